@@ -1,0 +1,1 @@
+//! The one binary, rollscope: puts the parts together.

@@ -1,0 +1,2 @@
+//! The `rollscope` command.
+fn main() {}

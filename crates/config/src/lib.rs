@@ -1,0 +1,1 @@
+//! Options declared once, and a server's published read-only configuration.

@@ -1,0 +1,1 @@
+//! The embedded inference server: HTTP, scheduler, prefill/decode disaggregation.

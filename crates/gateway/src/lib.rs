@@ -1,0 +1,1 @@
+//! The HTTP data plane between rollout code and inference workers.

@@ -1,0 +1,1 @@
+//! Findings: where the time of a step went.

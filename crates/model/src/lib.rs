@@ -1,0 +1,1 @@
+//! Checkpoints, kernels, paged KV cache and sampling of the embedded engine.

@@ -1,0 +1,1 @@
+//! The rollout driver: prompts to the gateway, rewarded samples back.

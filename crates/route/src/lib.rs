@@ -1,0 +1,1 @@
+//! Worker registry, load accounting and routing policies.

@@ -1,0 +1,1 @@
+//! From traces to the numbers of a rollout step.

@@ -1,0 +1,1 @@
+//! Scriptable fake workers and fault proxies for tests.

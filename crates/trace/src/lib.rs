@@ -1,0 +1,1 @@
+//! The model of a rollout's traces: ids, time, stages, profiles, spans.

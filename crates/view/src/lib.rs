@@ -1,0 +1,1 @@
+//! The timeline viewer: query API over a run, and the page.

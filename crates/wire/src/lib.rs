@@ -1,0 +1,1 @@
+//! The bytes of request and reply bodies: scanner, splicer, server-sent events.
