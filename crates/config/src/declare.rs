@@ -1,0 +1,300 @@
+//! The declaration of options: the macro, and what it implements.
+
+use std::ffi::OsString;
+use std::marker::PhantomData;
+use std::ops::RangeInclusive;
+
+use clap::{ArgMatches, Command};
+use serde_json::{Map, Value};
+
+use crate::command;
+use crate::error::{ConfigError, Place};
+use crate::kind::Unfit;
+use crate::spec::{Namespace, OptionSpec, REDACTED};
+use crate::value::{Numeric, OptionValue};
+
+/// A server's options, as [`options!`](crate::options) declares them.
+pub trait Options: std::fmt::Debug + Clone + Send + Sync + 'static {
+    /// What the names of the environment variables begin with: `ROLLSCOPE_ENGINE`.
+    const ENVIRONMENT: &'static str;
+    /// The declaration's doc comment.
+    const ABOUT: &'static str;
+
+    /// The table of options, in the order of declaration.
+    fn specs() -> Vec<OptionSpec>;
+
+    /// The values as JSON, secrets redacted.
+    fn to_json(&self) -> Map<String, Value>;
+
+    /// Whether the values agree with each other, by the declaration's `check`.
+    fn check(&self) -> Result<(), ConfigError>;
+
+    #[doc(hidden)]
+    fn read(values: &dyn Fn(&OptionSpec) -> Result<Value, ConfigError>) -> Result<Self, ConfigError>;
+
+    /// Sets one field of a value that is not published yet (a published one is behind a shared reference).
+    /// Returns the value as it may be shown.
+    #[doc(hidden)]
+    fn set(&mut self, field: &str, value: &Value, source: &str) -> Result<Value, ConfigError>;
+
+    /// The command with one flag per option.
+    fn command(name: &'static str) -> Command {
+        Self::args(
+            Command::new(name).about(command::short(Self::ABOUT)).long_about(command::long(Self::ABOUT)),
+        )
+    }
+
+    /// Adds one flag per option to a command.
+    fn args(command: Command) -> Command {
+        command.args(Self::specs().iter().map(command::arg))
+    }
+
+    /// The options: a flag beats an environment variable beats the default.
+    ///
+    /// A flag that the matches' command does not have counts as not given.
+    fn resolve(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let options = Self::read(&|spec| match command::given(spec, matches, env)? {
+            Some(value) => Ok(value),
+            None => match spec.default.clone() {
+                Some(value) => spec.admit(value, || Place::Default(spec.name)),
+                None => {
+                    Err(ConfigError::Missing { flag: format!("--{}", spec.flag), env: spec.env[0].clone() })
+                }
+            },
+        })?;
+        options.check()?;
+        Ok(options)
+    }
+
+    /// The options of a list of arguments (without a program's name), no environment consulted.
+    fn from_args<I: IntoIterator<Item: Into<OsString> + Clone>>(args: I) -> Result<Self, ConfigError> {
+        let matches = Self::command("options").no_binary_name(true).try_get_matches_from(args)?;
+        Self::resolve(&matches, &|_| None)
+    }
+}
+
+/// An option while it is being declared. The names after an option's default in [`options!`](crate::options) are
+/// methods of this type.
+#[derive(Debug)]
+#[must_use]
+pub struct Declaration<V> {
+    spec: OptionSpec,
+    value: PhantomData<fn() -> V>,
+}
+
+/// Declares a server's options: see the [crate's documentation](crate).
+///
+/// An option reads `name: Type = default, modifier(…), …;`. Without `= default` it must be given. The modifiers are the
+/// methods of [`Declaration`]. `check FUNCTION` after the environment's name is called with the resolved struct, and
+/// with the result of each override, to refuse contradictions.
+#[macro_export]
+macro_rules! options {
+    (
+        $(#[doc = $about:literal])+
+        $vis:vis struct $name:ident, environment $environment:literal $(, check $check:path)? {
+            $( $namespace:ident {
+                $(
+                    $(#[doc = $help:literal])+
+                    $field:ident : $type:ty $(= $default:expr)? $(, $modifier:ident($($argument:tt)*))* ;
+                )*
+            } )*
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, PartialEq)]
+        $vis struct $name {
+            $($( $(#[doc = $help])+ pub $field: $type, )*)*
+        }
+
+        const _: () = {
+            struct Declarations {
+                $($( $field: $crate::Declaration<$type>, )*)*
+            }
+
+            impl Declarations {
+                fn new() -> Self {
+                    Self { $($(
+                        $field: $crate::Declaration::<$type>::new(
+                            stringify!($field),
+                            $crate::options!(@namespace $namespace),
+                            $environment,
+                            concat!($($help, "\n"),+),
+                        )
+                        $(.default($default))?
+                        $(.$modifier($($argument)*))*,
+                    )*)* }
+                }
+            }
+
+            impl $crate::Options for $name {
+                const ENVIRONMENT: &'static str = $environment;
+                const ABOUT: &'static str = concat!($($about, "\n"),+);
+
+                fn specs() -> ::std::vec::Vec<$crate::OptionSpec> {
+                    let declarations = Declarations::new();
+                    vec![$($( declarations.$field.into_spec(), )*)*]
+                }
+
+                fn to_json(&self) -> $crate::macro_support::Map<String, $crate::macro_support::Value> {
+                    let declarations = Declarations::new();
+                    [$($( declarations.$field.entry(&self.$field), )*)*].into_iter().collect()
+                }
+
+                fn check(&self) -> ::std::result::Result<(), $crate::ConfigError> {
+                    $( $check(self)?; )?
+                    Ok(())
+                }
+
+                fn read(
+                    values: &dyn Fn(
+                        &$crate::OptionSpec,
+                    ) -> ::std::result::Result<$crate::macro_support::Value, $crate::ConfigError>,
+                ) -> ::std::result::Result<Self, $crate::ConfigError> {
+                    let declarations = Declarations::new();
+                    Ok(Self { $($( $field: declarations.$field.read(values)?, )*)* })
+                }
+
+                fn set(
+                    &mut self,
+                    field: &str,
+                    value: &$crate::macro_support::Value,
+                    source: &str,
+                ) -> ::std::result::Result<$crate::macro_support::Value, $crate::ConfigError> {
+                    let declarations = Declarations::new();
+                    match field {
+                        $($( stringify!($field) => declarations.$field.set(&mut self.$field, value, source), )*)*
+                        _ => Err($crate::ConfigError::UnknownField {
+                            override_source: source.to_owned(),
+                            field: field.to_owned(),
+                        }),
+                    }
+                }
+            }
+
+            impl ::std::fmt::Debug for $name {
+                fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                    write!(f, concat!(stringify!($name), " {:?}"), $crate::Options::to_json(self))
+                }
+            }
+        };
+    };
+    (@namespace device) => { $crate::Namespace::Device };
+    (@namespace model) => { $crate::Namespace::Model };
+    (@namespace exec) => { $crate::Namespace::Exec };
+    (@namespace schedule) => { $crate::Namespace::Schedule };
+    (@namespace memory) => { $crate::Namespace::Memory };
+    (@namespace spec) => { $crate::Namespace::Spec };
+    (@namespace lora) => { $crate::Namespace::Lora };
+    (@namespace mm) => { $crate::Namespace::Mm };
+    (@namespace disagg) => { $crate::Namespace::Disagg };
+    (@namespace serving) => { $crate::Namespace::Serving };
+    (@namespace observability) => { $crate::Namespace::Observability };
+}
+
+// === impl Declaration ===
+
+impl<V: OptionValue> Declaration<V> {
+    #[doc(hidden)]
+    pub fn new(name: &'static str, namespace: Namespace, environment: &str, help: &str) -> Self {
+        let spec = OptionSpec {
+            name,
+            flag: name.replace('_', "-"),
+            aliases: Vec::new(),
+            env: vec![format!("{environment}_{}", name.to_ascii_uppercase())],
+            namespace,
+            help: command::long(help),
+            value_name: None,
+            default: None,
+            kind: V::kind(),
+            hidden: false,
+            secret: false,
+        };
+        Self { spec, value: PhantomData }
+    }
+
+    #[doc(hidden)]
+    pub fn default(mut self, literal: V::Literal) -> Self {
+        self.spec.default = Some(V::from_literal(literal).to_json());
+        self
+    }
+
+    /// Another name for the flag, without dashes.
+    pub fn alias(mut self, flag: &'static str) -> Self {
+        self.spec.aliases.push(flag);
+        self
+    }
+
+    /// Another environment variable, consulted after the option's own.
+    pub fn env(mut self, name: &'static str) -> Self {
+        self.spec.env.push(name.to_owned());
+        self
+    }
+
+    /// What the help calls a value: `URL`.
+    pub fn value_name(mut self, name: &'static str) -> Self {
+        self.spec.value_name = Some(name);
+        self
+    }
+
+    /// Leaves the option out of the help.
+    pub fn hidden(mut self) -> Self {
+        self.spec.hidden = true;
+        self
+    }
+
+    /// Shows the value as `<redacted>` everywhere.
+    pub fn secret(mut self) -> Self {
+        self.spec.secret = true;
+        self
+    }
+
+    /// Allows only numbers in this range.
+    pub fn range(mut self, range: RangeInclusive<V::Number>) -> Self
+    where
+        V: Numeric,
+    {
+        let (from, to) = range.into_inner();
+        self.spec.kind.narrow(from.into(), to.into());
+        self
+    }
+
+    #[doc(hidden)]
+    pub fn into_spec(self) -> OptionSpec {
+        self.spec
+    }
+
+    #[doc(hidden)]
+    pub fn entry(&self, value: &V) -> (String, Value) {
+        (self.spec.name.to_owned(), self.spec.shown(value.to_json()))
+    }
+
+    #[doc(hidden)]
+    pub fn read(&self, values: &dyn Fn(&OptionSpec) -> Result<Value, ConfigError>) -> Result<V, ConfigError> {
+        let value = values(&self.spec)?;
+        V::from_json(&value)
+            .ok_or_else(|| self.spec.invalid(Unfit::value(&value), Place::Default(self.spec.name)))
+    }
+
+    #[doc(hidden)]
+    pub fn set(&self, slot: &mut V, value: &Value, source: &str) -> Result<Value, ConfigError> {
+        let place = || Place::Override { field: self.spec.name, source: source.to_owned() };
+        let value = self.spec.admit(value.clone(), place)?;
+        *slot = V::from_json(&value).ok_or_else(|| self.spec.invalid(Unfit::value(&value), place()))?;
+        Ok(self.spec.shown(value))
+    }
+}
+
+// === impl OptionSpec ===
+
+impl OptionSpec {
+    /// The value if it is allowed.
+    fn admit(&self, value: Value, place: impl FnOnce() -> Place) -> Result<Value, ConfigError> {
+        self.kind.admit(&value).map_err(|unfit| self.invalid(unfit, place()))?;
+        Ok(value)
+    }
+
+    pub(crate) fn invalid(&self, unfit: Unfit, place: Place) -> ConfigError {
+        let value = if self.secret { REDACTED.to_owned() } else { unfit.given };
+        ConfigError::Invalid { place, expected: self.kind.to_string(), value }
+    }
+}

@@ -1,0 +1,71 @@
+//! What may be wrong with a configuration.
+
+use std::fmt;
+
+/// A configuration that cannot be used: a usage error, exit code 2 of the command line.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The command line itself cannot be read: an unknown flag, a flag without its value.
+    #[error(transparent)]
+    CommandLine(#[from] clap::Error),
+    /// An option without default was given nowhere.
+    #[error("missing {flag} (or environment variable {env})")]
+    Missing {
+        /// The flag, with its dashes.
+        flag: String,
+        /// The environment variable that would do as well.
+        env: String,
+    },
+    /// A value is not one that the option may have.
+    #[error("invalid value for {place}: expected {expected}, got {value}")]
+    Invalid {
+        /// Where the value came from.
+        place: Place,
+        /// What is allowed, as a noun phrase: `a whole number in 1..=65535`.
+        expected: String,
+        /// The value, quoted as JSON; `<redacted>` when the option is secret.
+        value: String,
+    },
+    /// An override names a field that the server does not have.
+    #[error("unknown option in override by {override_source}: {field}")]
+    UnknownField {
+        /// The source that the override was to be logged with.
+        override_source: String,
+        /// The name that no option has.
+        field: String,
+    },
+    /// Options that are fine by themselves contradict each other.
+    #[error("conflicting options: {0}")]
+    Conflict(String),
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A command-line flag, with its dashes.
+    Flag(String),
+    /// An environment variable.
+    Environment(String),
+    /// The declared default of the named option: a fault of the declaration.
+    Default(&'static str),
+    /// An override of the named option, and the override's source.
+    Override {
+        /// The option.
+        field: &'static str,
+        /// Who asked.
+        source: String,
+    },
+}
+
+// === impl Place ===
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(flag) => f.write_str(flag),
+            Self::Environment(name) => write!(f, "environment variable {name}"),
+            Self::Default(field) => write!(f, "default of {field}"),
+            Self::Override { field, source } => write!(f, "{field} (override by {source})"),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The table of options: what help, documentation and the readers of flags and environment go by.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::kind::Kind;
+
+/// What an option is about. A server's options are grouped by it, in its declaration and in the help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Namespace {
+    /// The hardware that computes.
+    Device,
+    /// The checkpoint and its tokenizer.
+    Model,
+    /// How the forward pass is computed.
+    Exec,
+    /// Batching and queueing.
+    Schedule,
+    /// The KV cache and other memory.
+    Memory,
+    /// Speculative decoding.
+    Spec,
+    /// Low-rank adapters.
+    Lora,
+    /// Multimodal input.
+    Mm,
+    /// Prefill/decode disaggregation.
+    Disagg,
+    /// HTTP, addresses, peers.
+    Serving,
+    /// Recording, metrics, logs.
+    Observability,
+}
+
+/// One option, as declared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OptionSpec {
+    /// The field's name in the options struct and in JSON.
+    pub name: &'static str,
+    /// The flag, without its dashes.
+    pub flag: String,
+    /// Other spellings of the flag, without dashes.
+    pub aliases: Vec<&'static str>,
+    /// Environment variables, the first one set to a non-empty text counts. The first is the option's own; the
+    /// others are names that the field uses elsewhere.
+    pub env: Vec<String>,
+    /// What the option is about.
+    pub namespace: Namespace,
+    /// The doc comment. Its first paragraph is the short help.
+    pub help: String,
+    /// What a value is called in the help.
+    pub value_name: Option<&'static str>,
+    /// The default; `None` for an option that must be given.
+    pub default: Option<Value>,
+    /// Which values are allowed.
+    pub kind: Kind,
+    /// Whether help leaves the option out.
+    pub hidden: bool,
+    /// Whether the value is shown as `<redacted>` wherever it would be shown.
+    pub secret: bool,
+}
+
+// === impl Namespace ===
+
+impl Namespace {
+    /// The namespace's name, as the field writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Model => "model",
+            Self::Exec => "exec",
+            Self::Schedule => "schedule",
+            Self::Memory => "memory",
+            Self::Spec => "spec",
+            Self::Lora => "lora",
+            Self::Mm => "mm",
+            Self::Disagg => "disagg",
+            Self::Serving => "serving",
+            Self::Observability => "observability",
+        }
+    }
+
+    /// The heading of the namespace's options in the help.
+    pub(crate) fn heading(self) -> &'static str {
+        match self {
+            Self::Device => "Device",
+            Self::Model => "Model",
+            Self::Exec => "Execution",
+            Self::Schedule => "Scheduling",
+            Self::Memory => "Memory",
+            Self::Spec => "Speculative decoding",
+            Self::Lora => "LoRA",
+            Self::Mm => "Multimodal",
+            Self::Disagg => "Prefill/decode disaggregation",
+            Self::Serving => "Serving",
+            Self::Observability => "Observability",
+        }
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+// === impl OptionSpec ===
+
+impl OptionSpec {
+    /// The value as it may be shown: a secret that is set becomes `<redacted>`.
+    pub(crate) fn shown(&self, value: Value) -> Value {
+        if self.secret && !value.is_null() { Value::from(REDACTED) } else { value }
+    }
+
+    /// The default as text for help; `None` if there is none to speak of.
+    pub fn default_text(&self) -> Option<String> {
+        match self.shown(self.default.clone()?) {
+            Value::Null | Value::Bool(false) => None,
+            Value::Array(items) if items.is_empty() => None,
+            Value::String(text) if text.is_empty() => None,
+            Value::String(text) => Some(text),
+            value => Some(value.to_string()),
+        }
+    }
+}
+
+/// What is shown in a secret's place.
+pub(crate) const REDACTED: &str = "<redacted>";
