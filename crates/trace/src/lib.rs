@@ -1,1 +1,28 @@
-//! The model of a rollout's traces: ids, time, stages, profiles, spans.
+//! The model of a rollout's traces: what a worker measured, what the gateway stamped, what the user's own
+//! code said, and how the three become the spans of a sample.
+//!
+//! Pure: no IO, no async, no clock, no JSON. A reply's `meta_info` comes in as (name, [`Scalar`]) pairs
+//! ([`Report::from_pairs`]), is held by the [`Leg`] of a [`Profile`], and leaves as [`Span`]s
+//! ([`profile_spans`]). [`StepTrace`] gathers everything known of one rollout step by sample.
+
+mod ids;
+mod measure;
+mod profile;
+mod record;
+mod report;
+mod sample;
+mod sink;
+mod span;
+mod stage;
+mod time;
+
+pub use ids::{RequestId, SampleKey, StepNumber, WorkerRef};
+pub use measure::{Measure, Side, Unit};
+pub use profile::{BatchSlot, Join, Leg, LegRole, Outcome, Profile};
+pub use record::{CloseReason, DropCount, Record, SampleMark, StepClose, UserSpan};
+pub use report::{Fault, Finish, FinishKind, Measures, Reading, Report, Scalar};
+pub use sample::{SampleTrace, StepTrace};
+pub use sink::{Dropped, ProfileSink};
+pub use span::{Attr, Lane, Span, profile_spans, sample_spans};
+pub use stage::Stage;
+pub use time::{ClockOffset, Nanos, UnixNs};

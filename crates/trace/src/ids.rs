@@ -1,0 +1,72 @@
+//! The names of things: requests, steps, samples, workers.
+
+use std::fmt;
+
+/// One call through the gateway; unique over all writers of a run. Shown as 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u128);
+
+/// One rollout step: everything sampled between two weight updates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StepNumber(pub u64);
+
+/// A sample within a step: one training sample, whatever number of requests and attempts it took.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SampleKey {
+    /// The step it was sampled in.
+    pub step: StepNumber,
+    /// The prompt group, where the rollout code named one.
+    pub group: Option<Box<str>>,
+    /// The sample's own name, unique within its group (within the step where there is no group).
+    pub sample: Box<str>,
+}
+
+/// A worker as the gateway knew it when it chose it: the instance, not merely the address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerRef {
+    /// Base URL, as registered.
+    pub url: Box<str>,
+    /// The registration's own id; a worker that is registered anew at the same URL gets another.
+    pub instance: Box<str>,
+}
+
+// === impl RequestId ===
+
+impl RequestId {
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+// === impl StepNumber ===
+
+impl fmt::Display for StepNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+// === impl SampleKey ===
+
+impl fmt::Display for SampleKey {
+    /// `group/sample`, or the sample alone. The step is left to the context.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.group {
+            Some(group) => write!(f, "{group}/{}", self.sample),
+            None => f.write_str(&self.sample),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Every number that a worker can report of a request: one table of names, units and bounds.
+
+/// A number that a worker reports in `meta_info`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Measure {
+    /// Prefill: from arrival to the waiting queue; contains bootstrap and alloc wait.
+    PrefillBootstrapQueue,
+    /// Prefill: until the decode side had announced where the KV cache goes.
+    PrefillBootstrap,
+    /// Prefill: from then until the request could be queued for a forward pass.
+    PrefillAllocWait,
+    /// Prefill: from the first forward pass to the end of the transfer; contains the transfer queue.
+    PrefillForward,
+    /// Prefill: from the last chunk's hand-over to the end of the transfer.
+    PrefillTransferQueue,
+    /// Decode: from arrival to the transfer queue; contains bootstrap and alloc wait.
+    DecodePrealloc,
+    /// Decode: until the handshake with the prefill worker was done.
+    DecodeBootstrap,
+    /// Decode: from then until KV pages were allocated.
+    DecodeAllocWait,
+    /// Decode: waiting for the KV cache to arrive.
+    DecodeTransfer,
+    /// Decode: from joining the running batch to the last token.
+    DecodeForward,
+    /// Speed of the KV transfer.
+    TransferSpeed,
+    /// Size of the KV transfer.
+    TransferTotal,
+    /// Prefill attempts that were taken back.
+    PrefillRetryCount,
+    /// Time in the waiting queue.
+    QueueTime,
+    /// From the worker's receipt of the request to its end.
+    E2eLatency,
+    /// Tokens after the first, over the time from the first to the last.
+    DecodeThroughput,
+    /// Wall time at which the worker received the request.
+    RequestReceivedTs,
+    /// Wall time at which its API process had handed the request to the scheduler.
+    ApiServerDispatchFinishTs,
+    /// Wall time of the first forward pass.
+    ForwardEntryTime,
+    /// Wall time at which the prompt was computed.
+    PrefillFinishedTime,
+    /// Wall time at which the request was finished.
+    RequestFinishedTs,
+    /// Wall time at which the reply was written.
+    ResponseSentToClientTs,
+    /// Tokens of the prompt.
+    PromptTokens,
+    /// Tokens generated.
+    CompletionTokens,
+    /// Tokens of the prompt that the prefix cache held.
+    CachedTokens,
+    /// Times the request was put back for want of memory.
+    NumRetractions,
+    /// Data-parallel rank that served it.
+    DpRank,
+}
+
+/// The worker of a prefill/decode pair whose value of a measure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The prefill worker's.
+    Prefill,
+    /// The worker's that answers: decode, or the only one.
+    Answer,
+}
+
+/// Unit of a measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Seconds.
+    Seconds,
+    /// Seconds since the Unix epoch.
+    UnixSeconds,
+    /// A count of tokens.
+    Tokens,
+    /// Tokens per second.
+    TokensPerSecond,
+    /// A count of anything else, or a rank.
+    Count,
+    /// 2^30 bytes per second, as SGLang computes its `…_gb_s`.
+    GibPerSecond,
+    /// 2^20 bytes, as SGLang computes its `…_mb`.
+    Mib,
+}
+
+/// A row of the table.
+struct Row {
+    measure: Measure,
+    /// Key in `meta_info`.
+    name: &'static str,
+    /// Older spellings of the key.
+    aliases: &'static [&'static str],
+    unit: Unit,
+    side: Side,
+}
+
+const fn row(measure: Measure, name: &'static str, unit: Unit, side: Side) -> Row {
+    Row { measure, name, aliases: &[], unit, side }
+}
+
+/// In the order of the enum, so that a measure is its row's index.
+const TABLE: &[Row] = {
+    use Measure as M;
+    use Side::{Answer, Prefill};
+    use Unit::{Count, GibPerSecond, Mib, Seconds, Tokens, TokensPerSecond, UnixSeconds};
+    &[
+        row(M::PrefillBootstrapQueue, "pd_prefill_bootstrap_queue_duration", Seconds, Prefill),
+        Row {
+            aliases: &["pd_bootstrap_duration"],
+            ..row(M::PrefillBootstrap, "pd_prefill_bootstrap_duration", Seconds, Prefill)
+        },
+        Row {
+            aliases: &["pd_alloc_waiting_duration"],
+            ..row(M::PrefillAllocWait, "pd_prefill_alloc_wait_duration", Seconds, Prefill)
+        },
+        row(M::PrefillForward, "pd_prefill_forward_duration", Seconds, Prefill),
+        row(M::PrefillTransferQueue, "pd_prefill_transfer_queue_duration", Seconds, Prefill),
+        row(M::DecodePrealloc, "pd_decode_prealloc_duration", Seconds, Answer),
+        row(M::DecodeBootstrap, "pd_decode_bootstrap_duration", Seconds, Answer),
+        row(M::DecodeAllocWait, "pd_decode_alloc_wait_duration", Seconds, Answer),
+        row(M::DecodeTransfer, "pd_decode_transfer_duration", Seconds, Answer),
+        row(M::DecodeForward, "pd_decode_forward_duration", Seconds, Answer),
+        row(M::TransferSpeed, "pd_transfer_speed_gb_s", GibPerSecond, Prefill),
+        row(M::TransferTotal, "pd_transfer_total_mb", Mib, Prefill),
+        row(M::PrefillRetryCount, "pd_prefill_retry_count", Count, Prefill),
+        row(M::QueueTime, "queue_time", Seconds, Answer),
+        row(M::E2eLatency, "e2e_latency", Seconds, Answer),
+        row(M::DecodeThroughput, "decode_throughput", TokensPerSecond, Answer),
+        row(M::RequestReceivedTs, "request_received_ts", UnixSeconds, Answer),
+        row(M::ApiServerDispatchFinishTs, "api_server_dispatch_finish_ts", UnixSeconds, Answer),
+        row(M::ForwardEntryTime, "forward_entry_time", UnixSeconds, Answer),
+        row(M::PrefillFinishedTime, "prefill_finished_time", UnixSeconds, Answer),
+        row(M::RequestFinishedTs, "request_finished_ts", UnixSeconds, Answer),
+        row(M::ResponseSentToClientTs, "response_sent_to_client_ts", UnixSeconds, Answer),
+        row(M::PromptTokens, "prompt_tokens", Tokens, Answer),
+        row(M::CompletionTokens, "completion_tokens", Tokens, Answer),
+        row(M::CachedTokens, "cached_tokens", Tokens, Prefill),
+        Row { aliases: &["total_retractions"], ..row(M::NumRetractions, "num_retractions", Count, Answer) },
+        row(M::DpRank, "dp_rank", Count, Answer),
+    ]
+};
+
+// === impl Measure ===
+
+impl Measure {
+    /// Every measure, in the order of the enum.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|row| row.measure)
+    }
+
+    /// The measure that a `meta_info` key names, be it the current or an older spelling.
+    pub fn from_name(name: &str) -> Option<Self> {
+        TABLE.iter().find(|row| row.name == name || row.aliases.contains(&name)).map(|row| row.measure)
+    }
+
+    /// Its key in `meta_info`.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// Its unit.
+    pub fn unit(self) -> Unit {
+        self.row().unit
+    }
+
+    /// Whose value counts in a prefill/decode pair.
+    pub fn side(self) -> Side {
+        self.row().side
+    }
+
+    /// The largest value that can be true; what is beyond it was not measured but made up by an overflow, an
+    /// unset stamp or a unit mistaken.
+    pub(crate) fn largest_plausible(self) -> f64 {
+        match self.unit() {
+            Unit::Seconds => 7.0 * 86_400.0,
+            Unit::UnixSeconds => 4_102_444_800.0, // the year 2100
+            Unit::Tokens => 1e9,
+            Unit::TokensPerSecond => 1e6,
+            Unit::Count => 1e6,
+            Unit::GibPerSecond => 2_000.0, // above any interconnect of today
+            Unit::Mib => 16.0 * 1024.0 * 1024.0,
+        }
+    }
+
+    fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_enum_and_names_are_unique() {
+        let mut names = std::collections::BTreeSet::new();
+        for (index, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.measure as usize, index, "{}", row.name);
+            for name in std::iter::once(&row.name).chain(row.aliases) {
+                assert!(names.insert(*name), "{name} stands twice");
+                assert_eq!(Measure::from_name(name), Some(row.measure));
+            }
+        }
+        assert_eq!(Measure::from_name("pd_prefill_sleep"), None);
+    }
+}

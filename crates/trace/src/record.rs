@@ -1,0 +1,143 @@
+//! What a run is made of: the records that its writers log, in no particular order.
+
+use crate::ids::{SampleKey, StepNumber};
+use crate::profile::Profile;
+use crate::span::Attr;
+use crate::time::{Nanos, UnixNs};
+
+/// One record of a run's log.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    /// A request, with its step known.
+    Profile(Box<Profile>),
+    /// A span of the user's own code.
+    Span(UserSpan),
+    /// What the user's code said of a sample.
+    Sample(SampleMark),
+    /// A step was closed.
+    Close(StepClose),
+    /// Records were lost.
+    Dropped(DropCount),
+}
+
+/// A span of the user's own code: a reward computation, a tool call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UserSpan {
+    /// The sample it belongs to.
+    pub key: SampleKey,
+    /// Which try of the sample; the first is 0.
+    pub attempt: u32,
+    /// What it is.
+    pub name: Box<str>,
+    /// Begin, by the clock of whoever sent it.
+    pub start: UnixNs,
+    /// End; nothing while it is open.
+    pub end: Option<UnixNs>,
+    /// Anything more.
+    pub attrs: Vec<(Box<str>, Attr)>,
+}
+
+/// What the user's code said of a sample. Later marks of the same sample amend earlier ones field by field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleMark {
+    /// The sample.
+    pub key: SampleKey,
+    /// Its reward.
+    pub reward: Option<f64>,
+    /// Whether its response hit the limit of tokens.
+    pub truncated: Option<bool>,
+    /// Tokens of its response, over all its turns.
+    pub response_tokens: Option<u64>,
+    /// Whether it belongs to an evaluation and not to training.
+    pub evaluation: bool,
+}
+
+/// The end of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepClose {
+    /// The step.
+    pub step: StepNumber,
+    /// When it was closed.
+    pub at: UnixNs,
+    /// Why.
+    pub reason: CloseReason,
+    /// Time of the rollout as told by whoever ended it; first arrival to last completion otherwise.
+    pub rollout_time: Option<Nanos>,
+    /// Accelerators that served it.
+    pub gpus: Option<u32>,
+}
+
+/// Why a step was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The trainer said so.
+    Told,
+    /// A later step has begun and nothing of this one has been live for a while.
+    Superseded,
+    /// The recorder was shut down.
+    Shutdown,
+}
+
+/// Records lost before the log: the queue was full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DropCount {
+    /// When the count was taken.
+    pub at: UnixNs,
+    /// Profiles lost since the count before.
+    pub profiles: u64,
+    /// Spans and marks of the user's lost since the count before.
+    pub user_records: u64,
+}
+
+// === impl Record ===
+
+impl Record {
+    /// The step it belongs to; nothing when that is not known, or for a loss.
+    pub fn step(&self) -> Option<StepNumber> {
+        match self {
+            Self::Profile(profile) => profile.join.step,
+            Self::Span(span) => Some(span.key.step),
+            Self::Sample(mark) => Some(mark.key.step),
+            Self::Close(close) => Some(close.step),
+            Self::Dropped(_) => None,
+        }
+    }
+}
+
+// === impl SampleMark ===
+
+impl SampleMark {
+    /// A mark that says nothing yet.
+    pub fn new(key: SampleKey) -> Self {
+        Self { key, reward: None, truncated: None, response_tokens: None, evaluation: false }
+    }
+
+    /// Takes over whatever `later` says.
+    pub fn amend(&mut self, later: &Self) {
+        self.reward = later.reward.or(self.reward);
+        self.truncated = later.truncated.or(self.truncated);
+        self.response_tokens = later.response_tokens.or(self.response_tokens);
+        self.evaluation |= later.evaluation;
+    }
+}
+
+// === impl CloseReason ===
+
+impl CloseReason {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Told, Self::Superseded, Self::Shutdown];
+
+    /// As written in files and pages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Told => "told",
+            Self::Superseded => "superseded",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
+    /// Reads [`Self::name`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.name() == name)
+    }
+}

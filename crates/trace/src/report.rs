@@ -1,0 +1,358 @@
+//! What a worker says of a request: `meta_info` as (name, scalar) pairs, checked for plausibility.
+
+use crate::measure::Measure;
+use crate::time::Nanos;
+
+/// A value that is neither a list nor an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar<'a> {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number; integers above 2^53 are rounded.
+    Number(f64),
+    /// A string, unescaped.
+    Text(&'a str),
+}
+
+/// A worker's report on one request. Every field is optional: missing is not zero.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// The numbers.
+    pub measures: Measures,
+    /// `finish_reason`.
+    pub finish: Option<Finish>,
+    /// `weight_version`.
+    pub weight_version: Option<Box<str>>,
+    /// `id`: the worker's own name for the request.
+    pub worker_request_id: Option<Box<str>>,
+}
+
+/// Numbers by measure; at most one of each.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measures(Vec<(Measure, Reading)>);
+
+/// A number as reported, and what is wrong with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// As reported; NaN when it was no number.
+    pub value: f64,
+    /// Why it is left out of statistics.
+    pub fault: Option<Fault>,
+}
+
+/// What makes a reading implausible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// `null`, a boolean or a text in place of a number.
+    NotANumber,
+    /// NaN or an infinity.
+    NotFinite,
+    /// Below zero.
+    Negative,
+    /// Beyond what can physically be.
+    TooLarge,
+    /// Longer than the call that it is a part of.
+    LongerThanLeg,
+    /// More cached tokens than the prompt has.
+    MoreThanPrompt,
+}
+
+/// Why generation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finish {
+    /// `type`.
+    pub kind: FinishKind,
+    /// `message`, with an abort.
+    pub message: Option<Box<str>>,
+    /// `status_code`, with an abort.
+    pub status_code: Option<u16>,
+}
+
+/// `finish_reason.type`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FinishKind {
+    /// A stop token or string.
+    Stop,
+    /// The limit of tokens.
+    Length,
+    /// Given up.
+    Abort,
+    /// Anything else, as spelled.
+    Other(Box<str>),
+}
+
+/// A worker's duration may exceed the gateway's for the same call by this much of it, and by
+/// [`LEG_SLACK_S`]: two clocks never tick alike.
+const LEG_SLACK_SHARE: f64 = 0.001;
+/// See [`LEG_SLACK_SHARE`]; seconds.
+const LEG_SLACK_S: f64 = 0.005;
+
+// === impl Report ===
+
+impl Report {
+    /// Reads `meta_info`. Names of no known measure are passed over; an older spelling never replaces the
+    /// current one; the members of `finish_reason` come as `finish_reason.type`, `finish_reason.message` and
+    /// `finish_reason.status_code`.
+    pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, Scalar<'a>)>) -> Self {
+        let mut report = Self::default();
+        let (mut message, mut status_code) = (None, None);
+        for (name, scalar) in pairs {
+            match (name, scalar) {
+                ("finish_reason.type" | "finish_reason", Scalar::Text(kind)) => {
+                    report.finish =
+                        Some(Finish { kind: FinishKind::from_name(kind), message: None, status_code: None });
+                }
+                ("finish_reason.message", Scalar::Text(text)) => message = Some(text.into()),
+                ("finish_reason.status_code", Scalar::Number(code)) => {
+                    status_code = (100.0..1000.0).contains(&code).then_some(code as u16);
+                }
+                ("weight_version", Scalar::Text(version)) => report.weight_version = Some(version.into()),
+                ("weight_version", Scalar::Number(version)) => {
+                    report.weight_version = Some(version.to_string().into());
+                }
+                ("id", Scalar::Text(id)) => report.worker_request_id = Some(id.into()),
+                _ => {
+                    if let Some(measure) = Measure::from_name(name)
+                        && (measure.name() == name || report.measures.get(measure).is_none())
+                    {
+                        report.measures.set(measure, Reading::check(measure, scalar));
+                    }
+                }
+            }
+        }
+        if let Some(finish) = &mut report.finish {
+            (finish.message, finish.status_code) = (message, status_code);
+        }
+        report.check_cached();
+        report
+    }
+
+    /// Flags durations that are longer than the call itself.
+    pub fn bound_by(&mut self, leg: Nanos) {
+        let bound = leg.as_secs_f64() * (1.0 + LEG_SLACK_SHARE) + LEG_SLACK_S;
+        for (measure, reading) in &mut self.measures.0 {
+            if measure.unit() == crate::Unit::Seconds && reading.fault.is_none() && reading.value > bound {
+                reading.fault = Some(Fault::LongerThanLeg);
+            }
+        }
+    }
+
+    /// Whether it holds a plausible duration.
+    pub fn has_timings(&self) -> bool {
+        self.measures.iter().any(|(m, r)| m.unit() == crate::Unit::Seconds && r.fault.is_none())
+    }
+
+    fn check_cached(&mut self) {
+        let prompt = self.measures.good(Measure::PromptTokens);
+        let cached = self.measures.good(Measure::CachedTokens);
+        if let (Some(prompt), Some(cached)) = (prompt, cached)
+            && cached > prompt
+        {
+            let fault = Some(Fault::MoreThanPrompt);
+            self.measures.set(Measure::CachedTokens, Reading { value: cached, fault });
+        }
+    }
+}
+
+// === impl Measures ===
+
+impl Measures {
+    /// The reading of a measure, plausible or not.
+    pub fn get(&self, measure: Measure) -> Option<Reading> {
+        self.0.binary_search_by_key(&measure, |(m, _)| *m).ok().map(|at| self.0[at].1)
+    }
+
+    /// The value of a measure if it is plausible.
+    pub fn good(&self, measure: Measure) -> Option<f64> {
+        self.get(measure).and_then(Reading::good)
+    }
+
+    /// Sets or replaces a reading.
+    pub fn set(&mut self, measure: Measure, reading: Reading) {
+        match self.0.binary_search_by_key(&measure, |(m, _)| *m) {
+            Ok(at) => self.0[at].1 = reading,
+            Err(at) => self.0.insert(at, (measure, reading)),
+        }
+    }
+
+    /// All readings, in the order of [`Measure`].
+    pub fn iter(&self) -> impl Iterator<Item = (Measure, Reading)> {
+        self.0.iter().copied()
+    }
+}
+
+impl FromIterator<(Measure, Reading)> for Measures {
+    fn from_iter<I: IntoIterator<Item = (Measure, Reading)>>(readings: I) -> Self {
+        let mut measures = Self::default();
+        for (measure, reading) in readings {
+            measures.set(measure, reading);
+        }
+        measures
+    }
+}
+
+// === impl Reading ===
+
+impl Reading {
+    /// Judges a reported value.
+    pub fn check(measure: Measure, scalar: Scalar<'_>) -> Self {
+        let Scalar::Number(value) = scalar else {
+            return Self { value: f64::NAN, fault: Some(Fault::NotANumber) };
+        };
+        let fault = if !value.is_finite() {
+            Some(Fault::NotFinite)
+        } else if value < 0.0 {
+            Some(Fault::Negative)
+        } else if value > measure.largest_plausible() {
+            Some(Fault::TooLarge)
+        } else {
+            None
+        };
+        Self { value, fault }
+    }
+
+    /// The value, if nothing is wrong with it.
+    pub fn good(self) -> Option<f64> {
+        self.fault.is_none().then_some(self.value)
+    }
+}
+
+impl PartialEq for Reading {
+    /// Equal to the bit, so that a NaN equals itself.
+    fn eq(&self, other: &Self) -> bool {
+        self.value.to_bits() == other.value.to_bits() && self.fault == other.fault
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::NotANumber,
+        Self::NotFinite,
+        Self::Negative,
+        Self::TooLarge,
+        Self::LongerThanLeg,
+        Self::MoreThanPrompt,
+    ];
+
+    /// As written in files, metrics and pages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotANumber => "not_a_number",
+            Self::NotFinite => "not_finite",
+            Self::Negative => "negative",
+            Self::TooLarge => "too_large",
+            Self::LongerThanLeg => "longer_than_leg",
+            Self::MoreThanPrompt => "more_than_prompt",
+        }
+    }
+
+    /// Reads [`Self::name`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+}
+
+// === impl FinishKind ===
+
+impl FinishKind {
+    /// From `finish_reason.type`.
+    pub fn from_name(name: &str) -> Self {
+        match name {
+            "stop" => Self::Stop,
+            "length" => Self::Length,
+            "abort" => Self::Abort,
+            other => Self::Other(other.into()),
+        }
+    }
+
+    /// As spelled in `finish_reason.type`.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Abort => "abort",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(report: &Report) -> Vec<(&'static str, Fault)> {
+        report.measures.iter().filter_map(|(m, r)| r.fault.map(|fault| (m.name(), fault))).collect()
+    }
+
+    #[test]
+    fn implausible_values_are_kept_and_flagged() {
+        let report = Report::from_pairs([
+            ("queue_time", Scalar::Number(-0.5)),
+            ("e2e_latency", Scalar::Number(f64::NAN)),
+            ("decode_throughput", Scalar::Null),
+            ("pd_transfer_speed_gb_s", Scalar::Number(1e6)),
+            ("pd_decode_forward_duration", Scalar::Bool(true)),
+            ("prompt_tokens", Scalar::Number(10.0)),
+            ("cached_tokens", Scalar::Number(11.0)),
+        ]);
+        assert_eq!(
+            faults(&report),
+            [
+                ("pd_decode_forward_duration", Fault::NotANumber),
+                ("pd_transfer_speed_gb_s", Fault::TooLarge),
+                ("queue_time", Fault::Negative),
+                ("e2e_latency", Fault::NotFinite),
+                ("decode_throughput", Fault::NotANumber),
+                ("cached_tokens", Fault::MoreThanPrompt),
+            ]
+        );
+        let queue = report.measures.get(Measure::QueueTime).unwrap();
+        assert_eq!((queue.value, queue.good()), (-0.5, None));
+        assert_eq!(report.measures.good(Measure::PromptTokens), Some(10.0));
+        assert!(!report.has_timings());
+    }
+
+    #[test]
+    fn a_stage_longer_than_its_call_is_flagged() {
+        let mut report = Report::from_pairs([
+            ("pd_decode_forward_duration", Scalar::Number(2.0)),
+            ("e2e_latency", Scalar::Number(1.004)),
+        ]);
+        report.bound_by(Nanos(1_000_000_000));
+        assert_eq!(faults(&report), [("pd_decode_forward_duration", Fault::LongerThanLeg)]);
+    }
+
+    #[test]
+    fn an_older_spelling_never_replaces_the_current_one() {
+        for pairs in [
+            [("pd_bootstrap_duration", 9.0), ("pd_prefill_bootstrap_duration", 1.0)],
+            [("pd_prefill_bootstrap_duration", 1.0), ("pd_bootstrap_duration", 9.0)],
+        ] {
+            let report = Report::from_pairs(pairs.map(|(name, value)| (name, Scalar::Number(value))));
+            assert_eq!(report.measures.good(Measure::PrefillBootstrap), Some(1.0));
+        }
+        let old = Report::from_pairs([("pd_bootstrap_duration", Scalar::Number(9.0))]);
+        assert_eq!(old.measures.good(Measure::PrefillBootstrap), Some(9.0));
+    }
+
+    #[test]
+    fn a_finish_reason_is_flattened() {
+        let report = Report::from_pairs([
+            ("id", Scalar::Text("r1")),
+            ("finish_reason.message", Scalar::Text("prefill died")),
+            ("finish_reason.type", Scalar::Text("abort")),
+            ("finish_reason.status_code", Scalar::Number(500.0)),
+            ("weight_version", Scalar::Number(3.0)),
+        ]);
+        let finish = report.finish.unwrap();
+        assert_eq!(finish.kind, FinishKind::Abort);
+        assert_eq!((finish.message.as_deref(), finish.status_code), (Some("prefill died"), Some(500)));
+        assert_eq!(report.weight_version.as_deref(), Some("3"));
+        assert_eq!(Report::from_pairs([("finish_reason", Scalar::Null)]).finish, None);
+    }
+}

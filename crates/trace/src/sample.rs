@@ -1,0 +1,104 @@
+//! Everything known of one rollout step, gathered by sample.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{SampleKey, StepNumber};
+use crate::profile::Profile;
+use crate::record::{Record, SampleMark, StepClose, UserSpan};
+use crate::time::UnixNs;
+
+/// One sample: its requests in order of arrival, the user's spans in order of start, and its mark.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleTrace {
+    /// Which sample.
+    pub key: SampleKey,
+    /// Its requests, over all attempts.
+    pub requests: Vec<Profile>,
+    /// Spans of the user's own code.
+    pub spans: Vec<UserSpan>,
+    /// What the user's code said of it.
+    pub mark: SampleMark,
+}
+
+/// One step: its samples in order of their first event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepTrace {
+    /// Which step.
+    pub step: StepNumber,
+    /// Its samples.
+    pub samples: Vec<SampleTrace>,
+    /// The last word on its end; nothing while it is open.
+    pub close: Option<StepClose>,
+}
+
+// === impl SampleTrace ===
+
+impl SampleTrace {
+    /// First event.
+    pub fn start(&self) -> Option<UnixNs> {
+        let requests = self.requests.iter().map(|request| request.arrival);
+        requests.chain(self.spans.iter().map(|span| span.start)).min()
+    }
+
+    /// Last event that has ended.
+    pub fn end(&self) -> Option<UnixNs> {
+        let requests = self.requests.iter().map(Profile::ended_at);
+        requests.chain(self.spans.iter().filter_map(|span| span.end)).max()
+    }
+
+    fn new(key: SampleKey) -> Self {
+        Self { mark: SampleMark::new(key.clone()), key, requests: Vec::new(), spans: Vec::new() }
+    }
+}
+
+// === impl StepTrace ===
+
+impl StepTrace {
+    /// Gathers the records of a step; those of other steps are passed over. A request that names no sample is
+    /// its own.
+    pub fn gather(step: StepNumber, records: impl IntoIterator<Item = Record>) -> Self {
+        let mut samples: BTreeMap<SampleKey, SampleTrace> = BTreeMap::new();
+        let mut close: Option<StepClose> = None;
+        let mut of = |key: &SampleKey, put: &mut dyn FnMut(&mut SampleTrace)| {
+            put(samples.entry(key.clone()).or_insert_with_key(|key| SampleTrace::new(key.clone())));
+        };
+        for record in records.into_iter().filter(|record| record.step() == Some(step)) {
+            match record {
+                Record::Profile(profile) => {
+                    let key = profile.sample_key(step);
+                    let mut profile = Some(*profile);
+                    of(&key, &mut |sample| sample.requests.extend(profile.take()));
+                }
+                Record::Span(span) => {
+                    let (key, mut span) = (span.key.clone(), Some(span));
+                    of(&key, &mut |sample| sample.spans.extend(span.take()));
+                }
+                Record::Sample(mark) => of(&mark.key, &mut |sample| sample.mark.amend(&mark)),
+                Record::Close(at) => close = Some(at),
+                Record::Dropped(_) => {}
+            }
+        }
+        let mut samples: Vec<SampleTrace> = samples.into_values().collect();
+        for sample in &mut samples {
+            sample.requests.sort_by_key(|request| (request.arrival, request.id));
+            sample.spans.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
+        }
+        samples.sort_by(|a, b| (a.start(), &a.key).cmp(&(b.start(), &b.key)));
+        Self { step, samples, close }
+    }
+
+    /// Every request of the step.
+    pub fn requests(&self) -> impl Iterator<Item = &Profile> {
+        self.samples.iter().flat_map(|sample| &sample.requests)
+    }
+}
+
+// === impl Profile ===
+
+impl Profile {
+    /// The sample it belongs to, in a step; its own id where the client named none.
+    pub fn sample_key(&self, step: StepNumber) -> SampleKey {
+        let sample = self.join.sample.clone().unwrap_or_else(|| self.id.to_string().into());
+        SampleKey { step, group: self.join.group.clone(), sample }
+    }
+}

@@ -1,0 +1,138 @@
+//! Time: wall-clock points, elapsed spans, and how far a worker's clock is from ours.
+//!
+//! Durations come from one monotonic clock in one process. A wall-clock point is that process's anchor plus a
+//! monotonic duration, so differences of points that one process made are exact; points of two hosts are
+//! compared only through a [`ClockOffset`], which carries its bound.
+
+/// A point in time: nanoseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct UnixNs(pub i64);
+
+/// An elapsed time in nanoseconds, from a monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Nanos(pub u64);
+
+/// How far a worker's wall clock is ahead of the gateway's, with the largest possible error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// Worker's clock minus gateway's clock; positive when the worker's is ahead.
+    pub offset_ns: i64,
+    /// The true offset lies within `offset_ns ± bound`.
+    pub bound: Nanos,
+}
+
+// === impl UnixNs ===
+
+impl UnixNs {
+    /// From seconds since the epoch, as workers report them; nothing for a value that is no such time.
+    pub fn from_secs_f64(secs: f64) -> Option<Self> {
+        let ns = secs * 1e9;
+        (ns.is_finite() && ns.abs() < i64::MAX as f64).then(|| Self(ns.round() as i64))
+    }
+
+    /// Seconds since the epoch; loses what a double cannot hold (a microsecond is kept).
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// The point `elapsed` later.
+    #[must_use]
+    pub fn after(self, elapsed: Nanos) -> Self {
+        self.offset_by(i64::try_from(elapsed.0).unwrap_or(i64::MAX))
+    }
+
+    /// The point moved by a signed number of nanoseconds.
+    #[must_use]
+    pub fn offset_by(self, ns: i64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
+
+    /// The time from `earlier` to this point; zero when it is not earlier.
+    pub fn since(self, earlier: Self) -> Nanos {
+        Nanos(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+// === impl Nanos ===
+
+impl Nanos {
+    /// From seconds; nothing for a negative or non-finite number.
+    pub fn from_secs_f64(secs: f64) -> Option<Self> {
+        let ns = secs * 1e9;
+        (ns.is_finite() && (0.0..u64::MAX as f64).contains(&ns)).then(|| Self(ns.round() as u64))
+    }
+
+    /// In seconds.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// The sum; stops at the largest number instead of wrapping.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference; zero when `other` is larger.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+// === impl ClockOffset ===
+
+impl ClockOffset {
+    /// From the four stamps of one exchange (NTP, RFC 5905 section 8): the gateway sent at `sent` and had the
+    /// whole reply at `returned` (its clock); the worker had the request at `received` and answered at
+    /// `replied` (its clock). Nothing when the worker says it held the request longer than the exchange took.
+    pub fn from_stamps(sent: UnixNs, received: UnixNs, replied: UnixNs, returned: UnixNs) -> Option<Self> {
+        let there = i128::from(received.0) - i128::from(sent.0);
+        let back = i128::from(replied.0) - i128::from(returned.0);
+        // The way there plus the way back, clock offset cancelled.
+        let on_the_way = there - back;
+        if on_the_way < 0 || replied < received {
+            return None;
+        }
+        Some(Self {
+            offset_ns: i64::try_from((there + back) / 2).ok()?,
+            bound: Nanos(u64::try_from(on_the_way / 2).ok()?),
+        })
+    }
+
+    /// A point of the worker's clock, on the gateway's.
+    pub fn to_gateway(self, worker: UnixNs) -> UnixNs {
+        worker.offset_by(self.offset_ns.saturating_neg())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offset_is_found_within_its_bound() {
+        // The worker is 500 ahead; 30 there, 10 back.
+        let (sent, received, replied, returned) = (UnixNs(1000), UnixNs(1530), UnixNs(1630), UnixNs(1140));
+        let offset = ClockOffset::from_stamps(sent, received, replied, returned).unwrap();
+        assert_eq!(offset, ClockOffset { offset_ns: 510, bound: Nanos(20) });
+        assert!((offset.offset_ns - 500).unsigned_abs() <= offset.bound.0);
+        assert_eq!(offset.to_gateway(received), UnixNs(1020));
+    }
+
+    #[test]
+    fn an_exchange_shorter_than_the_worker_says_gives_no_offset() {
+        assert_eq!(ClockOffset::from_stamps(UnixNs(0), UnixNs(0), UnixNs(100), UnixNs(50)), None);
+        assert_eq!(ClockOffset::from_stamps(UnixNs(0), UnixNs(20), UnixNs(10), UnixNs(50)), None);
+    }
+
+    #[test]
+    fn seconds_that_are_no_time_are_refused() {
+        for bad in [f64::NAN, f64::INFINITY, 1e300] {
+            assert_eq!(UnixNs::from_secs_f64(bad), None);
+            assert_eq!(Nanos::from_secs_f64(bad), None);
+        }
+        assert_eq!(Nanos::from_secs_f64(-1e-9), None);
+        assert_eq!(Nanos::from_secs_f64(1.5), Some(Nanos(1_500_000_000)));
+    }
+}
