@@ -179,8 +179,7 @@ impl Measure {
             Unit::Seconds => 7.0 * 86_400.0,
             Unit::UnixSeconds => 4_102_444_800.0, // the year 2100
             Unit::Tokens => 1e9,
-            Unit::TokensPerSecond => 1e6,
-            Unit::Count => 1e6,
+            Unit::TokensPerSecond | Unit::Count => 1e6,
             Unit::GibPerSecond => 2_000.0, // above any interconnect of today
             Unit::Mib => 16.0 * 1024.0 * 1024.0,
         }

@@ -95,7 +95,7 @@ impl ClockOffset {
             return None;
         }
         Some(Self {
-            offset_ns: i64::try_from((there + back) / 2).ok()?,
+            offset_ns: i64::try_from(i128::midpoint(there, back)).ok()?,
             bound: Nanos(u64::try_from(on_the_way / 2).ok()?),
         })
     }
