@@ -144,7 +144,7 @@ impl Kind {
             (_, [word]) => self.scalar(word).ok_or_else(|| Unfit::words(words))?,
             _ => return Err(Unfit::words(words)),
         };
-        self.admit(&value)?;
+        self.admit(&value).map_err(|_| Unfit::words(words))?;
         Ok(value)
     }
 

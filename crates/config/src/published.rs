@@ -12,7 +12,17 @@ use crate::error::ConfigError;
 /// A server's configuration, published once and passed down as a handle; clones share one state.
 ///
 /// The start-up values never change. The one way to change what is in force is
-/// [`override_fields`](Published::override_fields); any other does not compile:
+/// [`override_fields`](Published::override_fields):
+///
+/// ```
+/// # use rollscope_config::{Options, Published, options};
+/// # options! { /** Example. */ struct O, environment "O" { serving { /** Port. */ port: u16 = 1; } } }
+/// let published = Published::publish(O::from_args([""; 0]).unwrap());
+/// published.override_fields("who", [("port", 2.into())]).unwrap();
+/// assert_eq!((published.startup().port, published.resolved().port), (1, 2));
+/// ```
+///
+/// Any other does not compile:
 ///
 /// ```compile_fail,E0594
 /// # use rollscope_config::{Options, Published, options};

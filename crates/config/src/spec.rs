@@ -119,10 +119,14 @@ impl OptionSpec {
             Value::Null | Value::Bool(false) => None,
             Value::Array(items) if items.is_empty() => None,
             Value::String(text) if text.is_empty() => None,
-            Value::String(text) => Some(text),
-            value => Some(value.to_string()),
+            Value::Array(items) => Some(items.iter().map(plain).collect::<Vec<_>>().join(" ")),
+            value => Some(plain(&value)),
         }
     }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// What is shown in a secret's place.
