@@ -1,0 +1,160 @@
+//! The driver against a real HTTP server that answers as told.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use parking_lot::Mutex;
+use rollscope_rollout::{Event, Prompt, Rollout, RolloutError, RolloutOptions};
+use serde_json::{Value, json};
+
+type Answer = dyn Fn(&HeaderMap, &Value) -> (StatusCode, Value) + Send + Sync;
+
+struct Server {
+    answer: Box<Answer>,
+    ingested: Mutex<Vec<Value>>,
+}
+
+async fn serve(answer: Box<Answer>) -> (Arc<Server>, String) {
+    let server = Arc::new(Server { answer, ingested: Mutex::default() });
+    let generate = |State(server): State<Arc<Server>>, headers: HeaderMap, body: String| async move {
+        let (status, body) = (server.answer)(&headers, &serde_json::from_str(&body).unwrap());
+        (status, body.to_string()).into_response()
+    };
+    let ingest = |State(server): State<Arc<Server>>, body: String| async move {
+        server.ingested.lock().extend(body.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+        Response::new(axum::body::Body::empty())
+    };
+    let routes = Router::new()
+        .route("/generate", post(generate))
+        .route("/rollscope/v1/spans", post(ingest))
+        .with_state(Arc::clone(&server));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    (server, url)
+}
+
+fn options(url: String) -> RolloutOptions {
+    RolloutOptions {
+        url,
+        prompts: Prompt::bundled().unwrap()[..3].to_vec(),
+        prompts_per_step: 2,
+        samples_per_prompt: 2,
+        steps: 2,
+        first_step: 5,
+        concurrency: 3,
+        temperature: 1.0,
+        top_p: 1.0,
+        max_new_tokens: 64,
+        seed: None,
+        attempts: 3,
+        out: None,
+    }
+}
+
+fn sum(body: &Value) -> String {
+    let text = body["text"].as_str().unwrap().trim_end_matches("=?\n");
+    text.split('+').map(|term| term.parse::<u32>().unwrap()).sum::<u32>().to_string()
+}
+
+fn good(body: &Value) -> Value {
+    let meta = json!({"finish_reason": {"type": "stop", "matched": 257}, "weight_version": "v1",
+        "output_token_logprobs": [[-0.5, 1, null], [null, 2, null]]});
+    json!({"text": format!("#{}", sum(body)), "output_ids": [1, 2], "meta_info": meta})
+}
+
+#[tokio::test]
+async fn every_sample_is_named_rewarded_and_reported() {
+    let seen: Arc<Mutex<Vec<[String; 4]>>> = Arc::default();
+    let names = Arc::clone(&seen);
+    let (server, url) = serve(Box::new(move |headers, body| {
+        let header = |name: &str| headers[format!("x-rollscope-{name}")].to_str().unwrap().to_owned();
+        names.lock().push(["step", "group", "sample", "attempt"].map(header));
+        (StatusCode::OK, good(body))
+    }))
+    .await;
+    let out = tempfile::tempdir().unwrap();
+    let options = RolloutOptions { out: Some(out.path().to_owned()), ..options(url) };
+    let mut done = 0;
+    let summaries = Rollout::new(options)
+        .unwrap()
+        .run(|event| done += usize::from(matches!(event, Event::SampleDone(_))))
+        .await
+        .unwrap();
+    assert_eq!(done, 8);
+    assert_eq!(summaries.iter().map(|s| s.step).collect::<Vec<_>>(), [5, 6]);
+    assert!(summaries.iter().all(|s| (s.completed, s.failed, s.reward_mean) == (4, 0, Some(1.0))));
+    let mut seen = seen.lock().clone();
+    seen.sort();
+    let expected = |step: u64| {
+        ["0 0", "0 1", "1 0", "1 1"].map(|key| {
+            let (group, sample) = key.split_once(' ').unwrap();
+            [step.to_string(), group.to_owned(), sample.to_owned(), "0".to_owned()]
+        })
+    };
+    assert_eq!(seen, [expected(5), expected(6)].concat());
+    let ingested = server.ingested.lock();
+    let of = |kind: &str| ingested.iter().filter(|line| line["type"] == kind).collect::<Vec<_>>();
+    assert_eq!((of("span").len(), of("sample").len()), (8, 8));
+    assert!(of("sample").iter().all(|line| line["reward"] == 1.0 && line["response_tokens"] == 2));
+    assert!(of("span").iter().all(|line| line["start"].as_f64() <= line["end"].as_f64()));
+    let written = std::fs::read_to_string(out.path().join("samples-step-000005.jsonl")).unwrap();
+    let first: Value = serde_json::from_str(written.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["output_logprobs"], &first["weight_version"]), (&json!([-0.5, null]), &json!("v1")));
+    assert_eq!(written.lines().count(), 4);
+}
+
+#[tokio::test]
+async fn a_failed_call_is_the_next_attempt_and_a_refused_one_is_not_tried_again() {
+    let (_, url) = serve(Box::new(|headers, body| {
+        match (
+            headers["x-rollscope-sample"].to_str().unwrap(),
+            headers["x-rollscope-attempt"].to_str().unwrap(),
+        ) {
+            ("0", "0") => (StatusCode::BAD_GATEWAY, json!({"error": {"message": "decode is away"}})),
+            ("0", "1") => {
+                (StatusCode::OK, json!({"text": "", "meta_info": {"finish_reason": {"type": "abort"}}}))
+            }
+            ("1", _) => (StatusCode::BAD_REQUEST, json!({"error": {"message": "prompt too long"}})),
+            _ => (StatusCode::OK, good(body)),
+        }
+    }))
+    .await;
+    let mut errors = Vec::new();
+    let options = RolloutOptions { steps: 1, ..options(url) };
+    let summaries = Rollout::new(options)
+        .unwrap()
+        .run(|event| {
+            if let Event::SampleDone(sample) = event {
+                errors.extend(sample.error.clone());
+            }
+        })
+        .await
+        .unwrap();
+    assert_eq!((summaries[0].completed, summaries[0].failed, summaries[0].retries), (2, 2, 4));
+    assert_eq!(errors, ["400 Bad Request: prompt too long", "400 Bad Request: prompt too long"]);
+}
+
+#[tokio::test]
+async fn a_step_without_a_single_sample_ends_the_rollout() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let options = RolloutOptions { attempts: 1, ..options(url) };
+    let error = Rollout::new(options).unwrap().run(|_| {}).await.unwrap_err();
+    assert!(matches!(error, RolloutError::StepFailed { step: 5, .. }), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_none_is_refused_before_anything_is_sent() {
+    for url in ["", "localhost:8000", "ftp://x", "https://x"] {
+        assert!(matches!(Rollout::new(options(url.to_owned())), Err(RolloutError::Url { .. })), "{url}");
+    }
+}
