@@ -1,0 +1,105 @@
+//! Text to tokens and back, whole or token by token.
+
+use std::path::Path;
+
+use crate::error::ModelError;
+
+/// The checkpoint's tokenizer.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+}
+
+/// Turns one sequence's tokens into text as they come, never showing part of a character.
+///
+/// The concatenation of what [`TextStream::push`] and [`TextStream::finish`] return is the decoded text of all tokens.
+/// A character that is spread over several tokens appears with its last one. Bytes that are no UTF-8 appear as U+FFFD,
+/// late by at most [`HELD_CHARS`] of them: until more follows they may yet become a character.
+///
+/// The text of a token depends on its neighbours, so a window of the latest tokens is decoded on each push and what
+/// is beyond the already returned text is new.
+#[derive(Debug)]
+pub struct TextStream {
+    skip_special_tokens: bool,
+    window: Vec<u32>,
+    /// Bytes of the window's text that were returned before.
+    returned_bytes: usize,
+}
+
+/// A character has at most four bytes, so at most three may wait for the rest.
+const HELD_CHARS: usize = 3;
+/// Tokens after which the window is cut, and what is kept of it: enough neighbours for the next token's text.
+const WINDOW_TOKENS: usize = 32;
+const KEPT_TOKENS: usize = 8;
+
+// === impl Tokenizer ===
+
+impl Tokenizer {
+    pub(crate) fn parse(json: &[u8], path: &Path) -> Result<Self, ModelError> {
+        match tokenizers::Tokenizer::from_bytes(json) {
+            Ok(inner) => Ok(Self { inner }),
+            Err(source) => Err(ModelError::Tokenizer { path: path.to_owned(), source }),
+        }
+    }
+
+    /// The tokens of a text, with the special tokens that the tokenizer adds (such as begin-of-sequence).
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        let encoding = self.inner.encode_fast(text, true).map_err(ModelError::Encode)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of tokens. Ids beyond the vocabulary and bytes that are no UTF-8 are not errors: the former have no text,
+    /// the latter become U+FFFD.
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, ModelError> {
+        self.inner.decode(ids, skip_special_tokens).map_err(ModelError::Decode)
+    }
+
+    /// Tokens that the tokenizer knows, special ones included.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+}
+
+// === impl TextStream ===
+
+impl TextStream {
+    /// A stream at its beginning.
+    pub fn new(skip_special_tokens: bool) -> Self {
+        Self { skip_special_tokens, window: Vec::new(), returned_bytes: 0 }
+    }
+
+    /// Takes the next token and returns the text that is now complete, often empty or longer than one character.
+    pub fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String, ModelError> {
+        self.window.push(token);
+        let text = tokenizer.decode(&self.window, self.skip_special_tokens)?;
+        let settled_bytes = settled(&text).len();
+        let fresh = text.get(self.returned_bytes..settled_bytes).unwrap_or_default().to_owned();
+        self.returned_bytes = self.returned_bytes.max(settled_bytes);
+        if self.window.len() >= WINDOW_TOKENS {
+            self.window.drain(..WINDOW_TOKENS - KEPT_TOKENS);
+            let kept = tokenizer.decode(&self.window, self.skip_special_tokens)?;
+            self.returned_bytes = kept.len().saturating_sub(text.len() - settled_bytes);
+        }
+        Ok(fresh)
+    }
+
+    /// Ends the sequence and returns what was held back, as U+FFFD; the stream is at its beginning again.
+    pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String, ModelError> {
+        let text = tokenizer.decode(&self.window, self.skip_special_tokens)?;
+        let rest = text.get(self.returned_bytes..).unwrap_or_default().to_owned();
+        *self = Self::new(self.skip_special_tokens);
+        Ok(rest)
+    }
+}
+
+/// The part of a decoded text that more tokens will not change: all but up to three trailing U+FFFD.
+fn settled(text: &str) -> &str {
+    let mut rest = text;
+    for _ in 0..HELD_CHARS {
+        match rest.strip_suffix(char::REPLACEMENT_CHARACTER) {
+            Some(shorter) => rest = shorter,
+            None => break,
+        }
+    }
+    rest
+}

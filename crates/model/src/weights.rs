@@ -1,0 +1,135 @@
+//! A checkpoint's weights, laid out for the kernels.
+
+use crate::checkpoint::Tensors;
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use crate::kernels::Packed;
+
+/// All weights of a model.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    /// One output a token: a lookup, and the output head if that is tied.
+    pub(crate) embedding: Packed,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) norm: Vec<f32>,
+    /// The output head, if it is not the embedding.
+    pub(crate) head: Option<Packed>,
+    /// A hash of the shape and of every weight.
+    pub(crate) fingerprint: u64,
+}
+
+/// The weights of a transformer layer.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) attention_norm: Vec<f32>,
+    /// Queries, then keys, then values.
+    pub(crate) qkv: Packed,
+    pub(crate) output: Packed,
+    pub(crate) mlp_norm: Vec<f32>,
+    /// Gate, then up.
+    pub(crate) gate_up: Packed,
+    pub(crate) down: Packed,
+}
+
+/// Reads tensors in a fixed order and hashes them on the way.
+struct Loader<'a> {
+    tensors: &'a Tensors,
+    hash: u64,
+}
+
+// === impl Weights ===
+
+impl Weights {
+    pub(crate) fn load(tensors: &Tensors, config: &ModelConfig) -> Result<Self, ModelError> {
+        let mut loader = Loader { tensors, hash: 0 };
+        loader.hash_shape(config);
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        let embedding = loader.matrix("model.embed_tokens.weight", vocab, hidden)?;
+        let layers = (0..config.num_hidden_layers)
+            .map(|index| loader.layer(index, config))
+            .collect::<Result<_, _>>()?;
+        let norm = loader.vector("model.norm.weight", hidden)?;
+        let head = if config.tie_word_embeddings {
+            None
+        } else {
+            Some(Packed::stack(hidden, &[&loader.matrix("lm_head.weight", vocab, hidden)?]))
+        };
+        Ok(Self {
+            embedding: Packed::stack(hidden, &[&embedding]),
+            layers,
+            norm,
+            head,
+            fingerprint: loader.hash,
+        })
+    }
+
+    pub(crate) fn head(&self) -> &Packed {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+}
+
+// === impl Loader ===
+
+impl Loader<'_> {
+    fn layer(&mut self, index: usize, config: &ModelConfig) -> Result<Layer, ModelError> {
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let (queries, kv) = (config.query_size(), config.kv_size());
+        let name = |part: &str| format!("model.layers.{index}.{part}.weight");
+        let attention_norm = self.vector(&name("input_layernorm"), hidden)?;
+        let q = self.matrix(&name("self_attn.q_proj"), queries, hidden)?;
+        let k = self.matrix(&name("self_attn.k_proj"), kv, hidden)?;
+        let v = self.matrix(&name("self_attn.v_proj"), kv, hidden)?;
+        let output = self.matrix(&name("self_attn.o_proj"), hidden, queries)?;
+        let mlp_norm = self.vector(&name("post_attention_layernorm"), hidden)?;
+        let gate = self.matrix(&name("mlp.gate_proj"), inner, hidden)?;
+        let up = self.matrix(&name("mlp.up_proj"), inner, hidden)?;
+        let down = self.matrix(&name("mlp.down_proj"), hidden, inner)?;
+        Ok(Layer {
+            attention_norm,
+            qkv: Packed::stack(hidden, &[&q, &k, &v]),
+            output: Packed::stack(queries, &[&output]),
+            mlp_norm,
+            gate_up: Packed::stack(hidden, &[&gate, &up]),
+            down: Packed::stack(inner, &[&down]),
+        })
+    }
+
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Vec<f32>, ModelError> {
+        self.load(name, &[rows, columns])
+    }
+
+    fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        self.load(name, &[len])
+    }
+
+    fn load(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let values = self.tensors.load(name, shape)?;
+        for value in &values {
+            self.hash(u64::from(value.to_bits()));
+        }
+        Ok(values)
+    }
+
+    fn hash_shape(&mut self, config: &ModelConfig) {
+        let sizes = [
+            config.vocab_size,
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_hidden_layers,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+            usize::from(config.tie_word_embeddings),
+        ];
+        for size in sizes {
+            self.hash(size as u64);
+        }
+        self.hash(u64::from(config.rms_norm_eps.to_bits()));
+        self.hash(u64::from(config.rope_theta.to_bits()));
+    }
+
+    /// A step of a multiplicative hash by an odd constant, 2⁶⁴ over the golden ratio.
+    fn hash(&mut self, word: u64) {
+        self.hash = (self.hash.rotate_left(25) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
