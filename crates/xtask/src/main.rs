@@ -1,2 +1,38 @@
-//! The project's own chores.
-fn main() {}
+//! The project's own chores: `cargo xtask tidy` and `cargo xtask interop`.
+
+mod interop;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use workspace::Workspace;
+
+const USAGE: &str = "\
+usage: cargo xtask tidy
+       cargo xtask interop [--list | NAME...]
+
+tidy     checks what the compiler does not: crate boundaries, file sizes, forbidden words, links
+interop  runs the checks against other projects' programs; sets up what they need under target/interop
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["tidy"] => Workspace::find().and_then(|workspace| tidy::run(&workspace)),
+        ["interop", "--list"] => Ok(interop::list()),
+        ["interop", names @ ..] => Workspace::find().and_then(|workspace| interop::run(&workspace, names)),
+        _ => {
+            workspace::say_aside(USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            workspace::say_aside(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}

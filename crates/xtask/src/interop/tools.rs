@@ -1,0 +1,176 @@
+//! What the checks need, made when first asked for: the `rollscope` binary, a Python environment, a browser.
+//!
+//! All of it lives under `target/interop`, but for programs of the operating system: those are installed only where
+//! they are missing and we may.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::which;
+use crate::workspace::say_aside;
+
+pub(super) struct Tools {
+    root: PathBuf,
+    /// `target/interop`.
+    dir: PathBuf,
+    rollscope: Option<PathBuf>,
+    is_apt_updated: bool,
+}
+
+// === impl Tools ===
+
+impl Tools {
+    pub(super) fn new(root: &Path) -> Result<Self> {
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+        let dir = target.join("interop");
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        Ok(Self { root: root.to_owned(), dir, rollscope: None, is_apt_updated: false })
+    }
+
+    /// The folder of the checks' scripts.
+    pub(super) fn scripts(&self) -> PathBuf {
+        self.root.join("interop")
+    }
+
+    /// An empty folder for a check to run in; what it leaves there stays until its next run.
+    pub(super) fn fresh_dir(&self, check: &str) -> Result<PathBuf> {
+        let dir = self.dir.join("work").join(check);
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).with_context(|| format!("cannot empty {}", dir.display()))?;
+        }
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        Ok(dir)
+    }
+
+    /// The binary under test, in the profile that `ROLLSCOPE_INTEROP_PROFILE` names (default `dev`).
+    pub(super) fn rollscope(&mut self) -> Result<PathBuf> {
+        if let Some(binary) = &self.rollscope {
+            return Ok(binary.clone());
+        }
+        let profile = std::env::var("ROLLSCOPE_INTEROP_PROFILE").unwrap_or_else(|_| "dev".to_owned());
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let messages = output(
+            Command::new(cargo)
+                .args([
+                    "build",
+                    "--quiet",
+                    "--package",
+                    "rollscope-cli",
+                    "--bin",
+                    "rollscope",
+                    "--profile",
+                    &profile,
+                ])
+                .args(["--message-format", "json-render-diagnostics"])
+                .current_dir(&self.root),
+        )?;
+        let binary = messages
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+            .context("cargo build names no executable")?;
+        self.rollscope = Some(binary.clone());
+        Ok(binary)
+    }
+
+    /// The interpreter of an environment with the packages of `interop/requirements.txt`.
+    pub(super) fn python(&mut self) -> Result<PathBuf> {
+        let wanted = read(&self.scripts().join("requirements.txt"))?;
+        let venv = self.dir.join("venv");
+        let python = venv.join("bin/python");
+        let stamp = venv.join("installed.txt");
+        if python.exists() && std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+            return Ok(python);
+        }
+        if which("python3").is_none() {
+            self.apt_install(&["python3", "python3-venv"])?;
+        }
+        let mut create = Command::new("python3");
+        create.args(["-m", "venv", "--clear"]).arg(&venv);
+        if output(&mut create).is_err() {
+            // Debian's Python comes without what a new environment's pip is made from.
+            self.apt_install(&["python3-venv"])?;
+            output(&mut create)?;
+        }
+        let requirements = self.scripts().join("requirements.txt");
+        output(
+            Command::new(&python)
+                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"])
+                .arg(requirements),
+        )?;
+        write(&stamp, &wanted)?;
+        Ok(python)
+    }
+
+    /// The folder in which the packages of `interop/package.json` are installed.
+    pub(super) fn node_packages(&mut self) -> Result<PathBuf> {
+        let wanted = read(&self.scripts().join("package.json"))?;
+        let dir = self.dir.join("node");
+        let stamp = dir.join("installed.json");
+        if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+            return Ok(dir);
+        }
+        if which("node").is_none() || which("npm").is_none() {
+            self.apt_install(&["nodejs", "npm"])?;
+        }
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        write(&dir.join("package.json"), &wanted)?;
+        output(
+            Command::new("npm")
+                .args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"])
+                .current_dir(&dir),
+        )?;
+        write(&stamp, &wanted)?;
+        Ok(dir)
+    }
+
+    /// The browser.
+    pub(super) fn chromium(&mut self) -> Result<PathBuf> {
+        let find = || ["chromium", "chromium-browser", "google-chrome"].into_iter().find_map(which);
+        if let Some(browser) = find() {
+            return Ok(browser);
+        }
+        self.apt_install(&["chromium"])?;
+        find().context("no chromium even after its installation")
+    }
+
+    fn apt_install(&mut self, packages: &[&str]) -> Result<()> {
+        let missing = packages.join(" ");
+        let is_root = output(Command::new("id").arg("-u"))?.trim() == "0";
+        if !is_root || which("apt-get").is_none() {
+            bail!("missing and to be installed by hand: {missing}");
+        }
+        say_aside(&format!("installing {missing}"));
+        if !self.is_apt_updated {
+            output(Command::new("apt-get").args(["--quiet", "update"]))?;
+            self.is_apt_updated = true;
+        }
+        output(
+            Command::new("apt-get")
+                .args(["--quiet", "--yes", "--no-install-recommends", "install"])
+                .args(packages)
+                .env("DEBIAN_FRONTEND", "noninteractive"),
+        )?;
+        Ok(())
+    }
+}
+
+/// What a command prints, if it succeeds; otherwise what it complains of.
+pub(super) fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().display().to_string();
+    let output = command.output().with_context(|| format!("cannot start {name}"))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} failed: {}", complaint.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
