@@ -1,0 +1,329 @@
+//! Steps made by hand, and their numbers worked out by hand.
+
+use proptest::prelude::*;
+use rollscope_trace::{
+    CloseReason, Join, Leg, LegRole, Nanos, Outcome, Profile, Record, Report, RequestId, SampleKey,
+    SampleMark, Scalar, StepClose, StepNumber, StepTrace, UnixNs, WorkerRef,
+};
+
+use super::*;
+
+const STEP: StepNumber = StepNumber(3);
+const S: u64 = 1_000_000_000;
+
+fn leg(role: LegRole, end: Nanos, pairs: &[(&str, Scalar<'_>)]) -> Leg {
+    Leg {
+        role,
+        worker: WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() },
+        dispatch: Nanos(0),
+        first_byte: None,
+        end,
+        status: Some(200),
+        outcome: Outcome::Completed,
+        error: None,
+        report: Report::from_pairs(pairs.iter().copied()),
+    }
+}
+
+/// A request of `sample` (`group/name`), from `start_s` for `length_s` seconds.
+fn request(id: u128, sample: (&str, &str), (start_s, length_s): (f64, f64), legs: Vec<Leg>) -> Profile {
+    Profile {
+        id: RequestId(id),
+        join: Join {
+            step: Some(STEP),
+            group: Some(sample.0.into()),
+            sample: Some(sample.1.into()),
+            ..Join::default()
+        },
+        endpoint: "/generate".into(),
+        stream: false,
+        batch: None,
+        arrival: UnixNs::from_secs_f64(1_700_000_000.0 + start_s).unwrap(),
+        first_byte: None,
+        end: Nanos::from_secs_f64(length_s).unwrap(),
+        status: Some(200),
+        outcome: Outcome::Completed,
+        error: None,
+        decision: "".into(),
+        retries: 0,
+        legs,
+    }
+}
+
+fn pd(prefill: &[(&'static str, f64)], decode: &[(&'static str, f64)]) -> Vec<Leg> {
+    let scalars = |pairs: &[(&'static str, f64)]| -> Vec<_> {
+        pairs.iter().map(|(name, value)| (*name, Scalar::Number(*value))).collect()
+    };
+    vec![
+        leg(LegRole::Prefill, Nanos(S), &scalars(prefill)),
+        leg(LegRole::Decode, Nanos(2 * S), &scalars(decode)),
+    ]
+}
+
+fn mark(sample: (&str, &str), put: impl FnOnce(&mut SampleMark)) -> Record {
+    let key = SampleKey { step: STEP, group: Some(sample.0.into()), sample: sample.1.into() };
+    let mut mark = SampleMark::new(key);
+    put(&mut mark);
+    Record::Sample(mark)
+}
+
+fn rewarded(sample: (&str, &str), reward: f64, tokens: u64) -> Record {
+    mark(sample, |mark| (mark.reward, mark.response_tokens) = (Some(reward), Some(tokens)))
+}
+
+fn numbers(records: Vec<Record>) -> StepNumbers {
+    step_numbers(&StepTrace::gather(STEP, records))
+}
+
+fn profiles(profiles: Vec<Profile>) -> Vec<Record> {
+    profiles.into_iter().map(|profile| Record::Profile(Box::new(profile))).collect()
+}
+
+#[track_caller]
+fn check(numbers: &StepNumbers, expected: &[(&str, f64)]) {
+    for (name, value) in expected {
+        let found = numbers.metrics.get(*name).copied();
+        let near = found.is_some_and(|found| (found - value).abs() <= 1e-9 * value.abs().max(1.0));
+        assert!(near, "{name}: {found:?} instead of {value}");
+    }
+}
+
+#[test]
+fn a_pair_gives_each_number_from_the_leg_that_measured_it() {
+    let legs = |k: f64| {
+        pd(
+            &[
+                ("pd_prefill_bootstrap_queue_duration", 0.010 * k),
+                ("pd_prefill_bootstrap_duration", 0.006 * k),
+                ("pd_prefill_alloc_wait_duration", 0.004 * k),
+                ("queue_time", 0.030 * k),
+                ("pd_prefill_forward_duration", 0.100 * k),
+                ("pd_prefill_transfer_queue_duration", 0.020 * k),
+                ("pd_transfer_speed_gb_s", 2.0 * k),
+                ("pd_transfer_total_mb", 8.0),
+                ("pd_prefill_retry_count", 0.0),
+                ("e2e_latency", 0.15 * k),
+            ],
+            &[
+                ("pd_decode_prealloc_duration", 0.012 * k),
+                ("pd_decode_bootstrap_duration", 0.002 * k),
+                ("pd_decode_alloc_wait_duration", 0.010 * k),
+                ("pd_decode_transfer_duration", 0.120 * k),
+                ("queue_time", 0.001 * k),
+                ("pd_decode_forward_duration", 1.0 * k),
+                ("e2e_latency", 1.2 * k),
+                ("decode_throughput", 50.0 / k),
+                ("completion_tokens", 40.0),
+            ],
+        )
+    };
+    let step = numbers(profiles(vec![
+        request(1, ("g", "a"), (0.0, 1.3), legs(1.0)),
+        request(2, ("g", "b"), (0.5, 2.5), legs(2.0)),
+        request(3, ("g", "c"), (1.0, 5.0), legs(4.0)),
+    ]));
+    check(
+        &step,
+        &[
+            // Of 1.2, 2.4 and 4.8; rank of p90 is 1.8 of 0 … 2, of p99 1.98.
+            ("perf/request/e2e_latency/mean", 2.8),
+            ("perf/request/e2e_latency/median", 2.4),
+            ("perf/request/e2e_latency/min", 1.2),
+            ("perf/request/e2e_latency/max", 4.8),
+            ("perf/request/e2e_latency/p90", 2.4 + 0.8 * 2.4),
+            ("perf/request/e2e_latency/p99", 2.4 + 0.98 * 2.4),
+            // Squared distances from 2.8: 2.56, 0.16 and 4.
+            ("perf/request/e2e_latency/std", (6.72f64 / 3.0).sqrt()),
+            ("perf/request/e2e_latency/count", 3.0),
+            ("perf/request/gateway_latency/mean", (1.3 + 2.5 + 5.0) / 3.0),
+            ("perf/request/queue_time/max", 0.004),
+            ("perf/prefill/queue_time/max", 0.120),
+            ("perf/prefill/bootstrap_queue_duration/median", 0.020),
+            ("perf/prefill/bootstrap_duration/median", 0.012),
+            ("perf/prefill/alloc_wait_duration/median", 0.008),
+            ("perf/prefill/forward_duration/median", 0.200),
+            ("perf/prefill/transfer_queue_duration/median", 0.040),
+            ("perf/prefill/transfer_speed_gb_s/max", 8.0),
+            ("perf/prefill/transfer_total_mb/mean", 8.0),
+            ("perf/prefill/retry_count/mean", 0.0),
+            ("perf/decode/prealloc_duration/median", 0.024),
+            ("perf/decode/bootstrap_duration/median", 0.004),
+            ("perf/decode/alloc_wait_duration/median", 0.020),
+            ("perf/decode/transfer_duration/median", 0.240),
+            ("perf/decode/forward_duration/median", 2.0),
+            ("perf/decode/throughput/min", 12.5),
+            ("perf/request/count", 3.0),
+            ("perf/request/profiled_count", 3.0),
+            ("perf/request/completed", 3.0),
+            ("perf/request/failed", 0.0),
+            ("perf/rollout_time", 6.0),
+            ("perf/tokens_per_sec", 120.0 / 6.0),
+            ("perf/longest_sample_tokens_per_sec", 40.0 / 6.0),
+            ("rollout/samples", 3.0),
+            ("rollout/groups", 1.0),
+            ("rollout/response_len/mean", 40.0),
+        ],
+    );
+    assert!(!step.metrics.contains_key("perf/tokens_per_gpu_per_sec"), "nobody told the number of GPUs");
+}
+
+#[test]
+fn what_was_not_reported_gives_no_number_and_what_is_implausible_is_counted() {
+    let bare = leg(LegRole::Regular, Nanos(S), &[]);
+    let odd = [
+        ("queue_time", Scalar::Number(-1.0)),
+        ("e2e_latency", Scalar::Null),
+        ("decode_throughput", Scalar::Number(5.0)),
+    ];
+    let odd = leg(LegRole::Regular, Nanos(S), &odd);
+    let mut records = profiles(vec![
+        request(1, ("g", "a"), (0.0, 1.0), vec![bare]),
+        request(2, ("g", "b"), (0.0, 1.0), vec![odd]),
+    ]);
+    records.push(rewarded(("g", "b"), f64::NAN, 1));
+    let step = numbers(records);
+    check(
+        &step,
+        &[
+            ("perf/request/count", 2.0),
+            ("perf/request/profiled_count", 0.0),
+            ("perf/anomaly/negative", 1.0),
+            ("perf/anomaly/not_a_number", 1.0),
+            ("perf/anomaly/not_finite", 1.0),
+            ("perf/anomaly/too_large", 0.0),
+            ("perf/decode/throughput/count", 1.0),
+        ],
+    );
+    for absent in ["request/queue_time", "request/e2e_latency", "prefill/", "decode/forward"] {
+        let found = step.metrics.keys().find(|name| name.starts_with(&format!("perf/{absent}")));
+        assert_eq!(found, None);
+    }
+    assert!(!step.metrics.contains_key("rollout/reward/mean"));
+    assert!(!step.metrics.contains_key("rollout/truncated_ratio"));
+}
+
+#[test]
+fn rewards_lengths_and_the_end_of_the_step_are_as_told() {
+    let finish = |kind| vec![leg(LegRole::Regular, Nanos(S), &[("finish_reason.type", Scalar::Text(kind))])];
+    let mut records = profiles(vec![
+        request(1, ("g1", "a"), (0.0, 1.0), finish("stop")),
+        request(2, ("g1", "b"), (0.0, 2.0), finish("length")),
+        request(3, ("g2", "a"), (0.0, 3.0), finish("stop")),
+        request(4, ("g2", "b"), (0.0, 4.0), Vec::new()),
+    ]);
+    records.extend([
+        rewarded(("g1", "a"), 1.0, 100),
+        rewarded(("g1", "b"), 1.0, 300),
+        rewarded(("g2", "a"), 0.0, 40),
+        rewarded(("g2", "b"), 1.0, 60),
+        mark(("g2", "a"), |mark| mark.truncated = Some(true)),
+        Record::Close(StepClose {
+            step: STEP,
+            at: UnixNs(0),
+            reason: CloseReason::Told,
+            rollout_time: Some(Nanos(10 * S)),
+            gpus: Some(5),
+        }),
+    ]);
+    let step = numbers(records);
+    check(
+        &step,
+        &[
+            ("rollout/reward/mean", 0.75),
+            ("rollout/reward/std", 0.1875f64.sqrt()),
+            ("rollout/reward/count", 4.0),
+            ("rollout/response_len/mean", 125.0),
+            ("rollout/response_len/median", 80.0),
+            // Of three whose end is known: cut by its finish reason, cut as told, and one that stopped.
+            ("rollout/truncated_ratio", 2.0 / 3.0),
+            ("rollout/groups", 2.0),
+            ("rollout/zero_std/count", 1.0),
+            ("rollout/zero_std/count_1.0", 1.0),
+            ("perf/rollout_time", 10.0),
+            ("perf/tokens_per_sec", 50.0),
+            ("perf/tokens_per_gpu_per_sec", 10.0),
+            ("perf/longest_sample_tokens_per_sec", 30.0),
+        ],
+    );
+}
+
+#[test]
+fn only_the_last_attempt_counts_for_the_length_of_a_response() {
+    let tokens = |n| vec![leg(LegRole::Regular, Nanos(S), &[("completion_tokens", Scalar::Number(n))])];
+    let again = |mut profile: Profile| {
+        profile.join.attempt = 1;
+        profile
+    };
+    let step = numbers(profiles(vec![
+        request(1, ("g", "a"), (0.0, 1.0), tokens(70.0)),
+        again(request(2, ("g", "a"), (1.0, 1.0), tokens(10.0))),
+        again(request(3, ("g", "a"), (2.0, 1.0), tokens(20.0))),
+    ]));
+    check(
+        &step,
+        &[("rollout/response_len/max", 30.0), ("perf/request/count", 3.0), ("rollout/samples", 1.0)],
+    );
+}
+
+#[test]
+fn evaluation_samples_are_kept_apart() {
+    let tokens = |n| vec![leg(LegRole::Regular, Nanos(S), &[("completion_tokens", Scalar::Number(n))])];
+    let mut records = profiles(vec![
+        request(1, ("g", "a"), (0.0, 1.0), tokens(10.0)),
+        request(2, ("e", "a"), (50.0, 2.0), tokens(1000.0)),
+    ]);
+    records.push(mark(("e", "a"), |mark| (mark.reward, mark.evaluation) = (Some(0.5), true)));
+    let step = numbers(records);
+    check(
+        &step,
+        &[
+            ("perf/request/count", 1.0),
+            ("perf/rollout_time", 1.0),
+            ("rollout/response_len/max", 10.0),
+            ("eval/request/count", 1.0),
+            ("eval/rollout_time", 2.0),
+            ("eval/reward/mean", 0.5),
+            ("eval/response_len/max", 1000.0),
+            ("eval/request/gateway_latency/max", 2.0),
+        ],
+    );
+    assert!(!step.metrics.contains_key("rollout/reward/mean"));
+    assert!(step.evaluation.is_some());
+}
+
+#[test]
+fn an_index_by_enum_is_its_place_in_the_list_of_all() {
+    assert!(Fault::ALL.iter().enumerate().all(|(index, fault)| *fault as usize == index));
+    assert!(Outcome::ALL.iter().enumerate().all(|(index, outcome)| *outcome as usize == index));
+}
+
+/// A sample of one request, made up: group, start, length, end-to-end latency, reward.
+type Row = (u8, f64, f64, Option<f64>, f64);
+
+fn records_of((id, (group, start, length, e2e, reward)): (usize, Row)) -> [Record; 2] {
+    let (group, sample) = (format!("g{group}"), format!("s{id}"));
+    let e2e: Vec<_> = e2e.iter().map(|value| ("e2e_latency", Scalar::Number(*value))).collect();
+    let legs = vec![leg(LegRole::Regular, Nanos(S), &e2e)];
+    let profile = request(id as u128, (&group, &sample), (start, length), legs);
+    [Record::Profile(Box::new(profile)), rewarded((&group, &sample), reward, id as u64)]
+}
+
+proptest! {
+    /// The log has no order, so neither have the numbers; and no number is one that a tracker refuses.
+    #[test]
+    fn numbers_do_not_depend_on_the_order_of_records(
+        (ordered, shuffled) in prop::collection::vec(
+            (0..4u8, 0.0..9.0f64, 0.0..9.0f64, prop::option::of(-1.0..9.0f64), prop::num::f64::ANY),
+            1..40,
+        )
+        .prop_map(|rows| rows.into_iter().enumerate().flat_map(records_of).collect::<Vec<_>>())
+        .prop_flat_map(|records| (Just(records.clone()), Just(records).prop_shuffle())),
+    ) {
+        let of = numbers(ordered);
+        let other = numbers(shuffled);
+        prop_assert_eq!(&of.metrics, &other.metrics);
+        prop_assert!(of.metrics.values().all(|value| value.is_finite()));
+        let ended = Outcome::ALL.map(|outcome| of.training.requests.ended(outcome));
+        prop_assert_eq!(ended.iter().sum::<u64>(), of.training.requests.count);
+    }
+}
