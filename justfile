@@ -1,0 +1,30 @@
+# What CI runs, one recipe each; .ci/run does all of it on a bare machine.
+
+# Everything that needs nothing but Rust.
+check: fmt clippy tidy test
+
+# The README's test command.
+test:
+    cargo test --workspace
+
+# Checks against other projects' programs; NAMES as of `cargo xtask interop --list`, all by default.
+interop *NAMES:
+    cargo xtask interop {{NAMES}}
+
+fmt:
+    cargo fmt --check
+
+clippy:
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# What the compiler does not check: crate boundaries, sizes, words, links.
+tidy:
+    cargo xtask tidy
+
+# Licences, advisories and sources of dependencies; needs cargo-deny.
+deny:
+    cargo deny check
+
+# The main job.
+demo *ARGS:
+    cargo run --release -- demo {{ARGS}}
