@@ -1,7 +1,8 @@
 //! Checks against other projects' programs: a Python client, a browser, a query engine.
 //!
 //! Each check is a script in `interop/` that starts the real `rollscope`, talks to it as its users' programs do, and
-//! ends with 0 or says what was wrong. The frame brings what the scripts need and counts.
+//! ends with 0 or says what was wrong. The frame brings what the scripts need and counts. A script finds the binary in
+//! the environment as `ROLLSCOPE`, and in `RUN` the directory of a run that `rollscope demo` has recorded.
 
 mod tools;
 
@@ -23,6 +24,8 @@ struct Check {
     name: &'static str,
     summary: &'static str,
     script: Script,
+    /// Whether it reads a recorded run.
+    reads_run: bool,
 }
 
 /// A file of `interop/`, and what runs it.
@@ -38,13 +41,20 @@ const CHECKS: &[Check] = &[
         name: "python-client",
         summary: "slime's calls through the gateway, by httpx",
         script: Script::Python("python_client.py"),
+        reads_run: false,
     },
     Check {
         name: "viewer",
         summary: "the timeline page in headless Chromium",
         script: Script::Browser("viewer.mjs"),
+        reads_run: true,
     },
-    Check { name: "parquet", summary: "a run's tables read by DuckDB", script: Script::Python("parquet.py") },
+    Check {
+        name: "parquet",
+        summary: "a run's tables read by DuckDB",
+        script: Script::Python("parquet.py"),
+        reads_run: true,
+    },
 ];
 
 /// Prints the checks.
@@ -101,6 +111,9 @@ impl Check {
                 command
             }
         };
+        if self.reads_run {
+            command.env("RUN", tools.recorded_run()?);
+        }
         command.env("ROLLSCOPE", rollscope).env("PYTHONUNBUFFERED", "1");
         command.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(tools.fresh_dir(self.name)?);
         let mut child =
@@ -143,4 +156,25 @@ fn poll(child: &mut Child, deadline: Duration) -> Result<Option<ExitStatus>> {
 fn which(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|candidate| Path::is_file(candidate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_hangs_is_ended() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let error = wait(&mut child, Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error.to_string(), "no end after 0 s");
+        assert!(child.try_wait().unwrap().is_some(), "still running");
+    }
+
+    #[test]
+    fn check_names_are_distinct() {
+        let mut names: Vec<_> = CHECKS.iter().map(|check| check.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CHECKS.len());
+    }
 }

@@ -16,6 +16,7 @@ pub(super) struct Tools {
     /// `target/interop`.
     dir: PathBuf,
     rollscope: Option<PathBuf>,
+    recorded_run: Option<PathBuf>,
     is_apt_updated: bool,
 }
 
@@ -27,7 +28,7 @@ impl Tools {
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
         let dir = target.join("interop");
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        Ok(Self { root: root.to_owned(), dir, rollscope: None, is_apt_updated: false })
+        Ok(Self { root: root.to_owned(), dir, rollscope: None, recorded_run: None, is_apt_updated: false })
     }
 
     /// The folder of the checks' scripts.
@@ -74,6 +75,17 @@ impl Tools {
             .context("cargo build names no executable")?;
         self.rollscope = Some(binary.clone());
         Ok(binary)
+    }
+
+    /// The directory of a run of one step, recorded by the demo.
+    pub(super) fn recorded_run(&mut self) -> Result<PathBuf> {
+        if let Some(run) = &self.recorded_run {
+            return Ok(run.clone());
+        }
+        let run = self.fresh_dir("demo")?.join("run");
+        output(Command::new(self.rollscope()?).args(["demo", "--steps", "1", "--out"]).arg(&run))?;
+        self.recorded_run = Some(run.clone());
+        Ok(run)
     }
 
     /// The interpreter of an environment with the packages of `interop/requirements.txt`.

@@ -1,0 +1,189 @@
+"""slime's own calls through the gateway, made with its HTTP client: workers register themselves, samples are
+generated in groups, streamed and not, and what the trainer reads from a reply is there."""
+
+import asyncio
+import json
+import math
+import os
+import subprocess
+import time
+
+import httpx
+
+from servers import Servers
+
+PROMPT = "47+85+19=?\n"
+ANSWER = "#151"
+# The bundled model's tokens are bytes, after one that begins a text.
+INPUT_IDS = [256, *PROMPT.encode()]
+SAMPLING_PARAMS = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "max_new_tokens": 100,
+    "stop": None,
+    "stop_token_ids": None,
+    "skip_special_tokens": True,
+    "no_stop_trim": True,
+    "spaces_between_special_tokens": False,
+}
+GREEDY = SAMPLING_PARAMS | {"temperature": 0.0}
+STAGES = [
+    "pd_prefill_bootstrap_queue_duration",
+    "pd_prefill_bootstrap_duration",
+    "pd_prefill_alloc_wait_duration",
+    "pd_prefill_forward_duration",
+    "pd_prefill_transfer_queue_duration",
+    "pd_decode_prealloc_duration",
+    "pd_decode_bootstrap_duration",
+    "pd_decode_alloc_wait_duration",
+    "pd_decode_transfer_duration",
+    "pd_decode_forward_duration",
+]
+GROUP = 8
+
+
+async def main(servers):
+    run = os.path.join(os.getcwd(), "run")
+    gateway = servers.start("gateway", "--pd-disaggregation", "--port", "0", "--record", run)
+    common = ("engine", "--model-path", "bundled", "--port", "0", "--disaggregation-mode")
+    prefill = servers.start(*common, "prefill", "--disaggregation-bootstrap-port", "0")
+    decode = servers.start(*common, "decode")
+    # As slime sets it up: no proxies, no limit on how long a sample takes.
+    async with httpx.AsyncClient(timeout=httpx.Timeout(None), trust_env=False) as client:
+        await register(client, gateway, prefill, decode)
+        greedy = await generate(client, gateway, GREEDY)
+        check_sample(greedy, "greedy")
+        assert ANSWER in greedy["text"], greedy["text"]
+
+        streamed = await generate_streamed(client, gateway, GREEDY)
+        check_sample(streamed, "streamed")
+        same = lambda reply: (reply["text"], reply["meta_info"]["output_token_logprobs"])
+        assert same(streamed) == same(greedy), (streamed, greedy)
+
+        group = await asyncio.gather(*(generate(client, gateway, SAMPLING_PARAMS) for _ in range(GROUP)))
+        for sample in group:
+            check_sample(sample, "sample")
+        ids = {sample["meta_info"]["id"] for sample in group}
+        assert len(ids) == GROUP, f"replies share ids: {ids}"
+
+        await hang_up(client, gateway, decode)
+        await generate(client, gateway, GREEDY)
+        # Best effort, to the router's URL; whatever the router makes of it, samples go on.
+        await client.post(f"{gateway.url}/abort_request", json={"rid": "nobody's"})
+        await leave(client, gateway)
+    servers.stop()
+    check_run(run, completed=GROUP + 3)
+
+
+async def register(client, gateway, prefill, decode):
+    """As slime's engines make themselves known to the router."""
+    info = (await client.get(f"{prefill.url}/server_info")).raise_for_status().json()
+    assert info["disaggregation_mode"] == "prefill", info["disaggregation_mode"]
+    bootstrap_port = info["internal_states"][0]["disaggregation_bootstrap_port"]
+    workers = [
+        {"url": prefill.url, "worker_type": "prefill", "bootstrap_port": bootstrap_port},
+        {"url": decode.url, "worker_type": "decode"},
+    ]
+    for worker in workers:
+        (await client.post(f"{gateway.url}/workers", json=worker)).raise_for_status()
+    listed = (await client.get(f"{gateway.url}/workers")).raise_for_status().json()["workers"]
+    assert {worker["url"] for worker in listed} == {prefill.url, decode.url}, listed
+    for url in (prefill.url, decode.url, gateway.url):
+        (await client.get(f"{url}/health")).raise_for_status()
+    print("registered", [worker["url"] for worker in listed])
+
+
+async def generate(client, gateway, sampling_params):
+    payload = {"input_ids": INPUT_IDS, "sampling_params": sampling_params, "return_logprob": True}
+    headers = {"X-SMG-Routing-Key": "session-1"}
+    response = await client.post(f"{gateway.url}/generate", json=payload, headers=headers)
+    return response.raise_for_status().json()
+
+
+async def generate_streamed(client, gateway, sampling_params):
+    """As slime reads a stream: each chunk replaces what came before."""
+    payload = {"input_ids": INPUT_IDS, "sampling_params": sampling_params, "return_logprob": True, "stream": True}
+    reply, chunks, done = None, 0, False
+    async with client.stream("POST", f"{gateway.url}/generate", json=payload) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if not line.startswith("data:"):
+                continue
+            data = line[len("data:"):].strip()
+            if data == "[DONE]":
+                done = True
+                continue
+            chunk = json.loads(data)
+            if reply is not None:
+                assert chunk["text"].startswith(reply["text"]), f"not cumulative: {chunk['text']}"
+            reply, chunks = chunk, chunks + 1
+    assert done, "the stream has no [DONE]"
+    assert chunks > 1, f"the stream came in {chunks} piece"
+    return reply
+
+
+async def hang_up(client, gateway, decode):
+    """As slime aborts a streamed sample: it closes the connection, and the worker gets free."""
+    payload = {
+        "text": PROMPT,
+        "sampling_params": SAMPLING_PARAMS | {"max_new_tokens": 400, "ignore_eos": True},
+        "stream": True,
+    }
+    async with client.stream("POST", f"{gateway.url}/generate", json=payload) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if line.startswith("data:"):
+                break
+    deadline = time.monotonic() + 60
+    while await live_requests(client, decode) > 0:
+        assert time.monotonic() < deadline, "a request whose client has left still runs"
+        await asyncio.sleep(0.1)
+
+
+async def live_requests(client, engine):
+    loads = (await client.get(f"{engine.url}/v1/loads?include=core")).raise_for_status().json()["loads"]
+    return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
+
+
+async def leave(client, gateway):
+    """As slime takes its engines out; without them the router says so."""
+    for worker in (await client.get(f"{gateway.url}/workers")).raise_for_status().json()["workers"]:
+        (await client.delete(f"{gateway.url}/workers/{worker['id']}")).raise_for_status()
+    payload = {"input_ids": INPUT_IDS, "sampling_params": GREEDY}
+    response = await client.post(f"{gateway.url}/generate", json=payload)
+    assert response.status_code == 503, (response.status_code, response.text)
+
+
+def check_sample(reply, what):
+    """What slime reads from a reply, and that it makes sense."""
+    meta = reply["meta_info"]
+    logprobs = meta["output_token_logprobs"]
+    assert meta["finish_reason"]["type"] in ("stop", "length"), (what, meta["finish_reason"])
+    assert meta["prompt_tokens"] == len(INPUT_IDS), (what, meta["prompt_tokens"])
+    assert meta["completion_tokens"] == len(logprobs) == len(reply["output_ids"]), (what, meta)
+    assert [token for _, token, *_ in logprobs] == reply["output_ids"], (what, logprobs)
+    assert all(logprob <= 0 and math.isfinite(logprob) for logprob, *_ in logprobs), (what, logprobs)
+    assert isinstance(meta["weight_version"], str), (what, meta["weight_version"])
+    missing = [stage for stage in STAGES if stage not in meta]
+    assert not missing, (what, "stages missing", missing)
+    assert all(meta[stage] >= 0 for stage in STAGES), (what, meta)
+    inside = meta["pd_decode_prealloc_duration"] + meta["pd_decode_transfer_duration"] + meta["pd_decode_forward_duration"]
+    assert 0 < inside <= meta["e2e_latency"] + 1e-3, (what, "stages are longer than the whole", meta)
+    print(f"{what}: {reply['text']!r}, {meta['e2e_latency'] * 1e3:.1f} ms")
+
+
+def check_run(run, completed):
+    """What the gateway recorded of it is on disk."""
+    report = subprocess.run(
+        [os.environ["ROLLSCOPE"], "report", run, "--json"], check=True, capture_output=True, text=True
+    )
+    steps = json.loads(report.stdout)["steps"]
+    counted = sum(step["metrics"]["perf/request/e2e_latency/count"] for step in steps)
+    assert counted == completed, (counted, steps)
+    print(f"recorded {counted:.0f} completed requests")
+
+
+if __name__ == "__main__":
+    with Servers() as servers:
+        asyncio.run(main(servers))
