@@ -50,8 +50,12 @@ pub struct SamplingScratch {
 /// The log-softmax of logits / temperature.
 #[derive(Debug, Clone, Copy)]
 pub struct LogSoftmax {
-    scale: f64,
-    /// The logarithm of the sum of exp(logit · scale).
+    scale: f32,
+    /// The highest logit.
+    top: f32,
+    /// The sum of exp((logit - top) · scale).
+    total: f64,
+    /// Its logarithm.
     log_total: f64,
 }
 
@@ -76,6 +80,9 @@ pub enum SamplingError {
 /// Temperatures below this are greedy: dividing by them would only overflow.
 const GREEDY_BELOW: f32 = 1e-6;
 
+/// Exponentials computed side by side on the stack.
+const SUMMED_AT_ONCE: usize = 256;
+
 /// Chooses the next token from finite logits by valid parameters ([`SamplingParams::validate`]); `position` is the
 /// place in its sequence of the token to choose. At least one logit is needed.
 pub fn sample(
@@ -88,17 +95,21 @@ pub fn sample(
         let token = highest(logits);
         return Sampled { token, logprob: token_logprob(logits, token) };
     }
-    let top = logits.get(highest(logits) as usize).copied().unwrap_or_default();
-    scratch.weights.resize(logits.len(), 0.0);
-    exp_shifted(Isa::detect(), logits, top, 1.0 / params.temperature, &mut scratch.weights);
+    let softmax = LogSoftmax::new(logits, params.temperature);
+    let SamplingScratch { weights, ranked } = scratch;
+    weights.resize(logits.len(), 0.0);
+    exp_shifted(Isa::detect(), logits, softmax.top, softmax.scale, weights);
     let draw = uniform(params.seed, position);
     let token = if params.keeps_all() {
-        pick(draw, scratch.weights.iter().zip(0..).map(|(weight, token)| (*weight, token)))
+        pick(draw * softmax.total, weights.iter().copied().zip(0..))
     } else {
-        let kept = keep(params, &scratch.weights, &mut scratch.ranked);
-        pick(draw, scratch.ranked[..kept].iter().copied())
+        ranked.clear();
+        ranked.extend(weights.iter().copied().zip(0..));
+        keep(params, softmax.total, ranked);
+        let kept = ranked.iter().map(|(weight, _)| f64::from(*weight)).sum::<f64>();
+        pick(draw * kept, ranked.iter().copied())
     };
-    Sampled { token, logprob: LogSoftmax::new(logits, params.temperature).at(logits, token) }
+    Sampled { token, logprob: softmax.at(logits, token) }
 }
 
 /// The log-softmax of the bare logits at a token; minus infinity for one that is not in the vocabulary.
@@ -122,28 +133,26 @@ fn highest(logits: &[f32]) -> u32 {
     best.1
 }
 
-/// Ranks the candidates and returns how many of them, from the first, are kept: at least one.
-fn keep(params: &SamplingParams, weights: &[f32], ranked: &mut Vec<(f32, u32)>) -> usize {
-    // The most likely token has weight 1, so min-p is a bound on the weight itself.
-    ranked.clear();
-    ranked.extend(weights.iter().copied().zip(0..).filter(|(weight, _)| *weight >= params.min_p));
+/// Leaves the candidates that are kept, at least one, the likeliest first. Weights are relative to the likeliest's, which
+/// is 1, and `total` is the sum of all.
+fn keep(params: &SamplingParams, total: f64, candidates: &mut Vec<(f32, u32)>) {
+    candidates.retain(|(weight, _)| *weight >= params.min_p);
     let top_k = usize::try_from(params.top_k).unwrap_or(usize::MAX);
-    if top_k < ranked.len() {
-        ranked.select_nth_unstable_by(top_k, likelier);
-        ranked.truncate(top_k);
+    if top_k < candidates.len() {
+        candidates.select_nth_unstable_by(top_k, likelier);
+        candidates.truncate(top_k);
     }
-    ranked.sort_unstable_by(likelier);
-    if params.top_p >= 1.0 {
-        return ranked.len();
+    candidates.sort_unstable_by(likelier);
+    if params.top_p < 1.0 {
+        let mut room = total * f64::from(params.top_p);
+        let kept = candidates.iter().take_while(|(weight, _)| {
+            let fits = room > 0.0;
+            room -= f64::from(*weight);
+            fits
+        });
+        let kept = kept.count();
+        candidates.truncate(kept);
     }
-    let total: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
-    let mut room = total * f64::from(params.top_p);
-    let below = ranked.iter().take_while(|(weight, _)| {
-        let kept = room > 0.0;
-        room -= f64::from(*weight);
-        kept
-    });
-    below.count()
 }
 
 /// Descending by weight, then ascending by token.
@@ -152,15 +161,13 @@ fn likelier(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
-/// The candidate in which `draw`, from [0, 1), falls when their weights are laid end to end.
-fn pick(draw: f64, candidates: impl Iterator<Item = (f32, u32)> + Clone) -> u32 {
-    let total: f64 = candidates.clone().map(|(weight, _)| f64::from(weight)).sum();
-    let mut left = draw * total;
+/// The candidate in which `place` falls when their weights are laid end to end.
+fn pick(mut place: f64, candidates: impl Iterator<Item = (f32, u32)>) -> u32 {
     let mut last = 0;
     for (weight, token) in candidates {
-        left -= f64::from(weight);
+        place -= f64::from(weight);
         last = token;
-        if left < 0.0 {
+        if place < 0.0 {
             break;
         }
     }
@@ -226,10 +233,15 @@ impl SamplingParams {
 impl LogSoftmax {
     /// Of `logits / temperature`; a temperature below 1e-6 (greedy) counts as 1.
     pub fn new(logits: &[f32], temperature: f32) -> Self {
-        let scale = if temperature < GREEDY_BELOW { 1.0 } else { 1.0 / f64::from(temperature) };
-        let top = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max)) * scale;
-        let total: f64 = logits.iter().map(|logit| libm::exp(f64::from(*logit) * scale - top)).sum();
-        Self { scale, log_total: top + libm::log(total) }
+        let scale = if temperature < GREEDY_BELOW { 1.0 } else { 1.0 / temperature };
+        let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let (isa, mut weights, mut total) = (Isa::detect(), [0.0; SUMMED_AT_ONCE], 0.0);
+        for logits in logits.chunks(SUMMED_AT_ONCE) {
+            let weights = &mut weights[..logits.len()];
+            exp_shifted(isa, logits, top, scale, weights);
+            total = weights.iter().fold(total, |total, weight| total + f64::from(*weight));
+        }
+        Self { scale, top, total, log_total: libm::log(total) }
     }
 
     /// The log-probability of a token; minus infinity for one that is not in the vocabulary.
@@ -252,6 +264,6 @@ impl LogSoftmax {
     }
 
     fn of(&self, logit: f32) -> f32 {
-        (f64::from(logit) * self.scale - self.log_total) as f32
+        ((f64::from(logit) - f64::from(self.top)) * f64::from(self.scale) - self.log_total) as f32
     }
 }
