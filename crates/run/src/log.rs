@@ -1,0 +1,92 @@
+//! The log of one writer: a folder of segments, each a header and framed records.
+//!
+//! ```text
+//! segment  magic (8 bytes) · major u16 · minor u16 · number u32 · frame*
+//! frame    length u32 · crc32 u32 · kind u8 · version u8 · payload (length bytes, MessagePack)
+//! ```
+//!
+//! Integers are little-endian. The checksum covers the length, the kind, the version and the payload. The
+//! first frame of a segment names the measures, so that the readings of a profile refer to them by number and
+//! a segment explains itself. A segment whose last frame is an end mark was closed in order.
+//!
+//! A frame is there when its last byte is: after a kill −9 a segment ends in a whole frame or in a torn one,
+//! which is told by its offset and passed over. What follows a damaged frame in the same segment is not
+//! guessed at; reading goes on with the next segment.
+
+pub(crate) mod cursor;
+pub(crate) mod frame;
+pub(crate) mod mirror;
+pub(crate) mod segment;
+pub(crate) mod writer;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// A place in a writer's log: everything before it has been written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LogPosition {
+    /// Number of the segment; the first is 1.
+    pub segment: u32,
+    /// Bytes from the segment's begin.
+    pub offset: u64,
+}
+
+/// A place in a log from which on nothing can be read in that segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The segment.
+    pub path: PathBuf,
+    /// Where the damage begins.
+    pub offset: u64,
+    /// What is wrong.
+    pub kind: DamageKind,
+}
+
+/// What is wrong with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DamageKind {
+    /// It ends within a record, or within its header: the writer was killed, or the disk was full.
+    Torn,
+    /// A record's checksum does not match.
+    Checksum,
+    /// A record claims to be longer than any is.
+    TooLong,
+    /// It does not begin as a segment does.
+    Header,
+    /// It was written by a later, incompatible version.
+    Newer,
+}
+
+// === impl LogPosition ===
+
+impl LogPosition {
+    /// Before the first segment.
+    pub(crate) const START: Self = Self { segment: 1, offset: 0 };
+}
+
+// === impl Damage ===
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            DamageKind::Torn => "ends within a record",
+            DamageKind::Checksum => "a record's checksum does not match",
+            DamageKind::TooLong => "a record claims an impossible length",
+            DamageKind::Header => "does not begin as a segment does",
+            DamageKind::Newer => "written by a newer version",
+        };
+        write!(f, "{what}, at byte {} of {}", self.offset, self.path.display())
+    }
+}
+
+/// The name of a segment's file.
+pub(crate) fn segment_name(number: u32) -> String {
+    format!("{number:06}.seg")
+}
+
+/// Reads [`segment_name`].
+pub(crate) fn segment_number(name: &str) -> Option<u32> {
+    name.strip_suffix(".seg")?.parse().ok()
+}

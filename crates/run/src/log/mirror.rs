@@ -1,0 +1,485 @@
+//! Mirrors of the model for the log: what is serialized, with explicit conversions both ways.
+//!
+//! Every field is named and has a default, so an older reader passes over what is new and a newer one finds
+//! what is old. A name of a closed set that is not known here makes the whole record unknown, except for a
+//! fault: a reading with a fault that we do not know is still a faulty one.
+
+use rollscope_trace::{
+    Attr, BatchSlot, CloseReason, DropCount, Fault, Finish, FinishKind, Join, Leg, LegRole, Measure, Nanos,
+    Outcome, Profile, Reading, Record, Report, RequestId, SampleKey, SampleMark, StepClose, StepNumber,
+    UnixNs, UserSpan, WorkerRef,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::RunError;
+use crate::log::frame::{self, Frame, KIND_VERSION, kind};
+
+/// The measures of a segment, by number; nothing for one that is not known here.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MeasureNames(Vec<Option<Measure>>);
+
+/// What a frame holds.
+#[derive(Debug)]
+pub(crate) enum Content {
+    Record(Record),
+    Measures(MeasureNames),
+    End,
+    /// Of a later version, or not to be understood.
+    Unknown,
+}
+
+/// A name of a closed set that is not known here.
+struct UnknownName;
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ProfileMirror<'a> {
+    /// High and low half.
+    id: (u64, u64),
+    step: u64,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    group: Option<&'a str>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    sample: Option<&'a str>,
+    #[serde(skip_serializing_if = "is_default")]
+    attempt: u32,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    traceparent: Option<&'a str>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    session: Option<&'a str>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    rid: Option<&'a str>,
+    endpoint: &'a str,
+    #[serde(skip_serializing_if = "is_default")]
+    stream: bool,
+    /// Index and size.
+    #[serde(skip_serializing_if = "is_default")]
+    batch: Option<(u32, u32)>,
+    arrival_ns: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    first_byte_ns: Option<u64>,
+    end_ns: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    status: Option<u16>,
+    outcome: &'a str,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "is_default")]
+    decision: &'a str,
+    #[serde(skip_serializing_if = "is_default")]
+    retries: u32,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    legs: Vec<LegMirror<'a>>,
+}
+
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct LegMirror<'a> {
+    role: &'a str,
+    url: &'a str,
+    instance: &'a str,
+    dispatch_ns: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    first_byte_ns: Option<u64>,
+    end_ns: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    status: Option<u16>,
+    outcome: &'a str,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    error: Option<&'a str>,
+    /// Number of the measure and value.
+    #[serde(skip_serializing_if = "is_default")]
+    readings: Vec<(u16, f64)>,
+    /// Number of the measure and what is wrong with its reading.
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    faults: Vec<(u16, &'a str)>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    finish: Option<&'a str>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    finish_message: Option<&'a str>,
+    #[serde(skip_serializing_if = "is_default")]
+    finish_status: Option<u16>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    weight_version: Option<&'a str>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    worker_request_id: Option<&'a str>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct SpanMirror<'a> {
+    step: u64,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    group: Option<&'a str>,
+    sample: &'a str,
+    #[serde(skip_serializing_if = "is_default")]
+    attempt: u32,
+    name: &'a str,
+    start_ns: i64,
+    #[serde(skip_serializing_if = "is_default")]
+    end_ns: Option<i64>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    attrs: Vec<(&'a str, AttrMirror<'a>)>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum AttrMirror<'a> {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(&'a str),
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct SampleMirror<'a> {
+    step: u64,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    group: Option<&'a str>,
+    sample: &'a str,
+    #[serde(skip_serializing_if = "is_default")]
+    reward: Option<f64>,
+    #[serde(skip_serializing_if = "is_default")]
+    truncated: Option<bool>,
+    #[serde(skip_serializing_if = "is_default")]
+    response_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "is_default")]
+    evaluation: bool,
+}
+
+/// The end of a step; stands in the log and in manifests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct CloseMirror {
+    step: u64,
+    at_ns: i64,
+    reason: String,
+    #[serde(skip_serializing_if = "is_default")]
+    rollout_time_ns: Option<u64>,
+    #[serde(skip_serializing_if = "is_default")]
+    gpus: Option<u32>,
+}
+
+/// A loss; stands in the log and in manifests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct DroppedMirror {
+    pub(crate) at_ns: i64,
+    pub(crate) profiles: u64,
+    pub(crate) user_records: u64,
+}
+
+/// Appends a record as a frame.
+pub(crate) fn put_record(buffer: &mut Vec<u8>, record: &Record) -> Result<(), RunError> {
+    match record {
+        Record::Profile(profile) => {
+            let mirror = ProfileMirror::of(profile).ok_or(RunError::NoStep { id: profile.id })?;
+            put(buffer, kind::PROFILE, &mirror)
+        }
+        Record::Span(span) => put(buffer, kind::SPAN, &SpanMirror::of(span)),
+        Record::Sample(mark) => put(buffer, kind::SAMPLE, &SampleMirror::of(mark)),
+        Record::Close(close) => put(buffer, kind::CLOSE, &CloseMirror::of(close)),
+        Record::Dropped(drops) => put(buffer, kind::DROPPED, &DroppedMirror::of(drops)),
+    }
+}
+
+/// Appends the names of the measures, which readings refer to by number.
+pub(crate) fn put_measures(buffer: &mut Vec<u8>) -> Result<(), RunError> {
+    put(buffer, kind::MEASURES, &Measure::all().map(Measure::name).collect::<Vec<_>>())
+}
+
+/// Appends an end mark.
+pub(crate) fn put_end(buffer: &mut Vec<u8>) -> Result<(), RunError> {
+    frame::put(buffer, kind::END, |_| Ok(()))
+}
+
+/// Reads a frame.
+pub(crate) fn content(frame: Frame<'_>, names: &MeasureNames) -> Content {
+    if frame.version > KIND_VERSION {
+        return Content::Unknown;
+    }
+    let record = match frame.kind {
+        kind::END => return Content::End,
+        kind::MEASURES => {
+            let names = read::<Vec<&str>>(frame.payload);
+            return names.map_or(Content::Unknown, |names| Content::Measures(MeasureNames::of(&names)));
+        }
+        kind::PROFILE => read::<ProfileMirror<'_>>(frame.payload)
+            .and_then(|mirror| Some(Record::Profile(Box::new(mirror.profile(names).ok()?)))),
+        kind::SPAN => read::<SpanMirror<'_>>(frame.payload).map(|mirror| Record::Span(mirror.span())),
+        kind::SAMPLE => read::<SampleMirror<'_>>(frame.payload).map(|mirror| Record::Sample(mirror.mark())),
+        kind::CLOSE => {
+            read::<CloseMirror>(frame.payload).and_then(|mirror| mirror.close()).map(Record::Close)
+        }
+        kind::DROPPED => {
+            read::<DroppedMirror>(frame.payload).map(|mirror| Record::Dropped(mirror.drop_count()))
+        }
+        _ => None,
+    };
+    record.map_or(Content::Unknown, Content::Record)
+}
+
+fn put(buffer: &mut Vec<u8>, kind: u8, value: &impl Serialize) -> Result<(), RunError> {
+    frame::put(buffer, kind, |buffer| {
+        let mut serializer = rmp_serde::Serializer::new(buffer).with_struct_map();
+        value.serialize(&mut serializer).map_err(|source| RunError::Encode { source })
+    })
+}
+
+fn read<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Option<T> {
+    rmp_serde::from_slice(payload).ok()
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn boxed(text: Option<&str>) -> Option<Box<str>> {
+    text.map(Into::into)
+}
+
+// === impl MeasureNames ===
+
+impl MeasureNames {
+    fn of(names: &[&str]) -> Self {
+        Self(names.iter().map(|name| Measure::from_name(name)).collect())
+    }
+
+    fn get(&self, number: u16) -> Option<Measure> {
+        self.0.get(usize::from(number)).copied().flatten()
+    }
+}
+
+// === impl ProfileMirror ===
+
+impl<'a> ProfileMirror<'a> {
+    /// Nothing for a profile without a step.
+    fn of(profile: &'a Profile) -> Option<Self> {
+        let join = &profile.join;
+        Some(Self {
+            id: ((profile.id.0 >> 64) as u64, profile.id.0 as u64),
+            step: join.step?.0,
+            group: join.group.as_deref(),
+            sample: join.sample.as_deref(),
+            attempt: join.attempt,
+            traceparent: join.traceparent.as_deref(),
+            session: join.session.as_deref(),
+            rid: join.rid.as_deref(),
+            endpoint: &profile.endpoint,
+            stream: profile.stream,
+            batch: profile.batch.map(|slot| (slot.index, slot.size)),
+            arrival_ns: profile.arrival.0,
+            first_byte_ns: profile.first_byte.map(|at| at.0),
+            end_ns: profile.end.0,
+            status: profile.status,
+            outcome: profile.outcome.name(),
+            error: profile.error.as_deref(),
+            decision: &profile.decision,
+            retries: profile.retries,
+            legs: profile.legs.iter().map(LegMirror::of).collect(),
+        })
+    }
+
+    fn profile(self, names: &MeasureNames) -> Result<Profile, UnknownName> {
+        Ok(Profile {
+            id: RequestId(u128::from(self.id.0) << 64 | u128::from(self.id.1)),
+            join: Join {
+                step: Some(StepNumber(self.step)),
+                group: boxed(self.group),
+                sample: boxed(self.sample),
+                attempt: self.attempt,
+                traceparent: boxed(self.traceparent),
+                session: boxed(self.session),
+                rid: boxed(self.rid),
+            },
+            endpoint: self.endpoint.into(),
+            stream: self.stream,
+            batch: self.batch.map(|(index, size)| BatchSlot { index, size }),
+            arrival: UnixNs(self.arrival_ns),
+            first_byte: self.first_byte_ns.map(Nanos),
+            end: Nanos(self.end_ns),
+            status: self.status,
+            outcome: Outcome::from_name(self.outcome).ok_or(UnknownName)?,
+            error: boxed(self.error),
+            decision: self.decision.into(),
+            retries: self.retries,
+            legs: self.legs.into_iter().map(|leg| leg.leg(names)).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+// === impl LegMirror ===
+
+impl<'a> LegMirror<'a> {
+    fn of(leg: &'a Leg) -> Self {
+        let report = &leg.report;
+        let finish = report.finish.as_ref();
+        let faults = report.measures.iter().filter_map(|(m, r)| Some((m as u16, r.fault?.name())));
+        Self {
+            role: leg.role.name(),
+            url: &leg.worker.url,
+            instance: &leg.worker.instance,
+            dispatch_ns: leg.dispatch.0,
+            first_byte_ns: leg.first_byte.map(|at| at.0),
+            end_ns: leg.end.0,
+            status: leg.status,
+            outcome: leg.outcome.name(),
+            error: leg.error.as_deref(),
+            readings: report.measures.iter().map(|(m, r)| (m as u16, r.value)).collect(),
+            faults: faults.collect(),
+            finish: finish.map(|finish| finish.kind.name()),
+            finish_message: finish.and_then(|finish| finish.message.as_deref()),
+            finish_status: finish.and_then(|finish| finish.status_code),
+            weight_version: report.weight_version.as_deref(),
+            worker_request_id: report.worker_request_id.as_deref(),
+        }
+    }
+
+    fn leg(self, names: &MeasureNames) -> Result<Leg, UnknownName> {
+        let fault = |number: u16| {
+            let (_, name) = self.faults.iter().find(|(of, _)| *of == number)?;
+            Some(Fault::from_name(name).unwrap_or(Fault::NotANumber))
+        };
+        let readings = self.readings.iter().filter_map(|(number, value)| {
+            Some((names.get(*number)?, Reading { value: *value, fault: fault(*number) }))
+        });
+        Ok(Leg {
+            role: LegRole::from_name(self.role).ok_or(UnknownName)?,
+            worker: WorkerRef { url: self.url.into(), instance: self.instance.into() },
+            dispatch: Nanos(self.dispatch_ns),
+            first_byte: self.first_byte_ns.map(Nanos),
+            end: Nanos(self.end_ns),
+            status: self.status,
+            outcome: Outcome::from_name(self.outcome).ok_or(UnknownName)?,
+            error: boxed(self.error),
+            report: Report {
+                measures: readings.collect(),
+                finish: self.finish.map(|kind| Finish {
+                    kind: FinishKind::from_name(kind),
+                    message: boxed(self.finish_message),
+                    status_code: self.finish_status,
+                }),
+                weight_version: boxed(self.weight_version),
+                worker_request_id: boxed(self.worker_request_id),
+            },
+        })
+    }
+}
+
+// === impl SpanMirror ===
+
+impl<'a> SpanMirror<'a> {
+    fn of(span: &'a UserSpan) -> Self {
+        Self {
+            step: span.key.step.0,
+            group: span.key.group.as_deref(),
+            sample: &span.key.sample,
+            attempt: span.attempt,
+            name: &span.name,
+            start_ns: span.start.0,
+            end_ns: span.end.map(|end| end.0),
+            attrs: span.attrs.iter().map(|(name, value)| (&**name, AttrMirror::of(value))).collect(),
+        }
+    }
+
+    fn span(self) -> UserSpan {
+        UserSpan {
+            key: key(self.step, self.group, self.sample),
+            attempt: self.attempt,
+            name: self.name.into(),
+            start: UnixNs(self.start_ns),
+            end: self.end_ns.map(UnixNs),
+            attrs: self.attrs.into_iter().map(|(name, value)| (name.into(), value.attr())).collect(),
+        }
+    }
+}
+
+fn key(step: u64, group: Option<&str>, sample: &str) -> SampleKey {
+    SampleKey { step: StepNumber(step), group: boxed(group), sample: sample.into() }
+}
+
+// === impl AttrMirror ===
+
+impl<'a> AttrMirror<'a> {
+    fn of(attr: &'a Attr) -> Self {
+        match attr {
+            Attr::Bool(value) => Self::Bool(*value),
+            Attr::Int(value) => Self::Int(*value),
+            Attr::Float(value) => Self::Float(*value),
+            Attr::Text(value) => Self::Text(value),
+        }
+    }
+
+    fn attr(self) -> Attr {
+        match self {
+            Self::Bool(value) => Attr::Bool(value),
+            Self::Int(value) => Attr::Int(value),
+            Self::Float(value) => Attr::Float(value),
+            Self::Text(value) => Attr::from(value),
+        }
+    }
+}
+
+// === impl SampleMirror ===
+
+impl<'a> SampleMirror<'a> {
+    fn of(mark: &'a SampleMark) -> Self {
+        Self {
+            step: mark.key.step.0,
+            group: mark.key.group.as_deref(),
+            sample: &mark.key.sample,
+            reward: mark.reward,
+            truncated: mark.truncated,
+            response_tokens: mark.response_tokens,
+            evaluation: mark.evaluation,
+        }
+    }
+
+    fn mark(self) -> SampleMark {
+        SampleMark {
+            key: key(self.step, self.group, self.sample),
+            reward: self.reward,
+            truncated: self.truncated,
+            response_tokens: self.response_tokens,
+            evaluation: self.evaluation,
+        }
+    }
+}
+
+// === impl CloseMirror ===
+
+impl CloseMirror {
+    pub(crate) fn of(close: &StepClose) -> Self {
+        Self {
+            step: close.step.0,
+            at_ns: close.at.0,
+            reason: close.reason.name().into(),
+            rollout_time_ns: close.rollout_time.map(|time| time.0),
+            gpus: close.gpus,
+        }
+    }
+
+    /// Nothing when the reason is not known here.
+    pub(crate) fn close(&self) -> Option<StepClose> {
+        Some(StepClose {
+            step: StepNumber(self.step),
+            at: UnixNs(self.at_ns),
+            reason: CloseReason::from_name(&self.reason)?,
+            rollout_time: self.rollout_time_ns.map(Nanos),
+            gpus: self.gpus,
+        })
+    }
+}
+
+// === impl DroppedMirror ===
+
+impl DroppedMirror {
+    pub(crate) fn of(drops: &DropCount) -> Self {
+        Self { at_ns: drops.at.0, profiles: drops.profiles, user_records: drops.user_records }
+    }
+
+    pub(crate) fn drop_count(self) -> DropCount {
+        DropCount { at: UnixNs(self.at_ns), profiles: self.profiles, user_records: self.user_records }
+    }
+}

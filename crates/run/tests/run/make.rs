@@ -1,0 +1,287 @@
+//! Makers of runs and records.
+
+use proptest::prelude::*;
+use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
+use rollscope_trace::{
+    Attr, BatchSlot, CloseReason, DropCount, Fault, Finish, FinishKind, Join, Leg, LegRole, Measure,
+    Measures, Nanos, Outcome, Profile, Reading, Record, Report, RequestId, SampleKey, SampleMark, StepClose,
+    StepNumber, UnixNs, UserSpan, WorkerRef,
+};
+
+/// A new run in a folder of its own.
+pub(crate) fn run() -> (tempfile::TempDir, Run) {
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::create(&dir.path().join("run"), &info()).unwrap();
+    (dir, run)
+}
+
+pub(crate) fn info() -> RunInfo {
+    RunInfo {
+        producer: "rollscope test".to_owned(),
+        created: UnixNs(1_700_000_000_000_000_000),
+        config: serde_json::json!({"port": 30_000}),
+    }
+}
+
+/// A writer with small segments, so that rotation is part of every test.
+pub(crate) fn writer(run: &Run, name: &str) -> LogWriter {
+    run.writer(name, LogOptions { segment_bytes: 4096, buffer_bytes: 1000 }).unwrap()
+}
+
+/// Appends records and hands them to the operating system.
+pub(crate) fn append(writer: &mut LogWriter, records: &[Record]) {
+    for record in records {
+        writer.append(record).unwrap();
+    }
+    writer.flush().unwrap();
+}
+
+/// A plain request with a prefill and a decode leg.
+pub(crate) fn profile(step: u64, number: u64) -> Profile {
+    let leg = |role, readings: &[(Measure, f64)]| Leg {
+        role,
+        worker: WorkerRef { url: format!("http://{}", role_host(role)).into(), instance: "w1".into() },
+        dispatch: Nanos(1_000),
+        first_byte: Some(Nanos(5_000_000)),
+        end: Nanos(9_000_000),
+        status: Some(200),
+        outcome: Outcome::Completed,
+        error: None,
+        report: Report {
+            measures: readings
+                .iter()
+                .map(|(m, value)| (*m, Reading { value: *value, fault: None }))
+                .collect(),
+            finish: Some(Finish { kind: FinishKind::Stop, message: None, status_code: None }),
+            weight_version: Some("v1".into()),
+            worker_request_id: Some(format!("r{number}").into()),
+        },
+    };
+    Profile {
+        id: RequestId(u128::from(step) << 64 | u128::from(number)),
+        join: Join {
+            step: Some(StepNumber(step)),
+            group: Some(format!("g{}", number / 4).into()),
+            sample: Some(format!("s{number}").into()),
+            ..Join::default()
+        },
+        endpoint: "/generate".into(),
+        stream: false,
+        batch: None,
+        arrival: UnixNs(1_700_000_000_000_000_000 + number as i64 * 1_000_000),
+        first_byte: Some(Nanos(5_100_000)),
+        end: Nanos(9_100_000),
+        status: Some(200),
+        outcome: Outcome::Completed,
+        error: None,
+        decision: "random".into(),
+        retries: 0,
+        legs: vec![
+            leg(LegRole::Prefill, &[(Measure::PrefillForward, 0.002), (Measure::PromptTokens, 28.0)]),
+            leg(LegRole::Decode, &[(Measure::DecodeForward, 0.004), (Measure::CompletionTokens, 12.0)]),
+        ],
+    }
+}
+
+fn role_host(role: LegRole) -> &'static str {
+    if role == LegRole::Prefill { "10.0.0.1:30000" } else { "10.0.0.2:30000" }
+}
+
+pub(crate) fn profile_record(step: u64, number: u64) -> Record {
+    Record::Profile(Box::new(profile(step, number)))
+}
+
+pub(crate) fn close_record(step: u64) -> Record {
+    Record::Close(StepClose {
+        step: StepNumber(step),
+        at: UnixNs(1_700_000_100_000_000_000),
+        reason: CloseReason::Told,
+        rollout_time: Some(Nanos(3_000_000_000)),
+        gpus: Some(8),
+    })
+}
+
+/// What a record is, exactly: two records are the same when this is, NaN and all.
+pub(crate) fn exact(record: &Record) -> String {
+    format!("{record:?}")
+}
+
+pub(crate) fn exact_all(records: &[Record]) -> Vec<String> {
+    records.iter().map(exact).collect()
+}
+
+// === anything at all ===
+
+fn text() -> impl Strategy<Value = Box<str>> {
+    prop_oneof![Just(String::new()), "[a-z]{1,6}", ".{1,12}"].prop_map(Into::into)
+}
+
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        any::<f64>(),
+        Just(f64::NAN),
+        Just(f64::NEG_INFINITY),
+        Just(0.0),
+        Just(-0.0),
+        Just(0.1 + 0.2),
+        (0u32..1000).prop_map(f64::from),
+    ]
+}
+
+fn nanos() -> impl Strategy<Value = Nanos> {
+    prop_oneof![0..10_000_000_000u64, any::<u64>()].prop_map(Nanos)
+}
+
+fn unix() -> impl Strategy<Value = UnixNs> {
+    prop_oneof![any::<i64>(), 1_700_000_000_000_000_000..1_700_000_100_000_000_000i64].prop_map(UnixNs)
+}
+
+fn one_of<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
+    prop::sample::select(all)
+}
+
+fn measures() -> impl Strategy<Value = Measures> {
+    let all: Vec<Measure> = Measure::all().collect();
+    let reading =
+        (number(), prop::option::of(one_of(&Fault::ALL))).prop_map(|(value, fault)| Reading { value, fault });
+    prop::collection::vec((prop::sample::select(all), reading), 0..30).prop_map(Measures::from_iter)
+}
+
+fn report() -> impl Strategy<Value = Report> {
+    let finish = (text(), prop::option::of(text()), prop::option::of(any::<u16>()));
+    let finish = prop_oneof![
+        finish,
+        (Just("abort".into()), Just(Some("gone".into())), Just(Some(500))),
+        (Just("length".into()), Just(None), Just(None)),
+    ]
+    .prop_map(|(kind, message, status_code)| {
+        let kind: Box<str> = kind;
+        Finish { kind: FinishKind::from_name(&kind), message, status_code }
+    });
+    (measures(), prop::option::of(finish), prop::option::of(text()), prop::option::of(text())).prop_map(
+        |(measures, finish, weight_version, worker_request_id)| Report {
+            measures,
+            finish,
+            weight_version,
+            worker_request_id,
+        },
+    )
+}
+
+fn leg() -> impl Strategy<Value = Leg> {
+    let call = (nanos(), prop::option::of(nanos()), nanos(), prop::option::of(any::<u16>()));
+    let ending = (one_of(&Outcome::ALL), prop::option::of(text()));
+    (one_of(&LegRole::ALL), (text(), text()), call, ending, report()).prop_map(
+        |(role, (url, instance), (dispatch, first_byte, end, status), (outcome, error), report)| Leg {
+            role,
+            worker: WorkerRef { url, instance },
+            dispatch,
+            first_byte,
+            end,
+            status,
+            outcome,
+            error,
+            report,
+        },
+    )
+}
+
+fn join(step: u64) -> impl Strategy<Value = Join> {
+    let optional = || prop::option::of(text());
+    (optional(), optional(), any::<u32>(), optional(), optional(), optional()).prop_map(
+        move |(group, sample, attempt, traceparent, session, rid)| Join {
+            step: Some(StepNumber(step)),
+            group,
+            sample,
+            attempt,
+            traceparent,
+            session,
+            rid,
+        },
+    )
+}
+
+fn any_profile(step: u64) -> impl Strategy<Value = Profile> {
+    let batch =
+        prop::option::of((any::<u32>(), any::<u32>()).prop_map(|(index, size)| BatchSlot { index, size }));
+    let call = (text(), any::<bool>(), batch, unix());
+    let times = (prop::option::of(nanos()), nanos(), prop::option::of(any::<u16>()));
+    let ending = (one_of(&Outcome::ALL), prop::option::of(text()), text(), any::<u32>());
+    let legs = prop::collection::vec(leg(), 0..5);
+    (any::<u128>(), join(step), call, times, ending, legs).prop_map(
+        |(id, join, (endpoint, stream, batch, arrival), (first_byte, end, status), ending, legs)| {
+            let (outcome, error, decision, retries) = ending;
+            Profile {
+                id: RequestId(id),
+                join,
+                endpoint,
+                stream,
+                batch,
+                arrival,
+                first_byte,
+                end,
+                status,
+                outcome,
+                error,
+                decision,
+                retries,
+                legs,
+            }
+        },
+    )
+}
+
+fn key(step: u64) -> impl Strategy<Value = SampleKey> {
+    (prop::option::of(text()), text()).prop_map(move |(group, sample)| SampleKey {
+        step: StepNumber(step),
+        group,
+        sample,
+    })
+}
+
+fn any_span(step: u64) -> impl Strategy<Value = UserSpan> {
+    let attr = prop_oneof![
+        any::<bool>().prop_map(Attr::Bool),
+        any::<i64>().prop_map(Attr::Int),
+        number().prop_map(Attr::Float),
+        text().prop_map(Attr::Text),
+    ];
+    let attrs = prop::collection::vec((text(), attr), 0..4);
+    (key(step), any::<u32>(), text(), unix(), prop::option::of(unix()), attrs).prop_map(
+        |(key, attempt, name, start, end, attrs)| UserSpan { key, attempt, name, start, end, attrs },
+    )
+}
+
+fn any_mark(step: u64) -> impl Strategy<Value = SampleMark> {
+    let (reward, truncated) = (prop::option::of(number()), prop::option::of(any::<bool>()));
+    (key(step), reward, truncated, prop::option::of(any::<u64>()), any::<bool>()).prop_map(
+        |(key, reward, truncated, response_tokens, evaluation)| SampleMark {
+            key,
+            reward,
+            truncated,
+            response_tokens,
+            evaluation,
+        },
+    )
+}
+
+/// Any record of a step that its own parts hold.
+pub(crate) fn any_step_record(step: u64) -> impl Strategy<Value = Record> {
+    prop_oneof![
+        3 => any_profile(step).prop_map(|profile| Record::Profile(Box::new(profile))),
+        1 => any_span(step).prop_map(Record::Span),
+        1 => any_mark(step).prop_map(Record::Sample),
+    ]
+}
+
+/// Any record.
+pub(crate) fn any_record() -> impl Strategy<Value = Record> {
+    let close =
+        (unix(), one_of(&CloseReason::ALL), prop::option::of(nanos()), prop::option::of(any::<u32>()))
+            .prop_map(|(at, reason, rollout_time, gpus)| {
+                Record::Close(StepClose { step: StepNumber(1), at, reason, rollout_time, gpus })
+            });
+    let dropped = (unix(), any::<u64>(), any::<u64>())
+        .prop_map(|(at, profiles, user_records)| Record::Dropped(DropCount { at, profiles, user_records }));
+    prop_oneof![4 => any_step_record(1), 2 => any_step_record(u64::MAX), 1 => close, 1 => dropped]
+}

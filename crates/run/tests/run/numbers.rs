@@ -1,0 +1,44 @@
+//! stats.json and metrics.jsonl.
+
+use std::fs;
+
+use rollscope_trace::StepNumber;
+use serde_json::{Map, Value, json};
+
+use crate::make::run;
+
+fn map(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn stats_are_replaced_and_metrics_appended_once() {
+    let (_dir, run) = run();
+    let step = StepNumber(3);
+    assert_eq!(run.stats(step).unwrap(), None);
+    for value in [0.1 + 0.2, 2.0] {
+        let stats = map(json!({"perf/request/e2e_latency/mean": value}));
+        run.put_stats(step, &stats).unwrap();
+        assert_eq!(run.stats(step).unwrap(), Some(stats));
+    }
+    assert!(run.append_metrics(step, &map(json!({"a": 1.5}))).unwrap());
+    assert!(!run.append_metrics(step, &map(json!({"a": 2.5}))).unwrap());
+    assert!(run.append_metrics(StepNumber(4), &map(json!({"a": 3.5}))).unwrap());
+    let text = fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap();
+    assert_eq!(text, "{\"step\":3,\"data\":{\"a\":1.5}}\n{\"step\":4,\"data\":{\"a\":3.5}}\n");
+    assert!(run.dir().join("steps/step=000003/stats.json").is_file());
+}
+
+#[test]
+fn a_line_cut_by_a_crash_costs_itself_alone() {
+    let (_dir, run) = run();
+    fs::write(run.dir().join("metrics.jsonl"), "{\"step\":1,\"data\":{}}\n{\"step\":2,\"da").unwrap();
+    assert!(!run.append_metrics(StepNumber(1), &Map::new()).unwrap());
+    assert!(run.append_metrics(StepNumber(2), &map(json!({"a": 1.0}))).unwrap());
+    let steps: Vec<_> =
+        run.metrics().unwrap().into_iter().map(|sent| (sent.step.0, sent.data.len())).collect();
+    assert_eq!(steps, [(1, 0), (2, 1)]);
+}

@@ -1,0 +1,123 @@
+//! What is left after a writer was killed.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rollscope_run::{DamageKind, Run, WriterState};
+use rollscope_trace::{Record, StepNumber};
+
+use crate::make::{append, exact_all, profile_record, run, writer};
+
+/// Where the process that is to be killed writes; only set for that process.
+const WRITE_TO: &str = "ROLLSCOPE_TEST_WRITE_TO";
+
+#[test]
+fn a_log_cut_at_any_byte_gives_its_whole_records() {
+    let (_dir, run) = run();
+    let mut writer = run.writer("gateway", rollscope_run::LogOptions::default()).unwrap();
+    let mut ends = vec![writer.position().offset];
+    let records: Vec<_> = (0..3).map(|number| profile_record(1, number)).collect();
+    for record in &records {
+        append(&mut writer, std::slice::from_ref(record));
+        ends.push(writer.position().offset);
+    }
+    writer.end().unwrap();
+    let path = run.dir().join("log/gateway/000001.seg");
+    let whole = fs::read(&path).unwrap();
+    for length in 0..=whole.len() {
+        fs::write(&path, &whole[..length]).unwrap();
+        let expected = ends.iter().filter(|end| **end <= length as u64).count().saturating_sub(1);
+        let read = run.follow().poll().unwrap();
+        assert_eq!(exact_all(&read), exact_all(&records[..expected]), "{length}");
+
+        let summary = &run.writers().unwrap()[0];
+        let ended = length == whole.len();
+        let state = if ended { WriterState::Ended } else { WriterState::Interrupted };
+        assert_eq!(summary.state, state, "{length}");
+        let on_boundary = ended || (length as u64 != ends[0] && ends.contains(&(length as u64)));
+        // The header and the names of the measures are written as one; either may be cut.
+        let torn = !on_boundary && length as u64 != ends[0] && length != 16;
+        assert_eq!(summary.damage.len(), usize::from(torn), "{length} {:?}", summary.damage);
+        if let [damage] = &summary.damage[..] {
+            assert_eq!(damage.kind, DamageKind::Torn);
+            let before = ends.iter().rev().find(|end| **end <= length as u64);
+            assert_eq!(damage.offset, before.copied().unwrap_or(if length < 16 { 0 } else { 16 }));
+        }
+    }
+}
+
+#[test]
+fn a_new_writer_goes_on_beside_a_killed_one() {
+    let (_dir, run) = run();
+    let mut first = writer(&run, "gateway");
+    append(&mut first, &[profile_record(1, 0), profile_record(1, 1)]);
+    drop(first);
+    let path = run.dir().join("log/gateway/000001.seg");
+    let length = fs::metadata(&path).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 5).unwrap();
+
+    let mut second = writer(&run, "gateway");
+    assert_eq!(second.name(), "gateway-2");
+    append(&mut second, &[profile_record(1, 2)]);
+    let ids: Vec<_> =
+        run.step(StepNumber(1)).unwrap().requests().map(|request| request.id.0 as u64).collect();
+    assert_eq!(ids, [0, 2]);
+}
+
+/// Plays both parts: the test, and the process that it kills.
+#[test]
+fn a_killed_process_leaves_every_record_that_it_had_handed_over() {
+    if let Some(dir) = std::env::var_os(WRITE_TO) {
+        return write_until_killed(Path::new(&dir));
+    }
+    for round in 0..8u64 {
+        let (_dir, run) = run();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "recovery::a_killed_process_leaves_every_record_that_it_had_handed_over"])
+            .env(WRITE_TO, run.dir())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Another number of records each time, so that the kill comes at another moment.
+        let enough = 10 + round * 97;
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while handed_over(&run) < enough {
+            assert!(Instant::now() < deadline, "the child does not write");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        let told = handed_over(&run);
+        let ids = |records: Vec<Record>| {
+            let id = |record: Record| match record {
+                Record::Profile(profile) => profile.id.0 as u64,
+                other => panic!("{other:?}"),
+            };
+            records.into_iter().map(id).collect::<Vec<_>>()
+        };
+        let read = ids(run.follow().poll().unwrap());
+        assert!(read.len() as u64 >= told, "{} of {told}", read.len());
+        assert_eq!(read, (0..read.len() as u64).collect::<Vec<_>>());
+        assert_eq!(run.writers().unwrap()[0].state, WriterState::Interrupted);
+    }
+}
+
+/// How many records the child says it has handed to the operating system.
+fn handed_over(run: &Run) -> u64 {
+    fs::metadata(run.dir().join("handed-over")).map_or(0, |file| file.len())
+}
+
+fn write_until_killed(dir: &Path) {
+    use std::io::Write;
+    let run = Run::open(dir).unwrap();
+    let mut writer = writer(&run, "child");
+    let mut told = fs::File::create(dir.join("handed-over")).unwrap();
+    for number in 0.. {
+        append(&mut writer, &[profile_record(1, number)]);
+        told.write_all(b".").unwrap();
+    }
+}
