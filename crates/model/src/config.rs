@@ -42,7 +42,22 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<u32>,
 }
 
-/// `config.json` as it is on disk; unknown fields are ignored.
+/// The fields of `config.json` that may ask for more than plain Llama. They are read first: the other fields of another
+/// architecture have other names.
+#[derive(Debug, Deserialize)]
+struct Demands {
+    #[serde(default)]
+    architectures: Vec<String>,
+    rope_scaling: Option<RopeFile>,
+    rope_parameters: Option<RopeFile>,
+    hidden_act: Option<String>,
+    #[serde(default)]
+    attention_bias: bool,
+    #[serde(default)]
+    mlp_bias: bool,
+}
+
+/// `config.json` of a Llama as it is on disk; unknown fields are ignored.
 #[derive(Debug, Deserialize)]
 struct ConfigFile {
     #[serde(default)]
@@ -59,13 +74,7 @@ struct ConfigFile {
     max_position_embeddings: usize,
     rms_norm_eps: f32,
     rope_theta: Option<f32>,
-    rope_scaling: Option<RopeFile>,
     rope_parameters: Option<RopeFile>,
-    hidden_act: Option<String>,
-    #[serde(default)]
-    attention_bias: bool,
-    #[serde(default)]
-    mlp_bias: bool,
     #[serde(default)]
     tie_word_embeddings: bool,
     bos_token_id: Option<u32>,
@@ -104,11 +113,12 @@ const DEFAULT_ROPE_THETA: f32 = 10_000.0;
 impl ModelConfig {
     /// Parses `config.json`, read from `path`.
     pub(crate) fn parse(json: &[u8], path: &Path) -> Result<Self, ModelError> {
-        let file: ConfigFile = serde_json::from_slice(json)
-            .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
-        if let Some(what) = file.unsupported() {
+        let malformed = |source| ModelError::Json { path: path.to_owned(), source };
+        let demands: Demands = serde_json::from_slice(json).map_err(malformed)?;
+        if let Some(what) = demands.unsupported() {
             return Err(ModelError::Unsupported { path: path.to_owned(), what });
         }
+        let file: ConfigFile = serde_json::from_slice(json).map_err(malformed)?;
         let config = file.into_config();
         match config.contradiction() {
             Some(reason) => Err(ModelError::Config { path: path.to_owned(), reason }),
@@ -167,9 +177,9 @@ impl ModelConfig {
     }
 }
 
-// === impl ConfigFile ===
+// === impl Demands ===
 
-impl ConfigFile {
+impl Demands {
     /// The first field that asks for more than plain Llama, with its value.
     fn unsupported(&self) -> Option<String> {
         if !self.architectures.iter().any(|name| name == ARCHITECTURE) {
@@ -189,7 +199,11 @@ impl ConfigFile {
         }
         self.mlp_bias.then(|| "mlp_bias true".to_owned())
     }
+}
 
+// === impl ConfigFile ===
+
+impl ConfigFile {
     fn into_config(self) -> ModelConfig {
         let rope_theta = self.rope_theta.or_else(|| self.rope_parameters.as_ref()?.rope_theta);
         ModelConfig {

@@ -267,3 +267,6 @@ impl LogSoftmax {
         ((f64::from(logit) - f64::from(self.top)) * f64::from(self.scale) - self.log_total) as f32
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ pub struct Tokenizer {
 ///
 /// The concatenation of what [`TextStream::push`] and [`TextStream::finish`] return is the decoded text of all tokens.
 /// A character that is spread over several tokens appears with its last one. Bytes that are no UTF-8 appear as U+FFFD,
-/// late by at most [`HELD_CHARS`] of them: until more follows they may yet become a character.
+/// late by at most three of them: until more follows they may yet become a character.
 ///
 /// The text of a token depends on its neighbours, so a window of the latest tokens is decoded on each push and what
 /// is beyond the already returned text is new.

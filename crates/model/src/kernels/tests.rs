@@ -1,6 +1,30 @@
-//! Kernels against straightforward arithmetic in f64, and each instruction set against the portable code.
+//! Kernels against the chains that they promise, bit by bit, and against arithmetic in f64.
+
+use proptest::prelude::*;
 
 use super::elementwise::exp;
+use super::{Packed, attend, exp_shifted, matmul, rms_norm, rotate, silu_gate};
+use crate::config::ModelConfig;
+use crate::isa::Isa;
+use crate::kv::{KvPool, PageId};
+use crate::sampling::uniform;
+use crate::tests::Shape;
+
+/// Numbers between -1 and 1, a function of the seed.
+fn noise(seed: u64, len: usize) -> Vec<f32> {
+    (0..len as u64).map(|index| (2.0 * uniform(seed, index) - 1.0) as f32).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn assert_close(found: &[f32], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((f64::from(*found) - expected).abs() <= tolerance, "{found} is not {expected}");
+    }
+}
 
 #[test]
 fn exp_is_within_two_units_in_the_last_place() {
@@ -9,5 +33,148 @@ fn exp_is_within_two_units_in_the_last_place() {
         let exact = libm::exp(f64::from(x));
         let error = (f64::from(exp(x)) - exact).abs() / exact;
         assert!(error < 2.0 * f64::from(f32::EPSILON), "exp({x}) is wrong by {error:e}");
+    }
+}
+
+#[test]
+fn exp_of_what_is_no_number_or_out_of_range() {
+    assert!(exp(f32::NAN).is_nan());
+    assert_eq!(exp(0.0).to_bits(), 1.0_f32.to_bits());
+    assert_eq!(exp(f32::NEG_INFINITY).to_bits(), exp(-87.0).to_bits());
+    assert_eq!(exp(f32::INFINITY).to_bits(), exp(88.0).to_bits());
+}
+
+#[test]
+fn a_packed_row_comes_back() {
+    let (first, second) = (noise(1, 5 * 7), noise(2, 70 * 7));
+    let packed = Packed::stack(7, &[&first, &second]);
+    assert_eq!(packed.outputs(), 75);
+    let mut row = [0.0; 7];
+    for (output, expected) in first.chunks(7).chain(second.chunks(7)).enumerate() {
+        packed.copy_row(output, &mut row);
+        assert_eq!(bits(&row), bits(expected));
+    }
+}
+
+#[test]
+fn norm_rotation_and_gate_are_their_formulas() {
+    let isa = Isa::detect();
+    let (x, weight) = (noise(1, 3 * 37), noise(2, 37));
+    let mut y = vec![0.0; x.len()];
+    rms_norm(isa, &x, &weight, 1e-5, &mut y);
+    let expected: Vec<f64> = x
+        .chunks(37)
+        .flat_map(|x| {
+            let mean = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / 37.0;
+            let weight = weight.clone();
+            x.iter().zip(weight).map(move |(x, w)| f64::from(*x) / (mean + 1e-5).sqrt() * f64::from(w))
+        })
+        .collect();
+    assert_close(&y, &expected, 1e-6);
+
+    let mut heads = noise(3, 2 * 10);
+    let before = heads.clone();
+    let angles: Vec<f64> = (0..5).map(|index| 0.7 * f64::from(index)).collect();
+    let cos: Vec<f32> = angles.iter().map(|angle| angle.cos() as f32).collect();
+    let sin: Vec<f32> = angles.iter().map(|angle| angle.sin() as f32).collect();
+    rotate(isa, &mut heads, &cos, &sin);
+    for (before, after) in before.chunks(10).zip(heads.chunks(10)) {
+        for (index, angle) in angles.iter().enumerate() {
+            let (a, b) = (f64::from(before[index]), f64::from(before[index + 5]));
+            let turned = [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()];
+            assert_close(&[after[index], after[index + 5]], &turned, 1e-6);
+        }
+    }
+
+    let gate_up = noise(4, 2 * 2 * 19);
+    let mut gated = vec![0.0; 2 * 19];
+    silu_gate(isa, &gate_up, 19, &mut gated);
+    let expected: Vec<f64> = gate_up
+        .chunks(2 * 19)
+        .flat_map(|row| row[..19].iter().zip(&row[19..]))
+        .map(|(gate, up)| f64::from(*gate) / (1.0 + (-f64::from(*gate)).exp()) * f64::from(*up))
+        .collect();
+    assert_close(&gated, &expected, 1e-6);
+}
+
+#[test]
+fn attention_is_the_softmax_of_scores_over_values() {
+    let (kv_heads, group, head_dim, context) = (2, 3, 10, 29);
+    let shape =
+        Shape { vocab: 4, hidden: 8, intermediate: 8, layers: 2, kv_heads, group, head_dim, tied: true };
+    let config: ModelConfig = shape.model(0).config().clone();
+    let keys = noise(1, context * kv_heads * head_dim);
+    let values = noise(2, context * kv_heads * head_dim);
+    let query = noise(3, kv_heads * group * head_dim);
+    let expected: Vec<f64> = (0..kv_heads * group)
+        .flat_map(|head| attend_in_f64(&query, (&keys, &values), head, &config))
+        .collect();
+    for page_tokens in [1, 7, 16, 24, 40] {
+        let mut kv = KvPool::new(&config, context.div_ceil(page_tokens), page_tokens).unwrap();
+        let mut pages: Vec<PageId> = kv.alloc(kv.total_pages()).unwrap();
+        pages.reverse();
+        let width = kv_heads * head_dim;
+        for (position, kv_pair) in keys.chunks(width).zip(values.chunks(width)).enumerate() {
+            kv.write(1, &pages, position, kv_pair);
+        }
+        let (mut scores, mut out) = (vec![0.0; context], vec![0.0; query.len()]);
+        attend(Isa::detect(), &query, &kv.layer(1, &pages, group), &mut scores, &mut out);
+        assert_close(&out, &expected, 1e-6);
+    }
+}
+
+/// One head's result; keys and values are context × heads × dimensions.
+fn attend_in_f64(query: &[f32], kv: (&[f32], &[f32]), head: usize, config: &ModelConfig) -> Vec<f64> {
+    let (dim, width) = (config.head_dim, config.kv_size());
+    let kv_head = head / (config.num_attention_heads / config.num_key_value_heads);
+    let query = &query[head * dim..][..dim];
+    let of_head = |row: &[f32]| row[kv_head * dim..][..dim].to_vec();
+    let weights: Vec<f64> =
+        kv.0.chunks(width)
+            .map(|row| query.iter().zip(of_head(row)).map(|(q, k)| f64::from(*q) * f64::from(k)).sum::<f64>())
+            .map(|score| (score / (dim as f64).sqrt()).exp())
+            .collect();
+    let total: f64 = weights.iter().sum();
+    let mut out = vec![0.0; dim];
+    for (weight, row) in weights.iter().zip(kv.1.chunks(width)) {
+        for (out, value) in out.iter_mut().zip(of_head(row)) {
+            *out += weight / total * f64::from(value);
+        }
+    }
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn an_output_is_one_chain_of_fused_multiply_adds(
+        seed in any::<u64>(),
+        rows in 0..120_usize,
+        inputs in 1..50_usize,
+        outputs in 1..150_usize,
+    ) {
+        let (x, w) = (noise(seed, rows * inputs), noise(seed ^ 1, outputs * inputs));
+        let expected: Vec<f32> = x
+            .chunks(inputs)
+            .flat_map(|x| w.chunks(inputs).map(|w| x.iter().zip(w).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum))))
+            .collect();
+        let packed = Packed::stack(inputs, &[&w]);
+        for isa in [Isa::PORTABLE, Isa::detect()] {
+            let mut y = vec![f32::NAN; rows * outputs];
+            matmul(isa, &x, &packed, &mut y);
+            prop_assert_eq!(bits(&y), bits(&expected));
+        }
+    }
+
+    #[test]
+    fn exponentials_side_by_side_are_those_one_by_one(seed in any::<u64>(), len in 0..70_usize, scale in 0.01..60_f32) {
+        let x = noise(seed, len);
+        let expected: Vec<u32> = x.iter().map(|x| exp((x - 0.5) * scale).to_bits()).collect();
+        for isa in [Isa::PORTABLE, Isa::detect()] {
+            let mut y = vec![0.0; len];
+            exp_shifted(isa, &x, 0.5, scale, &mut y);
+            prop_assert_eq!(bits(&y), expected.clone());
+        }
     }
 }

@@ -1,0 +1,83 @@
+//! The bundled tokenizer there and back, whole and token by token.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use proptest::prelude::*;
+use rollscope_model::{Model, TextStream, Tokenizer};
+
+const BOS: u32 = 256;
+const EOS: u32 = 257;
+
+/// What each token shows, and what the end does.
+fn stream(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<String> {
+    let mut stream = TextStream::new(true);
+    let mut parts: Vec<String> = tokens.iter().map(|token| stream.push(tokenizer, *token).unwrap()).collect();
+    parts.push(stream.finish(tokenizer).unwrap());
+    parts
+}
+
+fn bytes(text: &[u8]) -> Vec<u32> {
+    text.iter().map(|byte| u32::from(*byte)).collect()
+}
+
+#[test]
+fn special_tokens_are_added_recognised_and_skipped() {
+    let model = Model::bundled().unwrap();
+    let tokenizer = model.tokenizer();
+    assert_eq!(tokenizer.encode("").unwrap(), [BOS]);
+    assert_eq!(tokenizer.encode("1+2=?\n").unwrap(), [256, 49, 43, 50, 61, 63, 10]);
+    assert_eq!(tokenizer.encode("a<|eos|>").unwrap(), [BOS, 97, EOS]);
+    assert_eq!(tokenizer.decode(&[BOS, 97, EOS], true).unwrap(), "a");
+    assert_eq!(tokenizer.decode(&[BOS, 97, EOS], false).unwrap(), "<|bos|>a<|eos|>");
+    assert_eq!(tokenizer.decode(&[97, 4000], true).unwrap(), "a");
+    assert_eq!(tokenizer.vocab_size(), 320);
+}
+
+#[test]
+fn a_character_appears_with_its_last_byte() {
+    let model = Model::bundled().unwrap();
+    let parts = |text: &[u8]| stream(model.tokenizer(), &bytes(text));
+    assert_eq!(parts("aé".as_bytes()), ["a", "", "é", ""]);
+    assert_eq!(parts("好b".as_bytes()), ["", "", "好", "b", ""]);
+    assert_eq!(parts("😀".as_bytes()), ["", "", "", "😀", ""]);
+    assert_eq!(parts(b"\xe5\xa5"), ["", "", "\u{fffd}"]);
+    assert_eq!(parts(b"\xe5x"), ["", "\u{fffd}x", ""]);
+    assert_eq!(
+        parts(b"\xff\xff\xff\xff\xff"),
+        ["", "", "", "\u{fffd}", "\u{fffd}", "\u{fffd}\u{fffd}\u{fffd}"]
+    );
+    assert_eq!(stream(model.tokenizer(), &[BOS, 97, EOS]), ["", "a", "", ""]);
+}
+
+proptest! {
+    #[test]
+    fn text_comes_back(text in any::<String>()) {
+        let model = Model::bundled().unwrap();
+        let tokens = model.tokenizer().encode(&text).unwrap();
+        prop_assert_eq!(tokens.len(), 1 + text.len());
+        prop_assert_eq!(model.tokenizer().decode(&tokens, true).unwrap(), text.clone());
+        let parts = stream(model.tokenizer(), &tokens);
+        prop_assert_eq!(parts.concat(), text.clone());
+        // A whole character is shown at once; only the genuine U+FFFD may wait.
+        if !text.contains('\u{fffd}') {
+            let mut shown = 0;
+            for (part, length) in parts.iter().zip(0..) {
+                shown += part.len();
+                let whole = (0..=length).rev().find(|end| text.is_char_boundary(*end)).unwrap();
+                prop_assert_eq!(shown, whole);
+            }
+        }
+    }
+
+    #[test]
+    fn streamed_bytes_are_the_decoded_bytes(
+        tokens in prop::collection::vec(
+            prop_oneof![0..320_u32, 0x80..0x100_u32, Just(0xe5_u32), Just(0xa5_u32), Just(0xf0_u32)],
+            0..200,
+        ),
+    ) {
+        let model = Model::bundled().unwrap();
+        let whole = model.tokenizer().decode(&tokens, true).unwrap();
+        prop_assert_eq!(stream(model.tokenizer(), &tokens).concat(), whole);
+    }
+}
