@@ -28,9 +28,10 @@ pub struct TextStream {
 
 /// A character has at most four bytes, so at most three may wait for the rest.
 const HELD_CHARS: usize = 3;
-/// Tokens after which the window is cut, and what is kept of it: enough neighbours for the next token's text.
-const WINDOW_TOKENS: usize = 32;
-const KEPT_TOKENS: usize = 8;
+/// Tokens after which the window is cut.
+const WINDOW_TOKENS: usize = 16;
+/// What is kept of it. A U+FFFD stands for at most three tokens, so all that is held back lies in these.
+const KEPT_TOKENS: usize = 3 * HELD_CHARS;
 
 // === impl Tokenizer ===
 
