@@ -1,1 +1,32 @@
-//! The bytes of request and reply bodies: scanner, splicer, server-sent events.
+//! The bytes of request and reply bodies: what they say, and how they are changed without being parsed into a
+//! tree.
+//!
+//! A body is held as it was received, in [`Chunks`]. A cursor walks over it and stops only at the names that
+//! matter: those at depth 1 of a body, of an element of a top-level array, and of their `meta_info`. All else
+//! is skipped by searching for the next quote or bracket. What is written is spliced in between slices of the
+//! original, so every other byte stays, in order:
+//!
+//! - [`GenerateRequest`]: the shape of a request, and its bootstrap fields;
+//! - [`Reply`] and [`PrefillShare`]: what workers measured, and the merge of a prefill reply into a decode reply;
+//! - [`EventSplitter`]: a stream of server-sent events, cut at whatever places the network cut it.
+//!
+//! Invariant: no body becomes a tree; memory beyond the body itself does not depend on its depth.
+
+mod chunks;
+mod cursor;
+mod error;
+mod event;
+mod merge;
+mod object;
+mod reply;
+mod request;
+mod scalar;
+mod splice;
+
+pub use chunks::Chunks;
+pub use error::{Malformed, Problem, Unmerged};
+pub use event::{Event, EventSplitter, Part};
+pub use merge::{LogprobJoin, PrefillShare};
+pub use reply::{Element, Reply};
+pub use request::{Bootstrap, Dialect, GenerateRequest, Shape};
+pub use scalar::Scalar;

@@ -1,0 +1,369 @@
+//! A pull scanner over a body: enters the containers it is asked to enter and skips everything else.
+//!
+//! Within what is skipped only the ends of strings and the brackets of the outermost container are looked at:
+//! an array ends at the bracket that balances it, whatever braces stand between. So a skip needs a counter
+//! and no stack, and garbage inside a skipped value is left for the worker to refuse. What is entered is
+//! checked token by token.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use memchr::memchr2;
+
+use crate::chunks::Chunks;
+use crate::error::{Malformed, Problem};
+use crate::scalar::{self, Scalar};
+
+/// A place in a body.
+pub(crate) struct Cursor<'a> {
+    source: &'a Chunks,
+    /// Number of the piece after the current.
+    next: usize,
+    piece: &'a [u8],
+    /// Place in the piece.
+    at: usize,
+    /// Offset of the piece in the body.
+    base: usize,
+}
+
+/// A member of an object that is being walked over; the cursor stands before its value.
+#[derive(Debug)]
+pub(crate) struct Member<'a> {
+    /// Unescaped.
+    pub(crate) name: Cow<'a, [u8]>,
+    /// Where the space between the brace or the former value and this name begins.
+    pub(crate) separator: usize,
+    /// The comma in that space.
+    pub(crate) comma: Option<usize>,
+    /// The opening quote of the name.
+    pub(crate) key: usize,
+}
+
+/// What a value is, by its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Object,
+    Array,
+    Text,
+    /// A number, `true`, `false`, `null`, or something that is not JSON.
+    Literal,
+}
+
+/// What stands in some bytes of a container that is being skipped.
+struct Block {
+    opened: usize,
+    closed: usize,
+    /// Closing brackets that are followed by a comma and an opening one.
+    reopened: usize,
+    quotes: bool,
+}
+
+/// Bytes that are counted at a time: few enough for a byte-wide counter, enough for the compiler to do it in
+/// vector registers. Lists of token log-probabilities, the bulk of a large reply, pass at some GB/s.
+const BLOCK_BYTES: usize = 64;
+/// A block, and what must be seen behind it to tell what follows its last bracket.
+const WINDOW_BYTES: usize = BLOCK_BYTES + 3;
+/// A longer string is no measurement and is not copied out of the body.
+const MAX_SCALAR_BYTES: usize = 4096;
+
+// === impl Cursor ===
+
+impl<'a> Cursor<'a> {
+    /// At the first byte.
+    pub(crate) fn new(source: &'a Chunks) -> Self {
+        Self { source, next: 0, piece: &[], at: 0, base: 0 }
+    }
+
+    /// At an offset.
+    pub(crate) fn at(source: &'a Chunks, offset: usize) -> Self {
+        let mut cursor = Self::new(source);
+        while cursor.base + cursor.piece.len() <= offset && cursor.advance() {}
+        cursor.at = offset.saturating_sub(cursor.base).min(cursor.piece.len());
+        cursor
+    }
+
+    /// Bytes before the cursor.
+    pub(crate) fn offset(&self) -> usize {
+        self.base + self.at
+    }
+
+    /// Skips space and tells what begins there.
+    pub(crate) fn kind(&mut self) -> Result<Kind, Malformed> {
+        Ok(match self.token()? {
+            b'{' => Kind::Object,
+            b'[' => Kind::Array,
+            b'"' => Kind::Text,
+            b',' | b':' | b']' | b'}' => return Err(self.fail(Problem::Unexpected)),
+            _ => Kind::Literal,
+        })
+    }
+
+    /// Walks over an object. `visit` must consume the value of each member. Returns where the object stands.
+    pub(crate) fn members(
+        &mut self,
+        mut visit: impl FnMut(&mut Self, Member<'a>) -> Result<(), Malformed>,
+    ) -> Result<Range<usize>, Malformed> {
+        if self.token()? != b'{' {
+            return Err(self.fail(Problem::NotAnObject));
+        }
+        let start = self.offset();
+        self.at += 1;
+        let (mut separator, mut comma) = (self.offset(), None);
+        if self.token()? == b'}' {
+            self.at += 1;
+            return Ok(start..self.offset());
+        }
+        loop {
+            self.token()?;
+            let key = self.offset();
+            let name = self.text()?;
+            self.expect(b':')?;
+            visit(self, Member { name, separator, comma, key })?;
+            separator = self.offset();
+            match self.token()? {
+                b',' => {
+                    comma = Some(self.offset());
+                    self.at += 1;
+                }
+                b'}' => {
+                    self.at += 1;
+                    return Ok(start..self.offset());
+                }
+                _ => return Err(self.fail(Problem::Unexpected)),
+            }
+        }
+    }
+
+    /// Walks over an array. `visit` must consume each element. Returns where the array stands.
+    pub(crate) fn elements(
+        &mut self,
+        mut visit: impl FnMut(&mut Self) -> Result<(), Malformed>,
+    ) -> Result<Range<usize>, Malformed> {
+        self.token()?;
+        let start = self.offset();
+        self.expect(b'[')?;
+        if self.token()? == b']' {
+            self.at += 1;
+            return Ok(start..self.offset());
+        }
+        loop {
+            visit(self)?;
+            match self.token()? {
+                b',' => self.at += 1,
+                b']' => {
+                    self.at += 1;
+                    return Ok(start..self.offset());
+                }
+                _ => return Err(self.fail(Problem::Unexpected)),
+            }
+        }
+    }
+
+    /// Goes behind the bracket that opens an array, if there is one.
+    pub(crate) fn enter_list(&mut self) -> bool {
+        self.expect(b'[').is_ok()
+    }
+
+    /// Skips a value. Returns where it stands.
+    pub(crate) fn skip(&mut self) -> Result<Range<usize>, Malformed> {
+        let kind = self.kind()?;
+        let start = self.offset();
+        match kind {
+            Kind::Object => self.skip_container(b'{', b'}')?,
+            Kind::Array => self.skip_container(b'[', b']')?,
+            Kind::Text => {
+                self.skip_string()?;
+            }
+            Kind::Literal => {
+                self.literal()?;
+            }
+        }
+        Ok(start..self.offset())
+    }
+
+    /// Reads a scalar; a container or an overlong string is skipped and gives nothing.
+    pub(crate) fn scalar(&mut self) -> Result<Option<Scalar<'a>>, Malformed> {
+        match self.kind()? {
+            Kind::Literal => self.literal().map(Some),
+            Kind::Text => {
+                let range = self.skip()?;
+                if range.len() > MAX_SCALAR_BYTES {
+                    return Ok(None);
+                }
+                let text = match self.unquote(range)? {
+                    Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
+                    Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+                };
+                Ok(Some(Scalar::Text(text)))
+            }
+            Kind::Object | Kind::Array => self.skip().map(|_| None),
+        }
+    }
+
+    /// Makes sure that nothing but space follows.
+    pub(crate) fn end(&mut self) -> Result<(), Malformed> {
+        match self.token() {
+            Ok(_) => Err(self.fail(Problem::Trailing)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// An error at the cursor.
+    pub(crate) fn fail(&self, problem: Problem) -> Malformed {
+        Malformed { offset: self.offset(), problem }
+    }
+
+    /// Reads a string, unescaped.
+    fn text(&mut self) -> Result<Cow<'a, [u8]>, Malformed> {
+        if self.peek() != Some(b'"') {
+            return Err(self.fail(Problem::Unexpected));
+        }
+        let start = self.offset();
+        self.skip_string()?;
+        self.unquote(start..self.offset())
+    }
+
+    /// The contents of a string that stands at `range`, quotes included.
+    fn unquote(&self, range: Range<usize>) -> Result<Cow<'a, [u8]>, Malformed> {
+        let inner = range.start + 1..range.end - 1;
+        let start = inner.start;
+        scalar::unescape(self.source.gather(inner), start)
+    }
+
+    /// Skips space; the next byte.
+    pub(crate) fn token(&mut self) -> Result<u8, Malformed> {
+        loop {
+            match self.peek() {
+                Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
+                Some(byte) => return Ok(byte),
+                None => return Err(self.fail(Problem::End)),
+            }
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), Malformed> {
+        if self.token()? != byte {
+            return Err(self.fail(Problem::Unexpected));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn peek(&mut self) -> Option<u8> {
+        loop {
+            if let Some(byte) = self.piece.get(self.at) {
+                return Some(*byte);
+            }
+            if !self.advance() {
+                return None;
+            }
+        }
+    }
+
+    /// Goes to the next piece, if there is one.
+    fn advance(&mut self) -> bool {
+        let Some(piece) = self.source.piece(self.next) else { return false };
+        self.next += 1;
+        self.base += self.piece.len();
+        (self.piece, self.at) = (piece, 0);
+        true
+    }
+
+    fn skip_string(&mut self) -> Result<(), Malformed> {
+        self.at += 1;
+        loop {
+            let Some(distance) = memchr2(b'"', b'\\', &self.piece[self.at..]) else {
+                self.at = self.piece.len();
+                if self.advance() {
+                    continue;
+                }
+                return Err(self.fail(Problem::End));
+            };
+            self.at += distance + 1;
+            if self.piece[self.at - 1] == b'"' {
+                return Ok(());
+            }
+            self.peek().ok_or(self.fail(Problem::End))?;
+            self.at += 1;
+        }
+    }
+
+    fn skip_container(&mut self, open: u8, close: u8) -> Result<(), Malformed> {
+        let mut depth = 0_usize;
+        loop {
+            while let Some(window) = self.piece[self.at..].first_chunk() {
+                let block = Block::count(window, open, close);
+                if !block.is_within(depth) {
+                    break;
+                }
+                depth = depth + block.opened - block.closed;
+                self.at += BLOCK_BYTES;
+            }
+            let (base, stop) = (self.base, (self.at + BLOCK_BYTES).min(self.piece.len()));
+            while self.at < stop && self.base == base {
+                match self.piece[self.at] {
+                    b'"' => {
+                        self.skip_string()?;
+                        continue;
+                    }
+                    byte if byte == open => depth += 1,
+                    byte if byte == close => depth -= 1,
+                    _ => {}
+                }
+                self.at += 1;
+                if depth == 0 {
+                    return Ok(());
+                }
+            }
+            if self.peek().is_none() {
+                return Err(self.fail(Problem::End));
+            }
+        }
+    }
+
+    fn literal(&mut self) -> Result<Scalar<'a>, Malformed> {
+        let start = self.offset();
+        while let Some(byte) = self.peek() {
+            if matches!(byte, b',' | b']' | b'}' | b':' | b'"' | b'[' | b'{') || byte.is_ascii_whitespace() {
+                break;
+            }
+            self.at += 1;
+        }
+        let word = self.source.gather(start..self.offset());
+        scalar::literal(&word).ok_or(Malformed { offset: start, problem: Problem::Literal })
+    }
+}
+
+impl std::fmt::Debug for Cursor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cursor").field("offset", &self.offset()).finish_non_exhaustive()
+    }
+}
+
+// === impl Block ===
+
+impl Block {
+    /// Counts in the first [`BLOCK_BYTES`] of a window.
+    fn count(window: &[u8; WINDOW_BYTES], open: u8, close: u8) -> Self {
+        let (mut opened, mut closed, mut reopened, mut quotes) = (0_u8, 0_u8, 0_u8, 0_u8);
+        for at in 0..BLOCK_BYTES {
+            // Numbers instead of `&&`, which would branch.
+            let is = |at: usize, byte: u8| u8::from(window[at] == byte);
+            let opens = is(at + 2, open) | (is(at + 2, b' ') & is(at + 3, open));
+            opened += is(at, open);
+            closed += is(at, close);
+            reopened += is(at, close) & is(at + 1, b',') & opens;
+            quotes += is(at, b'"');
+        }
+        let [opened, closed, reopened] = [opened, closed, reopened].map(usize::from);
+        Self { opened, closed, reopened, quotes: quotes > 0 }
+    }
+
+    /// Whether the block lies within a container that is `depth` deep at its beginning: it holds no string, and
+    /// either too few closing brackets, or such as are at once followed by an opening one, so that the depth
+    /// never falls by more than one.
+    fn is_within(&self, depth: usize) -> bool {
+        !self.quotes && (self.closed < depth || (depth >= 2 && self.reopened == self.closed))
+    }
+}

@@ -1,0 +1,182 @@
+//! Server-sent events, cut out of a stream that the network cut anywhere.
+//!
+//! An event ends with an empty line; lines end with LF or CRLF. Events keep their bytes as they came: comments,
+//! unknown fields and line ends included. An event that is larger than the limit is passed on in pieces, unread,
+//! so that memory stays bounded whatever a worker sends.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::chunks::Chunks;
+
+/// Cuts a stream into events.
+#[derive(Debug)]
+pub struct EventSplitter {
+    /// Received and not handed out.
+    held: Chunks,
+    /// Up to here `held` has been searched for line ends.
+    searched: usize,
+    /// Begin of the line that is being searched.
+    line: usize,
+    data: Data,
+    limit_bytes: usize,
+    /// The event that `held` begins in was too large, and its beginning has been handed out.
+    is_passing: bool,
+}
+
+/// What a stream is cut into. All parts in order make up the stream.
+#[derive(Debug)]
+pub enum Part {
+    /// A whole event, or what the stream ended with.
+    Event(Event),
+    /// A piece of an event that is too large.
+    Piece(Chunks),
+}
+
+/// An event.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Its bytes, the empty line included.
+    pub raw: Chunks,
+    payload: Option<Range<usize>>,
+}
+
+/// The `data:` lines of an event so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Data {
+    #[default]
+    None,
+    /// One, with its value here.
+    One(Range<usize>),
+    /// Several; nobody sends JSON so.
+    Several,
+}
+
+// === impl EventSplitter ===
+
+impl EventSplitter {
+    /// For events of at most so many bytes.
+    pub fn new(limit_bytes: usize) -> Self {
+        Self { held: Chunks::new(), searched: 0, line: 0, data: Data::None, limit_bytes, is_passing: false }
+    }
+
+    /// Takes what was received. [`Self::next_part`] must have given all it had, so that no more is held than
+    /// one event's beginning.
+    pub fn push(&mut self, received: Bytes) {
+        self.held.push(received);
+    }
+
+    /// The next whole event, if it is there.
+    pub fn next_part(&mut self) -> Option<Part> {
+        while let Some(line_end) = self.find_line_end() {
+            let line = self.line..line_end;
+            self.line = line_end + 1;
+            if self.take_line(line) {
+                let raw = self.held.split_to(self.line);
+                return Some(self.hand_out(raw));
+            }
+        }
+        if self.held.len() <= self.limit_bytes && !self.is_passing {
+            return None;
+        }
+        // Of the line that is being received two bytes are kept: enough to tell at its end whether it is empty.
+        self.is_passing = true;
+        let passed = self.line.max(self.held.len().saturating_sub(2));
+        let piece = self.held.split_to(passed);
+        self.searched -= passed;
+        self.line = self.line.saturating_sub(passed);
+        Some(Part::Piece(piece)).filter(|_| passed > 0)
+    }
+
+    /// What is left when the stream has ended: an event without its empty line.
+    pub fn finish(mut self) -> Option<Part> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let end = self.held.len();
+        self.take_line(self.line..end);
+        let raw = std::mem::take(&mut self.held);
+        Some(self.hand_out(raw))
+    }
+
+    fn find_line_end(&mut self) -> Option<usize> {
+        let mut base = 0;
+        for piece in self.held.pieces() {
+            let from = self.searched.saturating_sub(base).min(piece.len());
+            if let Some(distance) = memchr::memchr(b'\n', &piece[from..]) {
+                self.searched = base + from + distance + 1;
+                return Some(self.searched - 1);
+            }
+            base += piece.len();
+        }
+        self.searched = base;
+        None
+    }
+
+    /// Takes note of a line; whether it is empty.
+    fn take_line(&mut self, line: Range<usize>) -> bool {
+        let mut end = line.end;
+        if end > line.start && *self.held.gather(end - 1..end) == *b"\r" {
+            end -= 1;
+        }
+        let name = self.held.gather(line.start..end.min(line.start + b"data: ".len()));
+        if let Some(rest) = name.strip_prefix(b"data:") {
+            let space = usize::from(rest.first() == Some(&b' '));
+            let value = line.start + b"data:".len() + space..end;
+            self.data = match self.data {
+                Data::None => Data::One(value),
+                _ => Data::Several,
+            };
+        }
+        end == line.start
+    }
+
+    fn hand_out(&mut self, raw: Chunks) -> Part {
+        self.searched -= self.searched.min(raw.len());
+        self.line = 0;
+        let payload = match std::mem::take(&mut self.data) {
+            Data::One(range) => Some(range),
+            _ => None,
+        };
+        if std::mem::take(&mut self.is_passing) {
+            return Part::Piece(raw);
+        }
+        Part::Event(Event { raw, payload })
+    }
+}
+
+// === impl Event ===
+
+impl Event {
+    /// The value of its `data:` line; nothing if it has none, or several.
+    pub fn payload(&self) -> Option<Chunks> {
+        self.payload.clone().map(|range| self.raw.slice(range))
+    }
+
+    /// Whether it is `data: [DONE]`, which ends a stream.
+    pub fn is_done(&self) -> bool {
+        self.payload.clone().is_some_and(|range| *self.raw.gather(range).trim_ascii() == *b"[DONE]")
+    }
+
+    /// Its bytes with another payload, which must be one line.
+    pub fn with_payload(&self, payload: &Chunks) -> Chunks {
+        let Some(range) = self.payload.clone() else { return self.raw.clone() };
+        let mut raw = self.raw.slice(0..range.start);
+        raw.append(payload);
+        raw.append(&self.raw.slice(range.end..self.raw.len()));
+        raw
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    /// Its bytes as they came.
+    pub fn into_raw(self) -> Chunks {
+        match self {
+            Self::Event(event) => event.raw,
+            Self::Piece(piece) => piece,
+        }
+    }
+}

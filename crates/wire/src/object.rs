@@ -1,0 +1,63 @@
+//! An object that may be edited: where its members stand.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::cursor::{Cursor, Kind};
+use crate::error::Malformed;
+
+/// An object and its members, in order.
+#[derive(Debug)]
+pub(crate) struct Object<'a> {
+    /// Where it stands, braces included.
+    pub(crate) range: Range<usize>,
+    pub(crate) fields: Vec<Field<'a>>,
+}
+
+/// A member of an object.
+#[derive(Debug)]
+pub(crate) struct Field<'a> {
+    /// Unescaped.
+    pub(crate) name: Cow<'a, [u8]>,
+    /// Where the space between the brace or the former value and the name begins.
+    pub(crate) separator: usize,
+    /// The comma in that space.
+    pub(crate) comma: Option<usize>,
+    /// The opening quote of the name.
+    pub(crate) key: usize,
+    /// Where the value stands.
+    pub(crate) value: Range<usize>,
+    pub(crate) kind: Kind,
+}
+
+// === impl Object ===
+
+impl<'a> Object<'a> {
+    /// Reads the object at the cursor. `visit` sees the name of each member and must consume its value.
+    pub(crate) fn read(
+        cursor: &mut Cursor<'a>,
+        mut visit: impl FnMut(&mut Cursor<'a>, &[u8]) -> Result<(), Malformed>,
+    ) -> Result<Self, Malformed> {
+        let mut fields = Vec::new();
+        let range = cursor.members(|cursor, member| {
+            let kind = cursor.kind()?;
+            let start = cursor.offset();
+            visit(cursor, &member.name)?;
+            fields.push(Field {
+                name: member.name,
+                separator: member.separator,
+                comma: member.comma,
+                key: member.key,
+                value: start..cursor.offset(),
+                kind,
+            });
+            Ok(())
+        })?;
+        Ok(Self { range, fields })
+    }
+
+    /// The member of that name; of several the last, as JSON readers have it.
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&Field<'a>> {
+        self.fields.iter().rfind(|field| field.name == name)
+    }
+}

@@ -1,0 +1,207 @@
+//! What a worker's `/generate` reply says of itself: `meta_info`, of one sample or of a batch.
+
+use std::borrow::Cow;
+
+use crate::chunks::Chunks;
+use crate::cursor::{Cursor, Kind};
+use crate::error::{Malformed, Problem};
+use crate::object::Object;
+use crate::scalar::Scalar;
+
+/// A reply, or the payload of one event of a streamed reply.
+#[derive(Debug)]
+pub struct Reply<'a> {
+    pub(crate) source: &'a Chunks,
+    /// Whether it is an array.
+    pub(crate) is_batch: bool,
+    pub(crate) elements: Vec<Element<'a>>,
+}
+
+/// One sample's part of a reply.
+#[derive(Debug)]
+pub struct Element<'a> {
+    pub(crate) source: &'a Chunks,
+    pub(crate) meta_info: Option<Object<'a>>,
+    pub(crate) index: Option<usize>,
+    finish: Option<Finish>,
+    is_error: bool,
+}
+
+/// A finish reason that is not null.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    Abort,
+    Other,
+}
+
+pub(crate) const INPUT_LOGPROBS: &[u8] = b"input_token_logprobs";
+const FINISH_REASON: &[u8] = b"finish_reason";
+
+// === impl Reply ===
+
+impl<'a> Reply<'a> {
+    /// Reads a reply: an object, or an array of objects.
+    pub fn scan(source: &'a Chunks) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(source);
+        let mut elements = Vec::new();
+        let is_batch = cursor.kind()? == Kind::Array;
+        if is_batch {
+            cursor.elements(|cursor| {
+                elements.push(Element::read(source, cursor)?);
+                Ok(())
+            })?;
+        } else {
+            elements.push(Element::read(source, &mut cursor)?);
+        }
+        cursor.end()?;
+        Ok(Self { source, is_batch, elements })
+    }
+
+    /// The samples, in order; one unless it is a batch.
+    pub fn elements(&self) -> &[Element<'a>] {
+        &self.elements
+    }
+
+    /// Whether a sample was given up: then the whole reply counts as failed.
+    pub fn is_aborted(&self) -> bool {
+        self.elements.iter().any(Element::is_aborted)
+    }
+}
+
+// === impl Element ===
+
+impl<'a> Element<'a> {
+    /// The numbers, strings, booleans and nulls of `meta_info`, in order. `type`, `status_code` and `message`
+    /// of `finish_reason` come as `finish_reason.type` and so on; other containers, and strings of more than
+    /// 4 KiB, are passed over.
+    pub fn pairs(&self) -> Vec<(Cow<'a, str>, Scalar<'a>)> {
+        let mut pairs = Vec::new();
+        for field in self.meta_info.iter().flat_map(|meta_info| &meta_info.fields) {
+            let mut cursor = Cursor::at(self.source, field.value.start);
+            if field.kind == Kind::Object && field.name == FINISH_REASON {
+                read_finish(&mut cursor, &mut pairs);
+            } else if let Ok(Some(scalar)) = cursor.scalar()
+                && let Some(name) = name_text(&field.name)
+            {
+                pairs.push((name, scalar));
+            }
+        }
+        pairs
+    }
+
+    /// `index`: whose sample an event of a streamed batch belongs to.
+    pub fn index(&self) -> Option<usize> {
+        self.index
+    }
+
+    /// Whether it has a finish reason, so that it is the last word on its sample.
+    pub fn is_finished(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    /// Whether its finish reason is abort.
+    pub fn is_aborted(&self) -> bool {
+        self.finish == Some(Finish::Abort)
+    }
+
+    /// Whether it has an `error` instead of a result.
+    pub fn is_error(&self) -> bool {
+        self.is_error
+    }
+
+    /// Whether `meta_info` has a list `input_token_logprobs`, be it empty.
+    pub fn has_input_logprobs(&self) -> bool {
+        self.meta_info
+            .as_ref()
+            .and_then(|meta_info| meta_info.get(INPUT_LOGPROBS))
+            .is_some_and(|field| field.kind == Kind::Array)
+    }
+
+    fn read(source: &'a Chunks, cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
+        let mut element = Self { source, meta_info: None, index: None, finish: None, is_error: false };
+        if cursor.kind()? != Kind::Object {
+            return Err(cursor.fail(Problem::NotAnObject));
+        }
+        cursor.members(|cursor, member| {
+            let kind = cursor.kind()?;
+            match &*member.name {
+                b"meta_info" if kind == Kind::Object => {
+                    element.finish = None;
+                    let finish = &mut element.finish;
+                    element.meta_info = Some(Object::read(cursor, |cursor, name| {
+                        if name == FINISH_REASON {
+                            *finish = scan_finish(cursor)?;
+                        } else {
+                            cursor.skip()?;
+                        }
+                        Ok(())
+                    })?);
+                }
+                b"meta_info" => {
+                    cursor.skip()?;
+                    (element.meta_info, element.finish) = (None, None);
+                }
+                b"index" => {
+                    let Some(Scalar::Number(index)) = cursor.scalar()? else { return Ok(()) };
+                    element.index = (index >= 0.0).then_some(index as usize);
+                }
+                b"error" if kind != Kind::Literal => {
+                    cursor.skip()?;
+                    element.is_error = true;
+                }
+                _ => {
+                    cursor.skip()?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(element)
+    }
+}
+
+/// Reads a finish reason only as far as is needed to tell what kind it is.
+fn scan_finish(cursor: &mut Cursor<'_>) -> Result<Option<Finish>, Malformed> {
+    let kind_of = |scalar: Option<Scalar<'_>>| match scalar {
+        Some(Scalar::Text(kind)) if kind == "abort" => Finish::Abort,
+        _ => Finish::Other,
+    };
+    if cursor.kind()? != Kind::Object {
+        let scalar = cursor.scalar()?;
+        return Ok((scalar != Some(Scalar::Null)).then(|| kind_of(scalar)));
+    }
+    let mut finish = Finish::Other;
+    cursor.members(|cursor, member| {
+        if &*member.name == b"type" {
+            finish = kind_of(cursor.scalar()?);
+        } else {
+            cursor.skip()?;
+        }
+        Ok(())
+    })?;
+    Ok(Some(finish))
+}
+
+/// Flattens a finish reason. It was read before, so it is well-formed.
+fn read_finish<'a>(cursor: &mut Cursor<'a>, pairs: &mut Vec<(Cow<'a, str>, Scalar<'a>)>) {
+    let walked = cursor.members(|cursor, member| {
+        let name = match &*member.name {
+            b"type" => "finish_reason.type",
+            b"status_code" => "finish_reason.status_code",
+            b"message" => "finish_reason.message",
+            _ => return cursor.skip().map(drop),
+        };
+        if let Some(scalar) = cursor.scalar()? {
+            pairs.push((name.into(), scalar));
+        }
+        Ok(())
+    });
+    debug_assert!(walked.is_ok(), "read a second time: {walked:?}");
+}
+
+/// A name that is text; another can be none that anybody asks for.
+fn name_text<'a>(name: &Cow<'a, [u8]>) -> Option<Cow<'a, str>> {
+    match name {
+        Cow::Borrowed(name) => std::str::from_utf8(name).ok().map(Cow::Borrowed),
+        Cow::Owned(name) => String::from_utf8(name.clone()).ok().map(Cow::Owned),
+    }
+}

@@ -1,0 +1,232 @@
+//! What a request asks for, and the bootstrap fields that a prefill/decode pair needs in it.
+
+use std::fmt::Write as _;
+
+use crate::chunks::Chunks;
+use crate::cursor::{Cursor, Kind};
+use crate::error::{Malformed, Problem};
+use crate::object::Object;
+use crate::scalar::Scalar;
+use crate::splice::{Fate, Splicer};
+
+/// The body of a generation request, of whatever dialect.
+#[derive(Debug)]
+pub struct GenerateRequest<'a> {
+    /// How many samples it asks for.
+    pub shape: Shape,
+    /// `stream`.
+    pub stream: bool,
+    /// `return_logprob`.
+    pub return_logprob: bool,
+    /// `rid`: one name, or one for each prompt of a batch.
+    pub rids: Vec<String>,
+    source: &'a Chunks,
+    object: Object<'a>,
+}
+
+/// Which fields say how many samples are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// SGLang's: a batch is a list of `text`, `input_ids` or `input_embeds`; `sampling_params.n`.
+    Generate,
+    /// OpenAI's chat completions: `n`.
+    Chat,
+    /// OpenAI's completions: a batch is a list of prompts; `n`.
+    Completions,
+}
+
+/// How many samples a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One, answered by one object.
+    Single,
+    /// So many, answered by an array of as many.
+    Batch(usize),
+}
+
+/// Where a prefill worker and a decode worker meet.
+#[derive(Clone, Copy, Debug)]
+pub struct Bootstrap<'a> {
+    /// Host of the prefill worker; an IPv6 address in brackets. As in a URL, so it holds nothing to escape.
+    pub host: &'a str,
+    /// Port of its bootstrap server; nothing leaves the choice to the workers.
+    pub port: Option<u16>,
+    /// One for each sample.
+    pub rooms: &'a [u64],
+}
+
+/// Larger batches are refused: each sample costs a room.
+const MAX_SAMPLES: usize = 1 << 16;
+const BOOTSTRAP_FIELDS: [&[u8]; 3] = [b"bootstrap_host", b"bootstrap_port", b"bootstrap_room"];
+
+// === impl GenerateRequest ===
+
+impl<'a> GenerateRequest<'a> {
+    /// Reads a request; of fields that stand twice the last counts.
+    pub fn scan(source: &'a Chunks, dialect: Dialect) -> Result<Self, Malformed> {
+        let (mut stream, mut return_logprob, mut rids) = (false, false, Vec::new());
+        let (mut prompts, mut n) = (None, 1);
+        let mut cursor = Cursor::new(source);
+        let object = Object::read(&mut cursor, |cursor, name| {
+            match (name, dialect) {
+                (b"stream", _) => stream = cursor.scalar()? == Some(Scalar::Bool(true)),
+                (b"return_logprob", _) => return_logprob = is_truthy(source, cursor)?,
+                (b"rid", _) => rids = texts(cursor)?,
+                (b"text" | b"input_ids", Dialect::Generate) | (b"prompt", Dialect::Completions) => {
+                    prompts = count_prompts(source, cursor, 1)?.or(prompts);
+                }
+                (b"input_embeds", Dialect::Generate) => {
+                    prompts = count_prompts(source, cursor, 2)?.or(prompts);
+                }
+                (b"sampling_params", Dialect::Generate) => n = sampling_n(source, cursor)?,
+                (b"n", Dialect::Chat | Dialect::Completions) => n = count(cursor.scalar()?.as_ref()),
+                _ => {
+                    cursor.skip()?;
+                }
+            }
+            Ok(())
+        })?;
+        cursor.end()?;
+        let shape = match (prompts, n) {
+            (None, 1) => Shape::Single,
+            (prompts, n) => Shape::Batch(prompts.unwrap_or(1).saturating_mul(n)),
+        };
+        if shape.samples() > MAX_SAMPLES {
+            return Err(Malformed { offset: object.range.start, problem: Problem::Count });
+        }
+        Ok(Self { shape, stream, return_logprob, rids, source, object })
+    }
+
+    /// The body with these bootstrap fields in place of the client's own: scalars for a single request, lists
+    /// of one value a sample for a batch.
+    pub fn with_bootstrap(&self, bootstrap: &Bootstrap<'_>) -> Chunks {
+        let mut splicer = Splicer::new(self.source);
+        splicer.edit(&self.object, &Chunks::from(bootstrap.members(self.shape)), |field| {
+            if BOOTSTRAP_FIELDS.contains(&&*field.name) { Fate::Drop } else { Fate::Keep }
+        });
+        splicer.finish()
+    }
+}
+
+// === impl Shape ===
+
+impl Shape {
+    /// Samples asked for.
+    pub fn samples(self) -> usize {
+        match self {
+            Self::Single => 1,
+            Self::Batch(samples) => samples,
+        }
+    }
+}
+
+// === impl Bootstrap ===
+
+impl Bootstrap<'_> {
+    fn members(&self, shape: Shape) -> Vec<u8> {
+        let host = format!("\"{}\"", self.host);
+        let port = self.port.map_or_else(|| "null".to_owned(), |port| port.to_string());
+        let rooms = self.rooms.iter().map(u64::to_string);
+        let mut members = String::new();
+        let mut member = |name: &str, values: &mut dyn Iterator<Item = String>| {
+            let comma = if members.is_empty() { "" } else { "," };
+            let values = values.collect::<Vec<_>>().join(",");
+            let written = match shape {
+                Shape::Single => write!(members, "{comma}\"{name}\":{values}"),
+                Shape::Batch(_) => write!(members, "{comma}\"{name}\":[{values}]"),
+            };
+            debug_assert!(written.is_ok(), "a string takes what is written");
+        };
+        let samples = self.rooms.len();
+        member("bootstrap_host", &mut std::iter::repeat_n(host, samples));
+        member("bootstrap_port", &mut std::iter::repeat_n(port, samples));
+        member("bootstrap_room", &mut { rooms });
+        members.into_bytes()
+    }
+}
+
+/// How many prompts a list of them holds; nothing for a single prompt, be it a text or a list of numbers
+/// nested `depth` deep.
+fn count_prompts(source: &Chunks, cursor: &mut Cursor<'_>, depth: usize) -> Result<Option<usize>, Malformed> {
+    let kind = cursor.kind()?;
+    let list = cursor.skip()?;
+    if kind != Kind::Array || is_numbers(source, list.start, depth) {
+        return Ok(None);
+    }
+    let mut prompts = 0;
+    Cursor::at(source, list.start).elements(|cursor| {
+        prompts += 1;
+        cursor.skip().map(drop)
+    })?;
+    Ok(Some(prompts))
+}
+
+/// Whether at an offset there are so many brackets and then a number.
+fn is_numbers(source: &Chunks, offset: usize, depth: usize) -> bool {
+    let mut cursor = Cursor::at(source, offset);
+    (0..depth).all(|_| cursor.enter_list()) && cursor.kind() == Ok(Kind::Literal)
+}
+
+/// `n` of one set of sampling parameters, or of the first of a list of them.
+fn sampling_n(source: &Chunks, cursor: &mut Cursor<'_>) -> Result<usize, Malformed> {
+    let range = cursor.skip()?;
+    let mut cursor = Cursor::at(source, range.start);
+    if cursor.kind()? == Kind::Array {
+        cursor.enter_list();
+    }
+    let mut n = 1;
+    if cursor.kind()? == Kind::Object {
+        cursor.members(|cursor, member| {
+            if &*member.name == b"n" {
+                n = count(cursor.scalar()?.as_ref());
+            } else {
+                cursor.skip()?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(n)
+}
+
+/// A count that is none is left for the worker to refuse.
+fn count(scalar: Option<&Scalar<'_>>) -> usize {
+    match scalar {
+        Some(Scalar::Number(n)) if *n >= 1.0 => *n as usize,
+        _ => 1,
+    }
+}
+
+/// Whether a flag, or one of a batch's list of flags, is true.
+fn is_truthy(source: &Chunks, cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
+    let is_list = cursor.kind()? == Kind::Array;
+    let range = cursor.skip()?;
+    let mut cursor = Cursor::at(source, range.start);
+    if !is_list {
+        return Ok(cursor.scalar()? == Some(Scalar::Bool(true)));
+    }
+    let mut any = false;
+    cursor.elements(|cursor| {
+        any |= cursor.scalar()? == Some(Scalar::Bool(true));
+        Ok(())
+    })?;
+    Ok(any)
+}
+
+/// A text, or the texts of a list.
+fn texts(cursor: &mut Cursor<'_>) -> Result<Vec<String>, Malformed> {
+    let mut texts = Vec::new();
+    let mut take = |scalar: Option<Scalar<'_>>| {
+        if let Some(Scalar::Text(text)) = scalar {
+            texts.push(text.into_owned());
+        }
+    };
+    if cursor.kind()? == Kind::Array {
+        cursor.elements(|cursor| {
+            take(cursor.scalar()?);
+            Ok(())
+        })?;
+    } else {
+        take(cursor.scalar()?);
+    }
+    Ok(texts)
+}

@@ -1,0 +1,133 @@
+//! Values that are neither lists nor objects, and the text of strings.
+
+use std::borrow::Cow;
+
+use crate::error::{Malformed, Problem};
+
+/// A value that is neither a list nor an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scalar<'a> {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number, `NaN` and the infinities included, as Python's writers spell them. Integers above 2^53 are
+    /// rounded.
+    Number(f64),
+    /// A string, unescaped.
+    Text(Cow<'a, str>),
+}
+
+/// Reads a number, `true`, `false` or `null`.
+pub(crate) fn literal(word: &[u8]) -> Option<Scalar<'static>> {
+    Some(match word {
+        b"null" => Scalar::Null,
+        b"true" => Scalar::Bool(true),
+        b"false" => Scalar::Bool(false),
+        b"NaN" => Scalar::Number(f64::NAN),
+        b"Infinity" => Scalar::Number(f64::INFINITY),
+        b"-Infinity" => Scalar::Number(f64::NEG_INFINITY),
+        // A digit first: Rust's parser would also take `inf`, `+1` and `.5`.
+        [b'0'..=b'9', ..] | [b'-', b'0'..=b'9', ..] => {
+            Scalar::Number(std::str::from_utf8(word).ok()?.parse().ok()?)
+        }
+        _ => return None,
+    })
+}
+
+/// The text of a string's inside that begins at `offset` of the body. Half a surrogate pair becomes U+FFFD.
+pub(crate) fn unescape(raw: Cow<'_, [u8]>, offset: usize) -> Result<Cow<'_, [u8]>, Malformed> {
+    if memchr::memchr(b'\\', &raw).is_none() {
+        return Ok(raw);
+    }
+    let mut text = Vec::with_capacity(raw.len());
+    let mut rest = &raw[..];
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        text.extend_from_slice(&rest[..at]);
+        rest = &rest[at..];
+        let invalid = Malformed { offset: offset + raw.len() - rest.len(), problem: Problem::Escape };
+        let (character, length) = escape(rest).ok_or(invalid)?;
+        text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+        rest = &rest[length..];
+    }
+    text.extend_from_slice(rest);
+    Ok(Cow::Owned(text))
+}
+
+/// The character that an escape at the beginning of `text` stands for, and the escape's length.
+fn escape(text: &[u8]) -> Option<(char, usize)> {
+    let character = match text.get(1)? {
+        b'"' => '"',
+        b'\\' => '\\',
+        b'/' => '/',
+        b'b' => '\u{8}',
+        b'f' => '\u{c}',
+        b'n' => '\n',
+        b'r' => '\r',
+        b't' => '\t',
+        b'u' => return unicode_escape(text),
+        _ => return None,
+    };
+    Some((character, 2))
+}
+
+fn unicode_escape(text: &[u8]) -> Option<(char, usize)> {
+    const ESCAPE_BYTES: usize = 6;
+    let high = code_unit(text)?;
+    if let Some(character) = char::from_u32(high) {
+        return Some((character, ESCAPE_BYTES));
+    }
+    if let Some(low @ 0xDC00..=0xDFFF) = code_unit(&text[ESCAPE_BYTES..])
+        && high < 0xDC00
+    {
+        let scalar = 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+        return Some((char::from_u32(scalar)?, 2 * ESCAPE_BYTES));
+    }
+    Some((char::REPLACEMENT_CHARACTER, ESCAPE_BYTES))
+}
+
+/// `XXXX` of a leading `\uXXXX`.
+fn code_unit(text: &[u8]) -> Option<u32> {
+    let digits = text.strip_prefix(b"\\u")?.first_chunk::<4>()?;
+    digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_are_json_and_python() {
+        for (word, value) in [
+            ("0", 0.0),
+            ("-12.5e-1", -1.25),
+            ("1E3", 1000.0),
+            ("18446744073709551615", 1.844_674_407_370_955_2e19),
+            ("Infinity", f64::INFINITY),
+            ("-Infinity", f64::NEG_INFINITY),
+            ("1e999", f64::INFINITY),
+        ] {
+            assert_eq!(literal(word.as_bytes()), Some(Scalar::Number(value)), "{word}");
+        }
+        assert!(matches!(literal(b"NaN"), Some(Scalar::Number(value)) if value.is_nan()));
+        for word in ["", "nan", "inf", "+1", ".5", "-", "truely", "nul", "1x", "0x10", "--1", "'a'"] {
+            assert_eq!(literal(word.as_bytes()), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn escapes_become_characters() {
+        let check = |raw: &str, text: &str| {
+            assert_eq!(unescape(raw.as_bytes().into(), 0).unwrap(), text.as_bytes(), "{raw}");
+        };
+        check("plain", "plain");
+        check(r#"a\"\\\/\b\f\n\r\tz"#, "a\"\\/\u{8}\u{c}\n\r\tz");
+        check(r"\u006deta_\u0069nfo", "meta_info");
+        check(r"\ud83d\ude00!", "\u{1F600}!");
+        check(r"\ud83dx\ude00\ud83d\ud83d", "\u{FFFD}x\u{FFFD}\u{FFFD}\u{FFFD}");
+        for (raw, offset) in [(r"ab\x", 12), (r"\u12g4", 10), (r"a\u12", 11)] {
+            let error = unescape(raw.as_bytes().into(), 10).unwrap_err();
+            assert_eq!(error, Malformed { offset, problem: Problem::Escape }, "{raw}");
+        }
+    }
+}

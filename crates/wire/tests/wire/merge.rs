@@ -1,0 +1,312 @@
+//! Replies: what is read from them, and the merge against an oracle.
+
+use proptest::prelude::*;
+use rollscope_wire::{Chunks, LogprobJoin, Malformed, PrefillShare, Problem, Reply, Scalar, Unmerged};
+use serde_json::{Value, json};
+
+use crate::json::{
+    cut, cuts, list, logprobs, member, name, object, occurrences, scalar, spelled, text, tree, value,
+};
+
+const META_NAMES: &[&str] = &[
+    "id",
+    "finish_reason",
+    "pd_prefill_forward_duration",
+    "pd_prefill_retry_count",
+    "pd_transfer_total_mb",
+    "pd_decode_forward_duration",
+    "input_token_logprobs",
+];
+
+fn merge(decode: &str, prefill: &str, join: LogprobJoin) -> Result<String, Unmerged> {
+    let (decode, prefill) =
+        (Chunks::from(decode.as_bytes().to_vec()), Chunks::from(prefill.as_bytes().to_vec()));
+    let mut share = PrefillShare::default();
+    share.add(&Reply::scan(&prefill).map_err(Unmerged::Prefill)?);
+    let merged = Reply::scan(&decode).map_err(Unmerged::Decode)?.merge(&share, join)?;
+    Ok(text(&merged))
+}
+
+#[test]
+fn prefill_members_replace_and_logprobs_are_joined() {
+    let prefill = r#"{"text":"x","meta_info":{"id":"p","pd_prefill_forward_duration":0.10000000149,"input_token_logprobs":[[null,1,null],[-0.5,2,null]],"pd_transfer_total_mb":1.50}}"#;
+    let decode = r#"{"text":"meta_info\":{","meta_info":{"id":"d", "pd_transfer_total_mb":9,"input_token_logprobs":[ ],"e2e_latency":1e0},"n":1.0}"#;
+    assert_eq!(
+        merge(decode, prefill, LogprobJoin::Always).unwrap(),
+        r#"{"text":"meta_info\":{","meta_info":{"pd_prefill_forward_duration":0.10000000149,"pd_transfer_total_mb":1.50,"id":"d","input_token_logprobs":[[null,1,null],[-0.5,2,null] ],"e2e_latency":1e0},"n":1.0}"#
+    );
+    assert_eq!(
+        merge(decode, prefill, LogprobJoin::Never).unwrap(),
+        r#"{"text":"meta_info\":{","meta_info":{"pd_prefill_forward_duration":0.10000000149,"pd_transfer_total_mb":1.50,"id":"d","input_token_logprobs":[ ],"e2e_latency":1e0},"n":1.0}"#
+    );
+}
+
+#[test]
+fn a_missing_list_is_put_in_only_where_that_is_asked_for() {
+    let prefill = r#"{"meta_info":{"input_token_logprobs":[[-1,1,null]]}}"#;
+    for (decode, always, where_present) in [
+        (
+            r#"{"meta_info":{}}"#,
+            r#"{"meta_info":{"input_token_logprobs":[[-1,1,null]]}}"#,
+            r#"{"meta_info":{}}"#,
+        ),
+        (
+            r#"{"meta_info":{"input_token_logprobs": null}}"#,
+            r#"{"meta_info":{"input_token_logprobs": [[-1,1,null]]}}"#,
+            r#"{"meta_info":{"input_token_logprobs": null}}"#,
+        ),
+        (
+            r#"{"meta_info":{"a":1,"input_token_logprobs":[[-2,2,null]]}}"#,
+            r#"{"meta_info":{"a":1,"input_token_logprobs":[[-1,1,null],[-2,2,null]]}}"#,
+            r#"{"meta_info":{"a":1,"input_token_logprobs":[[-1,1,null],[-2,2,null]]}}"#,
+        ),
+    ] {
+        assert_eq!(merge(decode, prefill, LogprobJoin::Always).unwrap(), always);
+        assert_eq!(merge(decode, prefill, LogprobJoin::WherePresent).unwrap(), where_present);
+        assert_eq!(merge(decode, prefill, LogprobJoin::Never).unwrap(), decode);
+    }
+}
+
+#[test]
+fn a_batch_is_merged_element_by_element() {
+    let prefill =
+        r#"[{"meta_info":{"pd_prefill_retry_count":0}},{"meta_info":{"pd_prefill_retry_count":1}}]"#;
+    assert_eq!(
+        merge(r#"[ {"meta_info":{"id":"a"}} , {"text":""} ]"#, prefill, LogprobJoin::Always).unwrap(),
+        r#"[ {"meta_info":{"pd_prefill_retry_count":0,"id":"a"}} , {"text":""} ]"#
+    );
+    for (decode, samples) in [(r#"[{"meta_info":{}}]"#, 1), (r#"{"meta_info":{}}"#, 1), ("[]", 0)] {
+        let mismatch = Unmerged::Mismatch { prefill: 2, decode: samples };
+        assert_eq!(merge(decode, prefill, LogprobJoin::Always), Err(mismatch), "{decode}");
+    }
+    let mismatch = Unmerged::Mismatch { prefill: 1, decode: 1 };
+    assert_eq!(merge("[{}]", "{}", LogprobJoin::Always), Err(mismatch));
+}
+
+#[test]
+fn an_event_of_a_streamed_batch_gets_its_own_samples_share() {
+    let events: Vec<Chunks> = [
+        r#"{"index":1,"meta_info":{"pd_prefill_retry_count":1,"input_token_logprobs":[[-1,1,null]]}}"#,
+        r#"{"index":0,"meta_info":{"pd_prefill_retry_count":0}}"#,
+        r#"{"index":1,"meta_info":{"pd_prefill_retry_count":2,"input_token_logprobs":[]}}"#,
+    ]
+    .into_iter()
+    .map(Chunks::from)
+    .collect();
+    let mut share = PrefillShare::default();
+    for event in &events {
+        share.add(&Reply::scan(event).unwrap());
+    }
+    let merged = |payload: &'static str| {
+        let payload = Chunks::from(payload);
+        let merged = Reply::scan(&payload).unwrap().merge(&share, LogprobJoin::WherePresent);
+        merged.map(|merged| text(&merged))
+    };
+    assert_eq!(
+        merged(r#"{"meta_info":{"input_token_logprobs":[]},"index":1}"#).unwrap(),
+        r#"{"meta_info":{"pd_prefill_retry_count":2,"input_token_logprobs":[[-1,1,null]]},"index":1}"#
+    );
+    assert_eq!(
+        merged(r#"{"meta_info":{},"index":0}"#).unwrap(),
+        r#"{"meta_info":{"pd_prefill_retry_count":0},"index":0}"#
+    );
+    assert!(merged(r#"{"meta_info":{},"index":2}"#).is_err());
+    assert!(merged(r#"{"meta_info":{}}"#).is_err());
+}
+
+#[test]
+fn what_is_put_in_is_on_one_line() {
+    let prefill =
+        "{\"meta_info\":{\"pd_prefill_x\"\n :\r\n {\"a\":\n 1},\n\"input_token_logprobs\":[\n[1,\r\n2]\n]}}";
+    let merged = merge(r#"{"meta_info":{}}"#, prefill, LogprobJoin::Always).unwrap();
+    assert!(!merged.contains(['\n', '\r']), "{merged}");
+    assert_eq!(
+        tree(&merged),
+        json!({"meta_info": {"pd_prefill_x": {"a": 1}, "input_token_logprobs": [[1, 2]]}})
+    );
+}
+
+#[test]
+fn a_malformed_side_is_named() {
+    let end = |offset| Malformed { offset, problem: Problem::End };
+    assert_eq!(merge("{", "{}", LogprobJoin::Always), Err(Unmerged::Decode(end(1))));
+    assert_eq!(merge("{}", r#"{"meta_info":{"#, LogprobJoin::Always), Err(Unmerged::Prefill(end(14))));
+    let sentence = merge("{}", "[1]", LogprobJoin::Always).unwrap_err().to_string();
+    assert_eq!(sentence, "malformed prefill reply: not an object at byte 1");
+}
+
+#[test]
+fn meta_info_is_read_as_pairs() {
+    let body = Chunks::from(
+        r#"{"meta_info":{"id":"\u0061b","n":NaN,"i":-Infinity,"t":true,"z":null,"list":[1],
+            "finish_reason":{"type":"abort","message":"no\nway","status_code":500,"err_type":null},"e2e_latency":0.25},
+            "index": 3, "error": {"message":""}}"#,
+    );
+    let reply = Reply::scan(&body).unwrap();
+    let [element] = reply.elements() else { panic!("one sample") };
+    let pairs: Vec<String> =
+        element.pairs().iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+    assert_eq!(
+        pairs,
+        [
+            r#"id=Text("ab")"#,
+            "n=Number(NaN)",
+            "i=Number(-inf)",
+            "t=Bool(true)",
+            "z=Null",
+            r#"finish_reason.type=Text("abort")"#,
+            r#"finish_reason.message=Text("no\nway")"#,
+            "finish_reason.status_code=Number(500.0)",
+            "e2e_latency=Number(0.25)",
+        ]
+    );
+    assert_eq!(element.index(), Some(3));
+    assert!(element.is_finished() && element.is_aborted() && reply.is_aborted() && element.is_error());
+}
+
+#[test]
+fn an_unfinished_sample_is_told_from_a_finished_one() {
+    for (finish, is_finished, is_aborted) in [
+        ("null", false, false),
+        (r#"{"type":"stop","matched":2}"#, true, false),
+        (r#"{"length":0,"type":"length"}"#, true, false),
+        (r#""length""#, true, false),
+        (r#""abort""#, true, true),
+        (r#"{"message":"x","type":"abort"}"#, true, true),
+    ] {
+        let body = Chunks::from(
+            format!(r#"{{"meta_info":{{"finish_reason":{finish}}},"error":null}}"#).into_bytes(),
+        );
+        let reply = Reply::scan(&body).unwrap();
+        let element = &reply.elements()[0];
+        assert_eq!((element.is_finished(), element.is_aborted()), (is_finished, is_aborted), "{finish}");
+        assert!(!element.is_error());
+    }
+    let body = Chunks::from(r#"{"text":""}"#);
+    assert!(!Reply::scan(&body).unwrap().elements()[0].is_finished());
+}
+
+/// The merge on trees.
+fn oracle(decode: &mut Value, prefill: &Value, join: LogprobJoin) {
+    if let (Value::Array(decode), Value::Array(prefill)) = (&mut *decode, prefill) {
+        decode.iter_mut().zip(prefill).for_each(|(decode, prefill)| oracle(decode, prefill, join));
+        return;
+    }
+    let Some(Value::Object(prefill)) = prefill.get("meta_info") else { return };
+    let Some(Value::Object(decode)) = decode.get_mut("meta_info") else { return };
+    for (name, value) in prefill {
+        if name.starts_with("pd_prefill_") || name.starts_with("pd_transfer_") {
+            decode.insert(name.clone(), value.clone());
+        }
+    }
+    let Some(Value::Array(logprobs)) = prefill.get("input_token_logprobs") else { return };
+    if logprobs.is_empty() || join == LogprobJoin::Never {
+        return;
+    }
+    match (decode.get_mut("input_token_logprobs"), join) {
+        (Some(Value::Array(own)), _) => *own = [&logprobs[..], own].concat(),
+        (None | Some(Value::Null), LogprobJoin::Always) => {
+            decode.insert("input_token_logprobs".to_owned(), logprobs.clone().into());
+        }
+        _ => {}
+    }
+}
+
+fn meta_info() -> impl Strategy<Value = String> {
+    let field = prop_oneof![
+        4 => member(name(META_NAMES), scalar()),
+        1 => member(name(META_NAMES), value()),
+        2 => member(spelled("input_token_logprobs"), logprobs()),
+    ];
+    object(field)
+}
+
+fn reply() -> impl Strategy<Value = String> {
+    let field = prop_oneof![
+        2 => member(spelled("meta_info"), meta_info()),
+        2 => member(name(&["text", "output_ids", "meta_info"]), value()),
+    ];
+    object(field)
+}
+
+fn join() -> impl Strategy<Value = LogprobJoin> {
+    prop::sample::select(&[LogprobJoin::Never, LogprobJoin::WherePresent, LogprobJoin::Always][..])
+}
+
+fn check(
+    decode: &str,
+    prefill: &str,
+    cuts: &[prop::sample::Index],
+    join: LogprobJoin,
+) -> Result<(), TestCaseError> {
+    let (chunks, prefill_chunks) = (cut(decode, cuts), cut(prefill, cuts));
+    let mut share = PrefillShare::default();
+    share.add(&Reply::scan(&prefill_chunks).unwrap());
+    let reply = Reply::scan(&chunks).unwrap();
+    let Ok(merged) = reply.merge(&share, join) else {
+        prop_assert_ne!(tree(decode).as_array().map(Vec::len), tree(prefill).as_array().map(Vec::len));
+        return Ok(());
+    };
+    let merged = text(&merged);
+    let (mut expected, prefill) = (tree(decode), tree(prefill));
+    oracle(&mut expected, &prefill, join);
+    prop_assert_eq!(tree(&merged), expected);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    #[test]
+    fn splicing_equals_merging_trees(decode in reply(), prefill in reply(), cuts in cuts(), join in join()) {
+        check(&decode, &prefill, &cuts, join)?;
+    }
+
+    #[test]
+    fn splicing_a_batch_equals_merging_trees(
+        decode in list(reply()), prefill in list(reply()), cuts in cuts(), join in join()
+    ) {
+        check(&decode, &prefill, &cuts, join)?;
+    }
+
+    #[test]
+    fn of_what_is_written_one_occurrence_remains(decode in meta_info(), prefill in meta_info()) {
+        let merged = merge(
+            &format!(r#"{{"meta_info":{decode}}}"#),
+            &format!(r#"{{"meta_info":{prefill}}}"#),
+            LogprobJoin::Always,
+        ).unwrap();
+        let merged = &merged[r#"{"meta_info":"#.len()..merged.len() - 1];
+        for name in META_NAMES.iter().filter(|name| name.starts_with("pd_prefill_")) {
+            if occurrences(&prefill, name) > 0 {
+                prop_assert_eq!(occurrences(merged, name), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_reply_that_is_cut_off_is_malformed(reply in reply(), place in any::<prop::sample::Index>()) {
+        let body = Chunks::from(reply.as_bytes()[..place.index(reply.len())].to_vec());
+        prop_assert!(Reply::scan(&body).is_err());
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(reply in reply(), byte in any::<u8>(), place in any::<prop::sample::Index>()) {
+        let mut bytes = reply.clone().into_bytes();
+        bytes[place.index(reply.len())] = byte;
+        let (body, whole) = (Chunks::from(bytes), Chunks::from(reply.into_bytes()));
+        let mut share = PrefillShare::default();
+        share.add(&Reply::scan(&whole).unwrap());
+        if let Ok(reply) = Reply::scan(&body) {
+            let _merged = reply.merge(&share, LogprobJoin::Always);
+            reply.elements().iter().for_each(|element| drop(element.pairs()));
+        }
+    }
+}
+
+#[test]
+fn pairs_of_a_text_with_invalid_utf8_are_readable() {
+    let body = Chunks::from(b"{\"meta_info\":{\"id\":\"\xff\",\"\xfe\":1}}".to_vec());
+    let pairs = Reply::scan(&body).unwrap().elements()[0].pairs();
+    assert_eq!(pairs, [("id".into(), Scalar::Text("\u{FFFD}".into()))]);
+}
