@@ -1,0 +1,158 @@
+//! Reads the fields of a JSON object one by one, so that an error names the field.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::respond::ApiError;
+
+/// The fields of an object that were not taken yet.
+#[derive(Debug)]
+pub(super) struct Fields {
+    fields: Map<String, Value>,
+}
+
+/// A value for all requests of a batch, or one for each.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum PerRequest<T> {
+    All(T),
+    Each(Vec<T>),
+}
+
+/// A field that asks for what this engine does not do, unless it has a value that asks for nothing.
+pub(super) struct Refused {
+    pub(super) name: &'static str,
+    pub(super) neutral: Neutral,
+}
+
+/// Values that ask for nothing, beside null.
+#[derive(Clone, Copy)]
+pub(super) enum Neutral {
+    /// False, 0, an empty text, list or object.
+    Empty,
+    /// The number 1.
+    One,
+}
+
+/// The fields of `/generate` that are refused.
+pub(super) const REFUSED_FIELDS: &[Refused] = &[
+    refused("input_embeds"),
+    refused("positional_embed_overrides"),
+    refused("image_data"),
+    refused("video_data"),
+    refused("audio_data"),
+    refused("token_ids_logprob"),
+    refused("return_hidden_states"),
+    refused("return_routed_experts"),
+    refused("return_entropy"),
+    refused("session_params"),
+    refused("lora_path"),
+    refused("custom_logit_processor"),
+    refused("routed_dp_rank"),
+    refused("data_parallel_rank"),
+    refused("disagg_prefill_dp_rank"),
+];
+
+/// The fields of `sampling_params` that are refused.
+pub(super) const REFUSED_SAMPLING_FIELDS: &[Refused] = &[
+    Refused { name: "n", neutral: Neutral::One },
+    Refused { name: "repetition_penalty", neutral: Neutral::One },
+    refused("frequency_penalty"),
+    refused("presence_penalty"),
+    refused("json_schema"),
+    refused("regex"),
+    refused("ebnf"),
+    refused("structural_tag"),
+    refused("stop_regex"),
+    refused("logit_bias"),
+    refused("custom_params"),
+];
+
+const fn refused(name: &'static str) -> Refused {
+    Refused { name, neutral: Neutral::Empty }
+}
+
+// === impl Fields ===
+
+impl Fields {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(fields)) => Ok(Self { fields }),
+            Ok(_) => Err(ApiError::bad_request("the body is not a JSON object")),
+            Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
+        }
+    }
+
+    pub(super) fn of(fields: Map<String, Value>) -> Self {
+        Self { fields }
+    }
+
+    /// Takes a field; one that is null counts as not given.
+    pub(super) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        match self.fields.remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => read(name, value).map(Some),
+        }
+    }
+
+    /// Takes a field that may have one value for all requests or a list of values, null being the default.
+    pub(super) fn take_per_request<T: DeserializeOwned + Default>(
+        &mut self,
+        name: &str,
+    ) -> Result<PerRequest<T>, ApiError> {
+        let item = |value| if value == Value::Null { Ok(T::default()) } else { read(name, value) };
+        match self.fields.remove(name) {
+            None => Ok(PerRequest::All(T::default())),
+            Some(Value::Array(values)) => {
+                values.into_iter().map(item).collect::<Result<_, _>>().map(PerRequest::Each)
+            }
+            Some(value) => item(value).map(PerRequest::All),
+        }
+    }
+
+    /// Refuses the request if one of these fields asks for something.
+    pub(super) fn refuse(&self, refused: &[Refused]) -> Result<(), ApiError> {
+        for Refused { name, neutral } in refused {
+            if self.fields.get(*name).is_some_and(|value| !neutral.is(value)) {
+                return Err(ApiError::bad_request(format!("{name} is not supported by this engine")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, ApiError> {
+    serde_json::from_value(value).map_err(|error| ApiError::bad_request(format!("{name}: {error}")))
+}
+
+// === impl PerRequest ===
+
+impl<T: Clone> PerRequest<T> {
+    /// One value a request.
+    pub(super) fn spread(self, name: &str, count: usize) -> Result<Vec<T>, ApiError> {
+        match self {
+            Self::All(value) => Ok(vec![value; count]),
+            Self::Each(values) if values.len() == count => Ok(values),
+            Self::Each(values) => Err(ApiError::bad_request(format!(
+                "{name} has {} entries for {count} requests",
+                values.len()
+            ))),
+        }
+    }
+}
+
+// === impl Neutral ===
+
+impl Neutral {
+    fn is(self, value: &Value) -> bool {
+        match (self, value) {
+            (_, Value::Null) => true,
+            (Self::Empty, Value::Bool(value)) => !value,
+            (Self::Empty, Value::String(value)) => value.is_empty(),
+            // A list with an entry for each request asks for something if one of them does.
+            (_, Value::Array(values)) => values.iter().all(|value| self.is(value)),
+            (Self::Empty, Value::Object(value)) => value.is_empty(),
+            (Self::Empty, Value::Number(value)) => value.as_f64() == Some(0.0),
+            (Self::One, value) => value.as_f64() == Some(1.0),
+        }
+    }
+}

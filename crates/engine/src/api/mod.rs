@@ -1,0 +1,91 @@
+//! The HTTP interface: SGLang's.
+
+mod control;
+mod fields;
+mod generate;
+mod info;
+mod parse;
+mod render;
+mod respond;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use rollscope_config::Published;
+use rollscope_model::Model;
+
+use self::respond::ApiError;
+use crate::clock::Clock;
+use crate::options::{DisaggregationMode, EngineOptions};
+use crate::scheduler::{Postbox, SchedulerGone};
+
+/// What the handlers share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) published: Published<EngineOptions>,
+    pub(crate) model: Arc<Model>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) postbox: Postbox,
+    /// Longest sequence, tokens.
+    pub(crate) context_length: usize,
+    /// The server is about to stop and takes nothing on.
+    pub(crate) is_draining: AtomicBool,
+    /// Unix time of the start, seconds.
+    pub(crate) started_unix_s: f64,
+}
+
+/// A prompt of a million tokens as JSON, with room to spare.
+const MAX_BODY_BYTES: usize = 32 << 20;
+
+/// All routes.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let mut router = Router::new()
+        .route("/generate", post(generate::generate).put(generate::generate))
+        .route("/health", get(control::health))
+        .route("/flush_cache", get(control::flush_cache).post(control::flush_cache))
+        .route("/abort_request", post(control::abort_request))
+        .route("/v1/loads", get(info::loads))
+        .route("/v1/models", get(info::models));
+    for path in ["/server_info", "/get_server_info"] {
+        router = router.route(path, get(info::server_info));
+    }
+    for path in ["/model_info", "/get_model_info"] {
+        router = router.route(path, get(info::model_info));
+    }
+    for path in ["/weight_version", "/get_weight_version"] {
+        router = router.route(path, get(info::weight_version));
+    }
+    if app.mode() == DisaggregationMode::Null {
+        router = router.route("/health_generate", get(control::health_generate));
+    }
+    router
+        .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "no such endpoint"))
+        .method_not_allowed_fallback(async || {
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this endpoint has other methods")
+        })
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(app)
+}
+
+// === impl App ===
+
+impl App {
+    pub(crate) fn mode(&self) -> DisaggregationMode {
+        self.published.startup().disaggregation_mode
+    }
+
+    /// An error unless requests are taken on.
+    fn check_open(&self) -> Result<(), ApiError> {
+        if self.postbox.is_closed() {
+            return Err(SchedulerGone.into());
+        }
+        if self.is_draining.load(Ordering::Acquire) {
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
+        }
+        Ok(())
+    }
+}

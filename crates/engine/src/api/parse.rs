@@ -1,0 +1,319 @@
+//! From the body of `/generate` to requests that make sense.
+
+use rollscope_model::sampling::SamplingParams;
+use serde_json::{Map, Value};
+
+use super::App;
+use super::fields::{Fields, PerRequest, REFUSED_FIELDS, REFUSED_SAMPLING_FIELDS};
+use super::respond::ApiError;
+use crate::disagg::{BootstrapAddr, MAX_TOP_LOGPROBS};
+use crate::options::DisaggregationMode;
+use crate::request::{GenerateSpec, LogprobSpec, Room, Sampling};
+use crate::stamps::Stamps;
+
+/// What a body asks for.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) specs: Vec<GenerateSpec>,
+    /// The prompts came as a list, and the replies go as one.
+    pub(super) is_batch: bool,
+    /// Log-probabilities are told with the text of their tokens.
+    pub(super) with_text: bool,
+}
+
+/// The prompts, as they came.
+struct Prompts {
+    ids: Vec<Vec<u32>>,
+    is_batch: bool,
+}
+
+/// Values of one request, before they were looked at.
+struct Wishes {
+    ids: Vec<u32>,
+    rid: (String, Option<String>),
+    sampling: Map<String, Value>,
+    logprobs: (bool, Option<i64>, i64),
+    room: Option<Room>,
+}
+
+/// Where the text that the client gives is not limited by anything else.
+const MAX_RID_BYTES: usize = 1024;
+const MAX_STOPS: usize = 64;
+const MAX_STOP_BYTES: usize = 4096;
+/// What SGLang generates when nothing is said.
+const DEFAULT_NEW_TOKENS: usize = 128;
+/// Below, sampling is greedy.
+const GREEDY_BELOW: f32 = 1e-6;
+/// Rooms fit a signed integer, and 0 marks a metadata row that was not written.
+const MAX_ROOM: u64 = i64::MAX as u64;
+
+impl Call {
+    /// Reads all fields but `stream`, which was taken.
+    pub(super) fn read(app: &App, mut fields: Fields, stamps: &Stamps) -> Result<Self, ApiError> {
+        fields.refuse(REFUSED_FIELDS)?;
+        let prompts = Prompts::read(app, &mut fields)?;
+        let count = prompts.ids.len();
+        let rids = rids(&mut fields, &prompts)?;
+        let sampling =
+            fields.take_per_request::<Map<_, _>>("sampling_params")?.spread("sampling_params", count)?;
+        let wanted = fields.take_per_request::<bool>("return_logprob")?.spread("return_logprob", count)?;
+        let start = fields.take_per_request::<Option<i64>>("logprob_start_len")?;
+        let start = start.spread("logprob_start_len", count)?;
+        let top = fields.take_per_request::<i64>("top_logprobs_num")?.spread("top_logprobs_num", count)?;
+        let rooms = rooms(app, &mut fields, count)?;
+        let with_text = fields.take("return_text_in_logprobs")?.unwrap_or(false);
+        let logprobs = wanted.into_iter().zip(start).zip(top);
+        let wishes = prompts.ids.into_iter().zip(rids).zip(sampling).zip(logprobs.zip(rooms)).map(
+            |(((ids, rid), sampling), (((wanted, start), top), room))| Wishes {
+                ids,
+                rid,
+                sampling,
+                logprobs: (wanted, start, top),
+                room,
+            },
+        );
+        let specs = wishes.map(|wishes| wishes.into_spec(app, stamps)).collect::<Result<_, _>>()?;
+        Ok(Self { specs, is_batch: prompts.is_batch, with_text })
+    }
+}
+
+// === impl Prompts ===
+
+impl Prompts {
+    fn read(app: &App, fields: &mut Fields) -> Result<Self, ApiError> {
+        let text: Option<Value> = fields.take("text")?;
+        let ids: Option<Value> = fields.take("input_ids")?;
+        match (text, ids) {
+            (Some(_), Some(_)) => {
+                Err(ApiError::bad_request("text and input_ids are both given: one of them is the prompt"))
+            }
+            (None, None) => Err(ApiError::bad_request("no prompt: either text or input_ids is needed")),
+            (Some(Value::String(text)), None) => Self::of_texts(app, vec![text], false),
+            (Some(texts), None) => {
+                let texts: Vec<String> = serde_json::from_value(texts)
+                    .map_err(|_| ApiError::bad_request("text: expected a text or a list of texts"))?;
+                Self::of_texts(app, texts, true)
+            }
+            (None, Some(ids)) => {
+                let is_batch = ids.as_array().is_some_and(|ids| ids.first().is_some_and(Value::is_array));
+                let lists = if is_batch {
+                    serde_json::from_value::<Vec<Vec<i64>>>(ids)
+                } else {
+                    serde_json::from_value::<Vec<i64>>(ids).map(|ids| vec![ids])
+                };
+                let lists = lists.map_err(|_| {
+                    ApiError::bad_request("input_ids: expected a list of token ids or a list of such lists")
+                })?;
+                let ids = lists.into_iter().map(|ids| in_vocabulary(app, ids)).collect::<Result<_, _>>()?;
+                Self::check(app, ids, is_batch)
+            }
+        }
+    }
+
+    fn of_texts(app: &App, texts: Vec<String>, is_batch: bool) -> Result<Self, ApiError> {
+        let encode = |text: String| {
+            let ids = app.model.tokenizer().encode(&text);
+            ids.map_err(|error| ApiError::bad_request(format!("text: {error}")))
+        };
+        Self::check(app, texts.into_iter().map(encode).collect::<Result<_, _>>()?, is_batch)
+    }
+
+    fn check(app: &App, ids: Vec<Vec<u32>>, is_batch: bool) -> Result<Self, ApiError> {
+        if ids.is_empty() {
+            return Err(ApiError::bad_request("the list of prompts is empty"));
+        }
+        for ids in &ids {
+            if ids.is_empty() {
+                return Err(ApiError::bad_request("the prompt has no tokens"));
+            }
+            if ids.len() >= app.context_length {
+                return Err(ApiError::bad_request(format!(
+                    "The input ({} tokens) is longer than the model's context length ({} tokens).",
+                    ids.len(),
+                    app.context_length
+                )));
+            }
+        }
+        Ok(Self { ids, is_batch })
+    }
+}
+
+fn in_vocabulary(app: &App, ids: Vec<i64>) -> Result<Vec<u32>, ApiError> {
+    let vocab_size = app.model.config().vocab_size;
+    let check = |id: i64| match u32::try_from(id) {
+        Ok(token) if (token as usize) < vocab_size => Ok(token),
+        _ => Err(ApiError::bad_request(format!(
+            "input_ids: token {id} is not in the vocabulary of {vocab_size}"
+        ))),
+    };
+    ids.into_iter().map(check).collect()
+}
+
+/// Names of the requests, with that of their batch. One name for a batch becomes a name for each.
+fn rids(fields: &mut Fields, prompts: &Prompts) -> Result<Vec<(String, Option<String>)>, ApiError> {
+    let count = prompts.ids.len();
+    let given = fields.take_per_request::<Option<String>>("rid")?;
+    let named = match given {
+        PerRequest::All(Some(rid)) if prompts.is_batch => {
+            (0..count).map(|index| (format!("{rid}_{index}"), Some(rid.clone()))).collect()
+        }
+        given => {
+            let rids = given.spread("rid", count)?.into_iter();
+            rids.map(|rid| (rid.unwrap_or_else(fresh_rid), None)).collect::<Vec<_>>()
+        }
+    };
+    if named.iter().any(|(rid, _)| rid.is_empty() || rid.len() > MAX_RID_BYTES) {
+        return Err(ApiError::bad_request(format!("rid must have 1 to {MAX_RID_BYTES} bytes")));
+    }
+    Ok(named)
+}
+
+fn fresh_rid() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+/// The requests' halves of pairs: required on a server that is one half, ignored on one that is not.
+fn rooms(app: &App, fields: &mut Fields, count: usize) -> Result<Vec<Option<Room>>, ApiError> {
+    let hosts =
+        fields.take_per_request::<Option<String>>("bootstrap_host")?.spread("bootstrap_host", count)?;
+    let ports = fields.take_per_request::<Option<u16>>("bootstrap_port")?.spread("bootstrap_port", count)?;
+    let numbers = match fields.take_per_request::<Option<u64>>("bootstrap_room")? {
+        // Rooms of a batch that came with one number count up from it.
+        PerRequest::All(Some(first)) => (0..count as u64).map(|index| first.checked_add(index)).collect(),
+        numbers => numbers.spread("bootstrap_room", count)?,
+    };
+    let mode = app.mode();
+    if mode == DisaggregationMode::Null {
+        return Ok(vec![None; count]);
+    }
+    let default_port = app.published.startup().disaggregation_bootstrap_port;
+    let room = |((host, port), number): ((Option<String>, Option<u16>), Option<u64>)| {
+        let number = number.ok_or_else(|| {
+            ApiError::bad_request(
+                "Disaggregated request received without bootstrap_room: it comes through a router",
+            )
+        })?;
+        if !(1..=MAX_ROOM).contains(&number) {
+            return Err(ApiError::bad_request(format!("bootstrap_room must be in 1..=2^63-1, got {number}")));
+        }
+        let prefill = match host.filter(|host| !host.is_empty()) {
+            _ if mode == DisaggregationMode::Prefill => None,
+            Some(host) => Some(BootstrapAddr::new(&host, port.unwrap_or(default_port))),
+            None => {
+                return Err(ApiError::bad_request("Disaggregated request received without bootstrap_host"));
+            }
+        };
+        Ok(Some(Room { number, prefill }))
+    };
+    hosts.into_iter().zip(ports).zip(numbers).map(room).collect()
+}
+
+// === impl Wishes ===
+
+impl Wishes {
+    fn into_spec(self, app: &App, stamps: &Stamps) -> Result<GenerateSpec, ApiError> {
+        let prompt_len = self.ids.len();
+        let sampling = sampling(app, Fields::of(self.sampling), prompt_len)?;
+        let (wanted, start, top) = self.logprobs;
+        let logprobs = if wanted { Some(logprobs(start, top, prompt_len)?) } else { None };
+        let (rid, batch_rid) = self.rid;
+        Ok(GenerateSpec {
+            rid,
+            batch_rid,
+            input_ids: self.ids,
+            sampling,
+            logprobs,
+            room: self.room,
+            stamps: stamps.clone(),
+        })
+    }
+}
+
+/// Without a start, the log-probabilities of the output alone are told, which the last prompt token leads in.
+fn logprobs(start: Option<i64>, top: i64, prompt_len: usize) -> Result<LogprobSpec, ApiError> {
+    let start = match start.unwrap_or(-1) {
+        -1 => prompt_len - 1,
+        start => match usize::try_from(start) {
+            Ok(start) if start < prompt_len => start,
+            _ => {
+                return Err(ApiError::bad_request(format!(
+                    "logprob_start_len must be -1 or less than the {prompt_len} tokens of the prompt, got {start}"
+                )));
+            }
+        },
+    };
+    match usize::try_from(top) {
+        Ok(top) if top <= MAX_TOP_LOGPROBS => Ok(LogprobSpec { start, top }),
+        _ => Err(ApiError::bad_request(format!(
+            "top_logprobs_num must be in 0..={MAX_TOP_LOGPROBS}, got {top}"
+        ))),
+    }
+}
+
+fn sampling(app: &App, mut fields: Fields, prompt_len: usize) -> Result<Sampling, ApiError> {
+    fields.refuse(REFUSED_SAMPLING_FIELDS)?;
+    let seed: Option<i64> = fields.take("sampling_seed")?;
+    let mut params = SamplingParams {
+        temperature: fields.take("temperature")?.unwrap_or(1.0),
+        top_p: fields.take("top_p")?.unwrap_or(1.0),
+        top_k: fields.take("top_k")?.unwrap_or(-1),
+        min_p: fields.take("min_p")?.unwrap_or(0.0),
+        seed: seed.unwrap_or_default().cast_unsigned(),
+    };
+    params.validate().map_err(|error| ApiError::bad_request(error.to_string()))?;
+    if params.temperature < GREEDY_BELOW {
+        params.temperature = 0.0;
+    }
+    let max_new_tokens = max_new_tokens(app, fields.take("max_new_tokens")?, prompt_len)?;
+    let min_new_tokens = fields.take::<usize>("min_new_tokens")?.unwrap_or(0);
+    if min_new_tokens > max_new_tokens {
+        return Err(ApiError::bad_request(format!(
+            "min_new_tokens must be in 0..=max_new_tokens ({max_new_tokens}), got {min_new_tokens}"
+        )));
+    }
+    let mut stop_token_ids = fields.take::<Vec<u32>>("stop_token_ids")?.unwrap_or_default();
+    if !fields.take("ignore_eos")?.unwrap_or(false) {
+        stop_token_ids.extend(&app.model.config().eos_token_ids);
+    }
+    Ok(Sampling {
+        params,
+        seeded: seed.is_some(),
+        max_new_tokens,
+        min_new_tokens,
+        stop: stops(&mut fields)?,
+        stop_token_ids,
+        skip_special_tokens: fields.take("skip_special_tokens")?.unwrap_or(true),
+        no_stop_trim: fields.take("no_stop_trim")?.unwrap_or(false),
+    })
+}
+
+/// What is asked for must fit; the default is cut to what fits.
+fn max_new_tokens(app: &App, asked: Option<i64>, prompt_len: usize) -> Result<usize, ApiError> {
+    let room = app.context_length - prompt_len;
+    let Some(asked) = asked else { return Ok(DEFAULT_NEW_TOKENS.min(room)) };
+    let Ok(tokens) = usize::try_from(asked) else {
+        return Err(ApiError::bad_request(format!("max_new_tokens must be at least 0, got {asked}")));
+    };
+    if tokens > room {
+        return Err(ApiError::bad_request(format!(
+            "Requested token count exceeds the model's maximum context length of {} tokens: {prompt_len} tokens of \
+             prompt and {tokens} new ones.",
+            app.context_length
+        )));
+    }
+    Ok(tokens)
+}
+
+fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let stops = match fields.take_per_request::<String>("stop")? {
+        PerRequest::All(stop) if stop.is_empty() => Vec::new(),
+        PerRequest::All(stop) => vec![stop],
+        PerRequest::Each(stops) => stops,
+    };
+    if stops.len() > MAX_STOPS || stops.iter().any(|stop| !(1..=MAX_STOP_BYTES).contains(&stop.len())) {
+        return Err(ApiError::bad_request(format!(
+            "stop must be at most {MAX_STOPS} texts of 1 to {MAX_STOP_BYTES} bytes"
+        )));
+    }
+    Ok(stops)
+}

@@ -1,0 +1,218 @@
+//! One connection between a prefill and a decode server: frames in become events, frames out come from a queue.
+//!
+//! The scheduler never waits for a connection. What it sends goes into a bounded outbox: pages only while there is room
+//! (they stay in the KV pool until then), control frames otherwise into a backlog that is tried again on each turn of
+//! the scheduler. What comes in goes through a bounded channel whose fullness holds up the reader, and so the peer's
+//! writer, by TCP's own flow control.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::io::{AsyncWriteExt, BufWriter};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+
+use super::frame::{Compat, Frame, FrameError, PAGES_OVERHEAD_BYTES, read_frame, write_frame};
+use super::metadata::ROW_BYTES;
+use crate::clock::{Clock, Stamp};
+use crate::options::DisaggregationMode;
+use crate::scheduler::Waker;
+
+/// A connection's number in this process; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct LinkId(pub(crate) u64);
+
+/// Something that happened on a connection.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) link: LinkId,
+    pub(crate) at: Stamp,
+    pub(crate) what: What,
+}
+
+/// What may happen on a connection: `Opened → Frame* → Closed`, or `Closed` alone.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// The two servers have agreed; here is where frames to the peer go.
+    Opened(mpsc::Sender<Frame>),
+    /// The peer said this.
+    Frame(Frame),
+    /// It is over, and why.
+    Closed(String),
+}
+
+/// Where connections report to.
+#[derive(Clone, Debug)]
+pub(crate) struct EventSender {
+    events: mpsc::Sender<Event>,
+    waker: Waker,
+    clock: Arc<Clock>,
+}
+
+/// The scheduler's end of an open connection. Dropping it closes the connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    outbox: mpsc::Sender<Frame>,
+    /// Control frames that did not fit: at most three a live room.
+    backlog: VecDeque<Frame>,
+}
+
+/// Frames on their way to the writer. Of pages that is 16 MiB, or 64 pages if those are larger.
+const OUTBOX_FRAMES: usize = 64;
+/// Pages are sent together up to this size.
+const PAGES_BYTES: usize = 256 * 1024;
+const WRITE_BUFFER_BYTES: usize = 16 * 1024;
+
+/// Pages that one frame carries: a quarter of a MiB of them, at least one.
+pub(crate) fn pages_per_frame(page_bytes: usize) -> usize {
+    (PAGES_BYTES / page_bytes.max(1)).max(1)
+}
+
+/// Carries frames both ways over an agreed connection until it ends or the scheduler drops its [`Link`]. Returns why it
+/// ended.
+pub(super) async fn carry(
+    stream: TcpStream,
+    link: LinkId,
+    (role, compat): (DisaggregationMode, &Compat),
+    events: &EventSender,
+) -> String {
+    let (outbox, outgoing) = mpsc::channel(OUTBOX_FRAMES);
+    let (acks, received) = mpsc::channel(OUTBOX_FRAMES);
+    let (reader, writer) = stream.into_split();
+    events.send(link, What::Opened(outbox)).await;
+    let page_bytes = compat.page_bytes as usize;
+    let reading = Reading { link, role, limit: pages_per_frame(page_bytes) * page_bytes, events, acks };
+    // Each loop ends only by itself, so no frame is lost half-way when the other one is polled.
+    tokio::select! {
+        end = reading.run(reader) => end.to_string(),
+        end = write(writer, outgoing, received, events) => match end {
+            Ok(()) => "closed by this server".to_owned(),
+            Err(error) => error.to_string(),
+        },
+    }
+}
+
+async fn write(
+    writer: OwnedWriteHalf,
+    mut outgoing: mpsc::Receiver<Frame>,
+    mut received: mpsc::Receiver<Frame>,
+    events: &EventSender,
+) -> Result<(), FrameError> {
+    let mut writer = BufWriter::with_capacity(WRITE_BUFFER_BYTES, writer);
+    loop {
+        let frame = tokio::select! {
+            biased;
+            Some(frame) = received.recv() => Some(frame),
+            frame = outgoing.recv() => frame,
+        };
+        let Some(frame) = frame else { return Ok(()) };
+        write_frame(&mut writer, &frame).await?;
+        if outgoing.is_empty() && received.is_empty() {
+            writer.flush().await?;
+        }
+        // There is room in the outbox again.
+        events.waker.wake();
+    }
+}
+
+/// The reading half of a connection.
+struct Reading<'a> {
+    link: LinkId,
+    role: DisaggregationMode,
+    /// Bytes of pages in one frame.
+    limit: usize,
+    events: &'a EventSender,
+    acks: mpsc::Sender<Frame>,
+}
+
+// === impl Reading ===
+
+impl Reading<'_> {
+    async fn run(self, mut reader: OwnedReadHalf) -> FrameError {
+        loop {
+            let frame = match read_frame(&mut reader, self.limit + PAGES_OVERHEAD_BYTES).await {
+                Ok(frame) if self.expects(&frame) => frame,
+                Ok(frame) => return FrameError::Unexpected(frame.name()),
+                Err(error) => return error,
+            };
+            let ack = match &frame {
+                Frame::Pages { room, data, .. } | Frame::Row { room, data } => {
+                    Some(Frame::Received { room: *room, bytes: data.len() as u64 })
+                }
+                _ => None,
+            };
+            self.events.send(self.link, What::Frame(frame)).await;
+            if let Some(ack) = ack
+                && self.acks.send(ack).await.is_err()
+            {
+                return FrameError::Closed;
+            }
+        }
+    }
+
+    /// Whether the peer of a server of this role may say this at all.
+    fn expects(&self, frame: &Frame) -> bool {
+        match frame {
+            Frame::Hello(_) | Frame::Welcome | Frame::Refuse(_) => false,
+            Frame::Prepare { .. } | Frame::Received { .. } | Frame::Done { .. } => {
+                self.role == DisaggregationMode::Prefill
+            }
+            Frame::Pages { .. } => self.role == DisaggregationMode::Decode,
+            Frame::Row { data, .. } => self.role == DisaggregationMode::Decode && data.len() == ROW_BYTES,
+            Frame::Abort { .. } => true,
+        }
+    }
+}
+
+// === impl EventSender ===
+
+impl EventSender {
+    pub(crate) fn new(events: mpsc::Sender<Event>, waker: Waker, clock: Arc<Clock>) -> Self {
+        Self { events, waker, clock }
+    }
+
+    /// Reports to the scheduler, waiting while it is behind. A scheduler that has ended is told nothing.
+    pub(super) async fn send(&self, link: LinkId, what: What) {
+        let event = Event { link, at: self.clock.now(), what };
+        if self.events.send(event).await.is_ok() {
+            self.waker.wake();
+        }
+    }
+}
+
+// === impl Link ===
+
+impl Link {
+    pub(crate) fn new(outbox: mpsc::Sender<Frame>) -> Self {
+        Self { outbox, backlog: VecDeque::new() }
+    }
+
+    /// Sends a control frame, now or on a later [`Link::flush`].
+    pub(crate) fn send(&mut self, frame: Frame) {
+        self.backlog.push_back(frame);
+        self.flush();
+    }
+
+    /// Tries the backlog again.
+    pub(crate) fn flush(&mut self) {
+        while !self.backlog.is_empty() {
+            // A closed outbox empties the backlog when its Closed event drops the link.
+            let Ok(permit) = self.outbox.try_reserve() else { return };
+            if let Some(frame) = self.backlog.pop_front() {
+                permit.send(frame);
+            }
+        }
+    }
+
+    /// Sends a frame that is made only if there is room for it now; `false` if there was not.
+    pub(crate) fn offer(&mut self, frame: impl FnOnce() -> Frame) -> bool {
+        self.flush();
+        if !self.backlog.is_empty() {
+            return false;
+        }
+        let Ok(permit) = self.outbox.try_reserve() else { return false };
+        permit.send(frame());
+        true
+    }
+}

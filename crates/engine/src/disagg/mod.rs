@@ -1,0 +1,12 @@
+//! Prefill/decode disaggregation: how the two servers find each other and what they send.
+
+mod bootstrap;
+pub(crate) mod frame;
+mod link;
+mod metadata;
+mod peer;
+
+pub(crate) use bootstrap::{BootstrapAddr, Registration, bootstrap_router};
+pub(crate) use link::{Event, EventSender, Link, LinkId, What, pages_per_frame};
+pub(crate) use metadata::{FirstToken, MAX_TOP_LOGPROBS, MetadataBuffers, Slot};
+pub(crate) use peer::{accept, connect};

@@ -1,0 +1,62 @@
+//! Why an engine does not start or does not go on.
+
+use std::io;
+
+use rollscope_config::ConfigError;
+use rollscope_model::ModelError;
+
+/// An error that ends the server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The options do not make sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The model cannot be loaded, or the KV cache cannot be made.
+    #[error("cannot load model {model_path}: {source}{}", cause(.source))]
+    Model {
+        /// The model asked for.
+        model_path: String,
+        /// What is wrong with it.
+        source: ModelError,
+    },
+    /// Longer sequences are asked for than the model knows.
+    #[error("context_length is {asked}, the model's limit is {limit}")]
+    ContextLength {
+        /// Tokens asked for.
+        asked: usize,
+        /// The model's `max_position_embeddings`.
+        limit: usize,
+    },
+    /// A port that other servers are to find cannot be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start the scheduler: {0}")]
+    Thread(#[source] io::Error),
+    /// The scheduler ended by itself, which is a fault of the program.
+    #[error("the scheduler has stopped")]
+    SchedulerStopped,
+}
+
+// === impl EngineError ===
+
+impl EngineError {
+    /// Whether another configuration would help: exit code 2 of the command line rather than 1.
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Config(_) | Self::Model { .. } | Self::ContextLength { .. } | Self::Listen { .. } => true,
+            Self::Thread(_) | Self::SchedulerStopped => false,
+        }
+    }
+}
+
+/// What is behind a model's error, so that one sentence says all.
+fn cause(error: &ModelError) -> String {
+    std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default()
+}

@@ -1,0 +1,91 @@
+//! The engine's options: flag, environment, help and `/server_info` come from this one declaration.
+
+use rollscope_config::{Choice, ConfigError, options};
+
+/// Which part of a disaggregated pair a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DisaggregationMode {
+    /// None: it computes prompts and goes on from them.
+    Null,
+    /// Computes prompts and sends their keys and values to a decode server.
+    Prefill,
+    /// Receives them and goes on.
+    Decode,
+}
+
+options! {
+    /// The embedded inference server: a Llama checkpoint on one CPU thread, behind SGLang's HTTP interface, alone or as
+    /// one half of a prefill/decode pair.
+    pub struct EngineOptions, environment "ROLLSCOPE_ENGINE", check consistent {
+        model {
+            /// The model: `bundled`, or a directory in Hugging Face's layout.
+            model_path: String, value_name("DIR|bundled");
+            /// Name of the model in /v1/models; the model path if not given.
+            served_model_name: Option<String> = None;
+            /// Longest sequence, prompt and reply together, tokens; the model's own limit if not given.
+            context_length: Option<usize> = None, range(2..=1 << 24);
+            /// Version of the weights, reported with every reply.
+            weight_version: String = "default";
+        }
+        exec {
+            /// Seed from which requests without a `sampling_seed` get theirs; drawn at start if not given.
+            random_seed: Option<u64> = None;
+        }
+        serving {
+            /// Address to listen on.
+            host: String = "127.0.0.1";
+            /// Port to listen on; 0 picks a free one.
+            port: u16 = 0;
+            /// Seconds that requests which are running may take to end once the server was told to stop.
+            shutdown_timeout: f64 = 30.0, range(0.0..=86_400.0), value_name("SECONDS");
+        }
+        schedule {
+            /// Requests computed in one batch; on a prefill server also the number of metadata slots.
+            max_running_requests: usize = 64, range(1..=4096);
+            /// Requests waiting to be computed beyond which further ones are refused with 503.
+            max_queued_requests: usize = 8192, range(1..=1 << 20);
+            /// Prompt tokens computed in one step; longer prompts are cut into chunks.
+            chunked_prefill_size: usize = 512, range(1..=1 << 20);
+        }
+        memory {
+            /// Tokens that the KV cache holds; rounded down to whole pages.
+            max_total_tokens: usize = 65_536, range(1..=1 << 28);
+            /// Tokens on a page of the KV cache.
+            page_size: usize = 16, range(1..=1024);
+        }
+        disagg {
+            /// Which part of a disaggregated pair this server is.
+            disaggregation_mode: DisaggregationMode = DisaggregationMode::Null;
+            /// Prefill: port of the bootstrap server, 0 picks a free one. Decode: port of prefill servers whose requests name
+            /// none.
+            disaggregation_bootstrap_port: u16 = 8998;
+            /// Seconds that a request may wait for the other server to appear.
+            disaggregation_bootstrap_timeout: f64 = 300.0, range(0.0..=86_400.0), value_name("SECONDS"),
+                env("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT");
+            /// Seconds that the transfer of a request's KV cache may take.
+            disaggregation_waiting_timeout: f64 = 300.0, range(0.0..=86_400.0), value_name("SECONDS"),
+                env("SGLANG_DISAGGREGATION_WAITING_TIMEOUT");
+        }
+    }
+}
+
+impl Choice for DisaggregationMode {
+    const SPELLINGS: &'static [(&'static str, Self)] =
+        &[("null", Self::Null), ("prefill", Self::Prefill), ("decode", Self::Decode)];
+}
+
+fn consistent(options: &EngineOptions) -> Result<(), ConfigError> {
+    if options.max_total_tokens < options.page_size {
+        return Err(ConfigError::Conflict(format!(
+            "max_total_tokens ({}) is less than one page ({})",
+            options.max_total_tokens, options.page_size
+        )));
+    }
+    if options.model_path.starts_with("sim:") {
+        return Err(ConfigError::Conflict(format!(
+            "model_path may be `bundled` or a directory; simulated models are not supported, got {}",
+            options.model_path
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Who gets in: into the server at all, and from the waiting queue into the running batch.
+//!
+//! A request is let into the batch when all the pages that it can ever need are free. So it never has to be sent back, and
+//! memory that is not used for long replies which end early is the price. Order is that of arrival: a large request at
+//! the head holds up the smaller ones behind it, and is never overtaken for ever.
+
+use super::core::Core;
+use super::outputs::{Chosen, describe};
+use super::{Scheduler, Side};
+use crate::disagg::FirstToken;
+use crate::options::DisaggregationMode;
+use crate::output::{Abort, Finish, Publisher};
+use crate::request::{GenerateSpec, Incoming, Outgoing, Pair, Request};
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Takes a request in, or refuses it.
+    pub(super) fn submit(&mut self, mut spec: GenerateSpec, output: Publisher) {
+        let refusal = self.refusal(&spec);
+        if !spec.sampling.seeded {
+            spec.sampling.params.seed = self.core.draw_seed();
+        }
+        let pair = match &self.side {
+            Side::Alone => Pair::Alone,
+            Side::Prefill(_) => Pair::Prefill(Outgoing::default()),
+            Side::Decode(_) => Pair::Decode(Incoming::default()),
+        };
+        if let Some(refusal) = refusal {
+            // Its room, if it has one, may be another's: it must not be freed with it.
+            spec.room = None;
+            self.core.fail(Box::new(Request::new(spec, output, pair)), refusal);
+            return;
+        }
+        let core = &mut self.core;
+        core.rooms.extend(spec.room.as_ref().map(|room| room.number));
+        let mut request = Box::new(Request::new(spec, output, pair));
+        match &mut self.side {
+            Side::Alone => {
+                request.stamps().wait_queue_entry = Some(core.clock.now());
+                core.waiting.push_back(request);
+            }
+            Side::Prefill(side) => side.submit(core, request),
+            Side::Decode(side) => side.submit(core, request),
+        }
+    }
+
+    fn refusal(&self, spec: &GenerateSpec) -> Option<Abort> {
+        let core = &self.core;
+        let ahead = match &self.side {
+            Side::Alone => 0,
+            Side::Prefill(side) => side.bootstrap.len(),
+            Side::Decode(side) => side.prealloc.len() + side.transfer.len(),
+        };
+        if ahead + core.waiting.len() >= core.limits.max_queued {
+            return Some(Abort::unavailable("The request queue is full."));
+        }
+        if let Some(room) = &spec.room
+            && core.rooms.contains(&room.number)
+        {
+            return Some(Abort::refused(format!(
+                "bootstrap_room is in use by another live request: {}",
+                room.number
+            )));
+        }
+        let needed = tokens_needed(core.limits.mode, spec);
+        let held = core.kv.total_pages() * core.kv.page_tokens();
+        (needed > held).then(|| {
+            Abort::refused(format!(
+                "The request needs {needed} tokens of KV cache (prompt and max_new_tokens), this server has {held}."
+            ))
+        })
+    }
+}
+
+// === impl Core ===
+
+impl Core {
+    /// Lets waiting requests into the batch while there is room.
+    pub(super) fn admit(&mut self) {
+        while self.running.len() < self.limits.max_running
+            && let Some(mut request) = self.waiting.pop_front()
+        {
+            if !self.allocate(&mut request) {
+                self.waiting.push_front(request);
+                return;
+            }
+            match &mut request.pair {
+                Pair::Decode(Incoming { first: first @ Some(_), .. }) => {
+                    let first = first.take();
+                    self.take_over(request, first);
+                }
+                _ => self.running.push_back(request),
+            }
+        }
+    }
+
+    /// Gives a request all the pages that it can need, if it has none and they are free.
+    pub(super) fn allocate(&mut self, request: &mut Request) -> bool {
+        if request.pages.is_empty() {
+            let needed = self.kv.pages_for(tokens_needed(self.limits.mode, &request.spec));
+            let Some(pages) = self.kv.alloc(needed) else { return false };
+            request.pages = pages;
+        }
+        true
+    }
+
+    /// Goes on from the first token, which the prefill server has chosen.
+    fn take_over(&mut self, mut request: Box<Request>, first: Option<FirstToken>) {
+        let now = self.clock.now();
+        request.stamps().forward_entry = Some(now);
+        request.stamps().prefill_finished = Some(now);
+        let finish = match first {
+            Some(first) if request.spec.sampling.max_new_tokens > 0 => {
+                let cached_tokens = first.cached_tokens as usize;
+                request.output().update(|progress| progress.cached_tokens = cached_tokens);
+                let chosen = Chosen { token: first.token, logprob: first.logprob, top: first.top };
+                self.accept(&mut request, chosen)
+            }
+            _ => Ok(Some(Finish::Length(0))),
+        };
+        match finish {
+            Ok(Some(finish)) => self.complete(request, finish),
+            Ok(None) => self.running.push_back(request),
+            Err(error) => self.doomed.push((request, Abort::failure(describe(&error)))),
+        }
+    }
+}
+
+/// Positions of the KV cache that a request can come to fill. The last token's is never needed.
+fn tokens_needed(mode: DisaggregationMode, spec: &GenerateSpec) -> usize {
+    let new_tokens = match mode {
+        DisaggregationMode::Prefill => 0,
+        DisaggregationMode::Null | DisaggregationMode::Decode => {
+            spec.sampling.max_new_tokens.saturating_sub(1)
+        }
+    };
+    spec.input_ids.len() + new_tokens
+}

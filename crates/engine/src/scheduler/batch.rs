@@ -1,0 +1,142 @@
+//! A step: one forward pass over the running requests, each with its next token or a chunk of its prompt.
+
+use rollscope_model::{ModelError, Row, Wanted};
+
+use super::core::Core;
+use super::outputs::{Harvest, describe};
+use crate::output::Abort;
+use crate::request::Request;
+
+/// What a step computes of one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Place in the running batch.
+    pub(super) index: usize,
+    /// First token of the part, and one past its last.
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) wanted: Wanted,
+}
+
+// === impl Core ===
+
+impl Core {
+    /// Computes one step. Returns `false` if there was nothing to compute.
+    pub(super) fn step(&mut self) -> bool {
+        let parts = self.plan();
+        if parts.is_empty() {
+            return false;
+        }
+        let now = self.clock.now();
+        for part in &parts {
+            self.running[part.index].stamps().forward_entry.get_or_insert(now);
+        }
+        let rows: Vec<Row<'_>> = parts.iter().map(|part| part.row(&self.running[part.index])).collect();
+        match self.model.forward(&mut self.kv, &rows, &mut self.logits) {
+            Ok(()) => self.harvest(&parts),
+            Err(error) => self.fail_step(&parts, &error),
+        }
+        true
+    }
+
+    /// The next token of each request whose prompt is computed, and chunks of the other prompts in order of arrival, as
+    /// many tokens as a step may have.
+    fn plan(&self) -> Vec<Part> {
+        let mut budget = self.limits.chunk_tokens;
+        let mut parts = Vec::with_capacity(self.running.len());
+        for (index, request) in self.running.iter().enumerate() {
+            let from = request.computed;
+            let mut to = request.tokens.len();
+            if !request.is_prompt_computed() {
+                to = to.min(from + budget);
+                budget -= to - from;
+            }
+            if from < to {
+                parts.push(Part { index, from, to, wanted: wanted(request, from, to) });
+            }
+        }
+        parts
+    }
+
+    /// Reads the logits, and sends each request where it belongs.
+    fn harvest(&mut self, parts: &[Part]) {
+        let mut running = std::mem::take(&mut self.running);
+        let logits = std::mem::take(&mut self.logits);
+        let mut harvests: Vec<Option<Harvest>> = running.iter().map(|_| None).collect();
+        let mut first_row = 0;
+        for part in parts {
+            let harvest = self.harvest_part(&mut running[part.index], part, (&logits, first_row));
+            harvests[part.index] = Some(harvest);
+            first_row += part.logit_rows();
+        }
+        self.logits = logits;
+        let mut chosen = 0;
+        for (request, harvest) in running.into_iter().zip(harvests) {
+            match harvest {
+                None | Some(Harvest::Chunk) => self.running.push_back(request),
+                Some(Harvest::Token) => {
+                    chosen += 1;
+                    self.running.push_back(request);
+                }
+                Some(Harvest::Prefilled) => {
+                    chosen += 1;
+                    self.prefilled.push_back(request);
+                }
+                Some(Harvest::End(finish)) => {
+                    chosen += 1;
+                    self.complete(request, finish);
+                }
+                Some(Harvest::Failed(why)) => self.doomed.push((request, why)),
+            }
+        }
+        self.throughput.add(chosen, self.clock.now());
+    }
+
+    /// Ends the request that the model cannot compute, or all of the step if it cannot say which. The others go on.
+    fn fail_step(&mut self, parts: &[Part], error: &ModelError) {
+        let guilty = match error {
+            ModelError::Row { index, .. } => parts.get(*index).map(|part| part.index),
+            _ => None,
+        };
+        let message = describe(error);
+        for (index, request) in std::mem::take(&mut self.running).into_iter().enumerate() {
+            if guilty.is_none_or(|guilty| guilty == index) {
+                self.doomed.push((request, Abort::failure(message.clone())));
+            } else {
+                self.running.push_back(request);
+            }
+        }
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    fn row<'a>(&self, request: &'a Request) -> Row<'a> {
+        Row {
+            tokens: &request.tokens[self.from..self.to],
+            position: self.from,
+            pages: &request.pages,
+            logits: self.wanted,
+        }
+    }
+
+    fn logit_rows(&self) -> usize {
+        match self.wanted {
+            Wanted::None => 0,
+            Wanted::Last => 1,
+            Wanted::All => self.to - self.from,
+        }
+    }
+}
+
+/// The logits that are needed of a part: those at its end if a token is to be chosen, and all if one of its positions
+/// tells of a prompt token whose log-probability is asked for.
+fn wanted(request: &Request, from: usize, to: usize) -> Wanted {
+    let last_told = to.min(request.prompt_len() - 1);
+    match request.spec.logprobs {
+        Some(logprobs) if from < last_told && logprobs.start < last_told => Wanted::All,
+        _ if to == request.tokens.len() => Wanted::Last,
+        _ => Wanted::None,
+    }
+}

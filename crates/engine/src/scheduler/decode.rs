@@ -1,0 +1,308 @@
+//! The decode half: room is made for a request's keys and values, they come in, the request goes on from them.
+//!
+//! ```text
+//! prealloc    not connected to its prefill server, or without pages and metadata slot
+//! transfer    the prefill server knows of the allocation; pages and row come in
+//! waiting, running   (as everywhere)
+//! ```
+
+use std::collections::BTreeMap;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use super::core::{Core, Queue};
+use crate::clock::Stamp;
+use crate::disagg::frame::{Compat, Frame};
+use crate::disagg::{BootstrapAddr, Event, EventSender, FirstToken, Link, LinkId, What, connect};
+use crate::output::Abort;
+use crate::request::{Incoming, Pair, Request};
+
+#[derive(Debug)]
+pub(super) struct DecodeSide {
+    pub(super) prealloc: Queue,
+    pub(super) transfer: Queue,
+    peers: BTreeMap<BootstrapAddr, Peer>,
+    next_link: u64,
+    compat: Compat,
+    events: EventSender,
+    runtime: Handle,
+    /// One a peer. They end with this.
+    connections: JoinSet<()>,
+}
+
+/// A prefill server: `Connecting → Open → (gone)` or `Connecting → (gone)`.
+#[derive(Debug)]
+struct Peer {
+    id: LinkId,
+    state: PeerState,
+}
+
+#[derive(Debug)]
+enum PeerState {
+    Connecting,
+    Open { link: Link, since: Stamp },
+}
+
+// === impl DecodeSide ===
+
+impl DecodeSide {
+    pub(super) fn new(compat: Compat, events: EventSender, runtime: Handle) -> Self {
+        Self {
+            prealloc: Queue::new(),
+            transfer: Queue::new(),
+            peers: BTreeMap::new(),
+            next_link: 0,
+            compat,
+            events,
+            runtime,
+            connections: JoinSet::new(),
+        }
+    }
+
+    pub(super) fn submit(&mut self, core: &mut Core, mut request: Box<Request>) {
+        request.stamps().prealloc_queue_entry = Some(core.clock.now());
+        let Some(addr) = prefill_of(&request).cloned() else {
+            return core.fail(request, Abort::refused("bootstrap_host is missing"));
+        };
+        self.prealloc.push_back(request);
+        if !self.peers.contains_key(&addr) {
+            while self.connections.try_join_next().is_some() {}
+            let id = LinkId(self.next_link);
+            self.next_link += 1;
+            self.peers.insert(addr.clone(), Peer { id, state: PeerState::Connecting });
+            let connection = connect(addr, id, self.compat.clone(), self.events.clone());
+            self.connections.spawn_on(connection, &self.runtime);
+        }
+    }
+
+    pub(super) fn handle(&mut self, core: &mut Core, Event { link, at, what }: Event) {
+        match what {
+            What::Opened(outbox) => {
+                if let Some(peer) = self.peers.values_mut().find(|peer| peer.id == link) {
+                    peer.state = PeerState::Open { link: Link::new(outbox), since: at };
+                }
+            }
+            What::Frame(Frame::Pages { room, first, data }) => {
+                if let Err(why) = self.take_pages(core, link, (room, first), &data) {
+                    self.closed(core, link, &why);
+                }
+            }
+            What::Frame(Frame::Row { room, data }) => {
+                if let Err(why) = self.take_row(core, link, room, &data) {
+                    self.closed(core, link, &why);
+                }
+            }
+            What::Frame(Frame::Abort { room, why, .. }) => {
+                let found = self.transfer.iter().position(|request| is_on(request, link, room));
+                if let Some(request) = found.and_then(|index| self.transfer.remove(index)) {
+                    core.fail(request, Abort::failure(why));
+                }
+            }
+            // The connection lets nothing else through.
+            What::Frame(_) => {}
+            What::Closed(why) => self.closed(core, link, &why),
+        }
+    }
+
+    pub(super) fn advance(&mut self, core: &mut Core) {
+        let now = core.clock.now();
+        for peer in self.peers.values_mut() {
+            if let PeerState::Open { link, .. } = &mut peer.state {
+                link.flush();
+            }
+        }
+        self.commit(core, now);
+        self.meet();
+        self.allocate(core, now);
+        self.time_out(core, now);
+    }
+
+    /// Ends a request, and tells the prefill side if it is known and still at it.
+    pub(super) fn give_up(&mut self, core: &mut Core, request: Box<Request>, why: Abort) {
+        let told =
+            Frame::Abort { room: request.room(), prepared: is_prepared(&request), why: why.message.clone() };
+        if let Pair::Decode(Incoming { first: None, .. }) = &request.pair
+            && !request.is_prompt_computed()
+            && let Some(link) = prefill_of(&request).and_then(|addr| self.link(addr))
+        {
+            link.send(told);
+        }
+        core.fail(request, why);
+    }
+
+    /// Those whose prefill server is connected have met it.
+    fn meet(&mut self) {
+        for request in &mut self.prealloc {
+            let Some(peer) = prefill_of(request).and_then(|addr| self.peers.get(addr)) else { continue };
+            let PeerState::Open { since, .. } = peer.state else { continue };
+            let id = peer.id;
+            let Pair::Decode(incoming) = &mut request.pair else { continue };
+            if incoming.link.is_none() {
+                incoming.link = Some(id);
+                let entry = request.spec.stamps.prealloc_queue_entry;
+                request.stamps().bootstrap_done = entry.max(Some(since));
+            }
+        }
+    }
+
+    /// Gives pages and slots to those who have met their prefill server, in order of arrival, and tells it.
+    fn allocate(&mut self, core: &mut Core, now: Stamp) {
+        let mut index = 0;
+        while let Some(request) = self.prealloc.get_mut(index) {
+            if !matches!(request.pair, Pair::Decode(Incoming { link: Some(_), .. })) {
+                index += 1;
+                continue;
+            }
+            if !core.slots.has_free() || !core.allocate(request) {
+                return;
+            }
+            let Some(mut request) = self.prealloc.remove(index) else { return };
+            request.stamps().transfer_queue_entry = Some(now);
+            let pages = core.kv.pages_for(request.prompt_len()) as u32;
+            if let Pair::Decode(incoming) = &mut request.pair {
+                (incoming.slot, incoming.prepared) = (core.slots.alloc(), true);
+            }
+            let prepare = Frame::Prepare { room: request.room(), pages };
+            if let Some(link) = prefill_of(&request).and_then(|addr| self.link(addr)) {
+                link.send(prepare);
+            }
+            self.transfer.push_back(request);
+        }
+    }
+
+    /// Pages have come in. An error is the peer's fault.
+    fn take_pages(
+        &mut self,
+        core: &mut Core,
+        link: LinkId,
+        (room, first): (u64, u32),
+        data: &[u8],
+    ) -> Result<(), String> {
+        // A room that was given up meanwhile: the prefill server has not heard of it yet.
+        let Some(request) = self.transfer.iter_mut().find(|request| is_on(request, link, room)) else {
+            return Ok(());
+        };
+        let expected = core.kv.pages_for(request.prompt_len());
+        let pages = &request.pages;
+        let Pair::Decode(incoming) = &mut request.pair else { return Ok(()) };
+        let page_bytes = core.kv.page_bytes();
+        let count = data.len() / page_bytes;
+        let fits = first as usize == incoming.received_pages
+            && data.len() == count * page_bytes
+            && incoming.received_pages + count <= expected;
+        if !fits {
+            return Err(format!("prefill server sent pages out of place, room {room}"));
+        }
+        for (page, bytes) in pages[incoming.received_pages..].iter().zip(data.chunks_exact(page_bytes)) {
+            core.kv.page_mut(*page).copy_from_slice(bytes);
+        }
+        incoming.received_pages += count;
+        Ok(())
+    }
+
+    /// The metadata row has come in, behind the last page. An error is the peer's fault.
+    fn take_row(&mut self, core: &mut Core, link: LinkId, room: u64, data: &[u8]) -> Result<(), String> {
+        let Some(request) = self.transfer.iter_mut().find(|request| is_on(request, link, room)) else {
+            return Ok(());
+        };
+        let expected = core.kv.pages_for(request.prompt_len());
+        let Pair::Decode(incoming) = &mut request.pair else { return Ok(()) };
+        if incoming.received_pages != expected || incoming.row_received {
+            return Err(format!("prefill server sent a metadata row out of place, room {room}"));
+        }
+        if let Some(slot) = &incoming.slot {
+            core.slots.row_mut(slot).copy_from_slice(data);
+            incoming.row_received = true;
+        }
+        Ok(())
+    }
+
+    /// Takes over the requests whose row has come in, if it is theirs.
+    fn commit(&mut self, core: &mut Core, now: Stamp) {
+        let arrived = super::take_where(
+            &mut self.transfer,
+            |request| matches!(&request.pair, Pair::Decode(incoming) if incoming.row_received),
+        );
+        for mut request in arrived {
+            let room = request.room();
+            let vocab_size = core.model.config().vocab_size;
+            let Pair::Decode(incoming) = &mut request.pair else { continue };
+            let row = incoming.slot.as_ref().and_then(|slot| FirstToken::read(core.slots.row_mut(slot)));
+            match row {
+                Some(first) if first.room == room && (first.token as usize) < vocab_size => {
+                    incoming.first = Some(first);
+                    if let Some(slot) = incoming.slot.take() {
+                        core.slots.release(slot);
+                    }
+                    let addr = prefill_of(&request).cloned();
+                    if let Some(link) = addr.and_then(|addr| self.link(&addr)) {
+                        link.send(Frame::Done { room });
+                    }
+                    request.computed = request.prompt_len();
+                    request.stamps().wait_queue_entry = Some(now);
+                    core.waiting.push_back(request);
+                }
+                row => {
+                    let found = row.map_or(0, |row| row.room);
+                    let why = format!("Metadata corruption detected: row of room {found} for room {room}");
+                    self.give_up(core, request, Abort::failure(why));
+                }
+            }
+        }
+    }
+
+    /// A connection is over, or has never been: so are the requests that wait for it.
+    fn closed(&mut self, core: &mut Core, link: LinkId, why: &str) {
+        let Some(addr) = self.peers.iter().find(|(_, peer)| peer.id == link).map(|(addr, _)| addr.clone())
+        else {
+            return;
+        };
+        self.peers.remove(&addr);
+        let lost = |request: &Request| prefill_of(request) == Some(&addr);
+        let mut failed: Vec<_> = super::take_where(&mut self.prealloc, lost).into();
+        failed.extend(super::take_where(&mut self.transfer, lost));
+        for request in failed {
+            core.fail(request, Abort::failure(why));
+        }
+    }
+
+    fn time_out(&mut self, core: &mut Core, now: Stamp) {
+        let (bootstrap, waiting) = (core.limits.bootstrap_timeout, core.limits.waiting_timeout);
+        let late = super::take_where(&mut self.prealloc, |request| {
+            let stamps = &request.spec.stamps;
+            stamps.bootstrap_done.is_none()
+                && stamps.prealloc_queue_entry.is_some_and(|entry| now.since(entry) > bootstrap)
+        });
+        let mut failed: Vec<_> =
+            late.into_iter().map(|request| (request, bootstrap, "Bootstrapping")).collect();
+        let late = super::take_where(&mut self.transfer, |request| {
+            request.spec.stamps.transfer_queue_entry.is_some_and(|entry| now.since(entry) > waiting)
+        });
+        failed.extend(late.into_iter().map(|request| (request, waiting, "WaitingForInput")));
+        for (request, limit, state) in failed {
+            let why = super::timed_out(request.room(), limit, state);
+            self.give_up(core, request, why);
+        }
+    }
+
+    fn link(&mut self, addr: &BootstrapAddr) -> Option<&mut Link> {
+        match &mut self.peers.get_mut(addr)?.state {
+            PeerState::Connecting => None,
+            PeerState::Open { link, .. } => Some(link),
+        }
+    }
+}
+
+fn prefill_of(request: &Request) -> Option<&BootstrapAddr> {
+    request.spec.room.as_ref()?.prefill.as_ref()
+}
+
+fn is_prepared(request: &Request) -> bool {
+    matches!(&request.pair, Pair::Decode(incoming) if incoming.prepared)
+}
+
+/// Whether a request is that of a room on a connection.
+fn is_on(request: &Request, link: LinkId, room: u64) -> bool {
+    request.room() == room && matches!(&request.pair, Pair::Decode(incoming) if incoming.link == Some(link))
+}

@@ -1,0 +1,157 @@
+//! What the scheduler tells of itself, and its audit.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Scheduler, Side};
+use crate::clock::Stamp;
+use crate::request::{Pair, Request};
+
+/// The scheduler at one moment, between two steps.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Snapshot {
+    pub(crate) running: usize,
+    pub(crate) waiting: usize,
+    /// Prompt tokens of all requests that are not computed yet.
+    pub(crate) queued_tokens: usize,
+    /// Prefill: not announced by the decode side, or without a metadata slot.
+    pub(crate) bootstrap: usize,
+    /// Prefill: being transferred.
+    pub(crate) inflight: usize,
+    /// Decode: not connected, or without pages.
+    pub(crate) prealloc: usize,
+    /// Decode: being received.
+    pub(crate) transfer: usize,
+    /// Tokens on pages that are taken.
+    pub(crate) used_tokens: usize,
+    pub(crate) total_tokens: usize,
+    pub(crate) kv_bytes: usize,
+    /// Tokens generated a second, lately.
+    pub(crate) gen_throughput: f64,
+    /// The latest transfer's speed, 2^30 bytes per second, and its duration, seconds.
+    pub(crate) last_transfer: Option<(f64, f64)>,
+}
+
+/// Counts tokens over stretches of at least a second.
+#[derive(Debug)]
+pub(super) struct Throughput {
+    since: Stamp,
+    tokens: usize,
+    latest: f64,
+}
+
+const STRETCH: Duration = Duration::from_secs(1);
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// Requests that have not ended.
+    pub(crate) fn live(&self) -> usize {
+        self.running + self.waiting + self.bootstrap + self.inflight + self.prealloc + self.transfer
+    }
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        let core = &mut self.core;
+        let now = core.clock.now();
+        let used_pages = core.kv.total_pages() - core.kv.free_pages();
+        let page_tokens = core.kv.page_tokens();
+        let mut snapshot = Snapshot {
+            running: core.running.len(),
+            waiting: core.waiting.len(),
+            queued_tokens: core.waiting.iter().map(|request| queued_tokens(request)).sum(),
+            used_tokens: used_pages * page_tokens,
+            total_tokens: core.kv.total_pages() * page_tokens,
+            kv_bytes: core.kv.total_pages() * core.kv.page_bytes(),
+            gen_throughput: core.throughput.read(now),
+            last_transfer: core.last_transfer,
+            ..Snapshot::default()
+        };
+        match &self.side {
+            Side::Alone => {}
+            Side::Prefill(side) => {
+                snapshot.bootstrap = side.bootstrap.len();
+                snapshot.inflight = side.inflight.len() + core.prefilled.len();
+                snapshot.queued_tokens +=
+                    side.bootstrap.iter().map(|request| queued_tokens(request)).sum::<usize>();
+            }
+            Side::Decode(side) => {
+                (snapshot.prealloc, snapshot.transfer) = (side.prealloc.len(), side.transfer.len());
+                snapshot.queued_tokens +=
+                    side.prealloc.iter().map(|request| queued_tokens(request)).sum::<usize>();
+            }
+        }
+        snapshot
+    }
+
+    /// Checks that everything is where it belongs: each page, metadata slot and room is with one live request or free.
+    /// Returns the first thing that is not.
+    pub(super) fn audit(&self) -> Option<String> {
+        let core = &self.core;
+        let mut pages = BTreeSet::new();
+        let mut rooms = BTreeSet::new();
+        let (mut held_pages, mut held_slots) = (0, 0);
+        for request in self.requests() {
+            held_pages += request.pages.len();
+            pages.extend(request.pages.iter().copied());
+            held_slots += usize::from(match &request.pair {
+                Pair::Alone => false,
+                Pair::Prefill(outgoing) => outgoing.slot.is_some(),
+                Pair::Decode(incoming) => incoming.slot.is_some(),
+            });
+            rooms.extend(request.spec.room.as_ref().map(|room| room.number));
+        }
+        if pages.len() != held_pages {
+            return Some(format!("{held_pages} pages are held, {} of them different", pages.len()));
+        }
+        if held_pages + core.kv.free_pages() != core.kv.total_pages() {
+            let (free, total) = (core.kv.free_pages(), core.kv.total_pages());
+            return Some(format!("{held_pages} pages are held and {free} free, of {total}"));
+        }
+        if held_slots != core.slots.taken() {
+            return Some(format!("{held_slots} metadata slots are held, {} taken", core.slots.taken()));
+        }
+        (rooms != core.rooms).then(|| format!("rooms {rooms:?} are held, {:?} taken", core.rooms))
+    }
+
+    /// Every live request.
+    pub(super) fn requests(&self) -> impl Iterator<Item = &Request> {
+        let core = &self.core;
+        let queues = match &self.side {
+            Side::Alone => [None, None],
+            Side::Prefill(side) => [Some(&side.bootstrap), Some(&side.inflight)],
+            Side::Decode(side) => [Some(&side.prealloc), Some(&side.transfer)],
+        };
+        let own = [&core.waiting, &core.running, &core.prefilled];
+        own.into_iter().chain(queues.into_iter().flatten()).flatten().map(|request| &**request)
+    }
+}
+
+fn queued_tokens(request: &Request) -> usize {
+    request.prompt_len() - request.computed.min(request.prompt_len())
+}
+
+// === impl Throughput ===
+
+impl Throughput {
+    pub(super) fn new(now: Stamp) -> Self {
+        Self { since: now, tokens: 0, latest: 0.0 }
+    }
+
+    pub(super) fn add(&mut self, tokens: usize, now: Stamp) {
+        self.tokens += tokens;
+        self.read(now);
+    }
+
+    fn read(&mut self, now: Stamp) -> f64 {
+        let stretch = now.since(self.since);
+        if stretch >= STRETCH {
+            self.latest = self.tokens as f64 / stretch.as_secs_f64();
+            (self.since, self.tokens) = (now, 0);
+        }
+        self.latest
+    }
+}

@@ -1,0 +1,113 @@
+//! How the rest of the server talks to the scheduler's thread.
+
+use std::sync::Arc;
+use std::thread::Thread;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::Clock;
+use crate::output::{Abort, Listener, Publisher, output};
+use crate::request::GenerateSpec;
+use crate::scheduler::inspect::Snapshot;
+
+/// What the scheduler is asked to do.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Compute this.
+    Generate(Box<GenerateSpec>, Publisher),
+    /// Give up these.
+    Abort { whom: Whom, why: Abort, done: oneshot::Sender<()> },
+    /// Tell what is going on.
+    Inspect(oneshot::Sender<Snapshot>),
+    /// Tell when nothing is left to do.
+    WhenIdle(oneshot::Sender<()>),
+}
+
+/// Requests to be given up.
+#[derive(Debug)]
+pub(crate) enum Whom {
+    /// Those of exactly this name, or of a batch of this name.
+    Named(String),
+    All,
+}
+
+/// Where commands to the scheduler go.
+#[derive(Clone, Debug)]
+pub(crate) struct Postbox {
+    commands: mpsc::Sender<Command>,
+    waker: Waker,
+    clock: Arc<Clock>,
+}
+
+/// Ends the pause of the scheduler's thread, or its next one.
+#[derive(Clone, Debug)]
+pub(crate) struct Waker(Thread);
+
+/// The scheduler's thread has ended.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the engine's scheduler has stopped")]
+pub(crate) struct SchedulerGone;
+
+/// Commands that wait for the scheduler's next turn; further ones wait with their senders.
+pub(super) const COMMANDS: usize = 1024;
+/// Transfer events likewise. Up to a quarter of a MiB each.
+pub(super) const EVENTS: usize = 64;
+
+// === impl Postbox ===
+
+impl Postbox {
+    pub(super) fn new(commands: mpsc::Sender<Command>, waker: Waker, clock: Arc<Clock>) -> Self {
+        Self { commands, waker, clock }
+    }
+
+    /// Hands a request over, and returns where its output will be.
+    pub(crate) async fn generate(&self, mut spec: GenerateSpec) -> Result<Listener, SchedulerGone> {
+        let permit = self.commands.reserve().await.map_err(|_| SchedulerGone)?;
+        spec.stamps.dispatched = Some(self.clock.now());
+        let (publisher, listener) = output(spec.stamps.clone(), self.waker.clone());
+        permit.send(Command::Generate(Box::new(spec), publisher));
+        self.waker.wake();
+        Ok(listener)
+    }
+
+    /// Gives requests up; when this returns, they have ended.
+    pub(crate) async fn abort(&self, whom: Whom, why: Abort) -> Result<(), SchedulerGone> {
+        self.ask(|done| Command::Abort { whom, why, done }).await
+    }
+
+    pub(crate) async fn inspect(&self) -> Result<Snapshot, SchedulerGone> {
+        self.ask(Command::Inspect).await
+    }
+
+    /// Returns when the scheduler has nothing left to do.
+    pub(crate) async fn idle(&self) -> Result<(), SchedulerGone> {
+        self.ask(Command::WhenIdle).await
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.commands.is_closed()
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, SchedulerGone> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(command(answer)).await.map_err(|_| SchedulerGone)?;
+        self.waker.wake();
+        answered.await.map_err(|_| SchedulerGone)
+    }
+}
+
+// === impl Waker ===
+
+impl Waker {
+    pub(crate) fn of(thread: &Thread) -> Self {
+        Self(thread.clone())
+    }
+
+    pub(crate) fn of_current_thread() -> Self {
+        Self(std::thread::current())
+    }
+
+    pub(crate) fn wake(&self) {
+        self.0.unpark();
+    }
+}

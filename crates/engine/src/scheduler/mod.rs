@@ -1,0 +1,275 @@
+//! The scheduler: one thread that owns every request, every page and all computing.
+//!
+//! It turns round and round: take what has come in, move requests from queue to queue, compute one step. Without
+//! anything to compute it sleeps until something comes in. It waits for nobody: what it has to tell goes into records and
+//! bounded queues that are tried again on the next turn.
+
+mod admission;
+mod batch;
+mod core;
+mod decode;
+mod inspect;
+mod mailbox;
+mod outputs;
+mod prefill;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rollscope_model::{KvPool, Model};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use self::core::{Core, Queue};
+use self::decode::DecodeSide;
+pub(crate) use self::inspect::Snapshot;
+use self::mailbox::{COMMANDS, EVENTS};
+pub(crate) use self::mailbox::{Command, Postbox, SchedulerGone, Waker, Whom};
+use self::prefill::PrefillSide;
+use crate::clock::Clock;
+use crate::disagg::frame::Compat;
+use crate::disagg::{Event, EventSender};
+use crate::options::DisaggregationMode;
+use crate::output::Abort;
+use crate::request::Request;
+
+/// What the scheduler may take on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) mode: DisaggregationMode,
+    pub(crate) max_running: usize,
+    pub(crate) max_queued: usize,
+    /// Prompt tokens a step.
+    pub(crate) chunk_tokens: usize,
+    /// How long a request may wait for the other server to appear.
+    pub(crate) bootstrap_timeout: Duration,
+    /// How long its transfer may take.
+    pub(crate) waiting_timeout: Duration,
+}
+
+/// What the scheduler computes with.
+#[derive(Debug)]
+pub(crate) struct Means {
+    pub(crate) model: Arc<Model>,
+    pub(crate) kv: KvPool,
+    pub(crate) clock: Arc<Clock>,
+    /// Where the requests' seeds come from.
+    pub(crate) random_seed: u64,
+    /// What peers must agree in.
+    pub(crate) compat: Compat,
+}
+
+/// The running scheduler. Dropping it stops the thread and waits for its end, at most one step.
+#[derive(Debug)]
+pub(crate) struct SchedulerThread {
+    pub(crate) postbox: Postbox,
+    /// For connections with prefill or decode servers.
+    pub(crate) events: EventSender,
+    /// Resolves when the thread has ended, however it did.
+    pub(crate) ended: oneshot::Receiver<()>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The thread's own.
+#[derive(Debug)]
+struct Scheduler {
+    core: Core,
+    side: Side,
+    commands: mpsc::Receiver<Command>,
+    events: mpsc::Receiver<Event>,
+    when_idle: Vec<oneshot::Sender<()>>,
+    stop: Arc<AtomicBool>,
+}
+
+/// The part that depends on the server's place in a pair.
+#[derive(Debug)]
+enum Side {
+    Alone,
+    Prefill(PrefillSide),
+    Decode(DecodeSide),
+}
+
+/// How late a timeout may be noticed.
+const TIMEOUT_STEP: Duration = Duration::from_millis(50);
+
+// === impl SchedulerThread ===
+
+impl SchedulerThread {
+    /// Starts the thread. Must be called on the runtime that is to carry the connections.
+    pub(crate) fn start(means: Means, limits: Limits) -> std::io::Result<Self> {
+        let (commands, take_commands) = mpsc::channel(COMMANDS);
+        let (events, take_events) = mpsc::channel(EVENTS);
+        let (alive, ended) = oneshot::channel::<()>();
+        let stop = Arc::new(AtomicBool::new(false));
+        let clock = Arc::clone(&means.clock);
+        let (own_stop, own_events, runtime) = (Arc::clone(&stop), events.clone(), Handle::current());
+        let thread = std::thread::Builder::new().name("scheduler".to_owned()).spawn(move || {
+            let events = EventSender::new(own_events, Waker::of_current_thread(), Arc::clone(&means.clock));
+            let side = match limits.mode {
+                DisaggregationMode::Null => Side::Alone,
+                DisaggregationMode::Prefill => Side::Prefill(PrefillSide::default()),
+                DisaggregationMode::Decode => {
+                    Side::Decode(DecodeSide::new(means.compat.clone(), events, runtime))
+                }
+            };
+            let core = Core::new(means, limits);
+            let (commands, events, stop) = (take_commands, take_events, own_stop);
+            Scheduler { core, side, commands, events, when_idle: Vec::new(), stop }.run();
+            drop(alive);
+        })?;
+        let waker = Waker::of(thread.thread());
+        Ok(Self {
+            postbox: Postbox::new(commands, waker.clone(), Arc::clone(&clock)),
+            events: EventSender::new(events, waker, clock),
+            ended,
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for SchedulerThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic of the thread was reported when it happened.
+            drop(thread.join());
+        }
+    }
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    fn run(mut self) {
+        while !self.stop.load(Ordering::Acquire) {
+            self.receive();
+            self.give_up_where(Request::is_cancelled, &Abort::asked_for());
+            self.advance();
+            let computed = self.core.step();
+            for (request, why) in std::mem::take(&mut self.core.doomed) {
+                self.give_up(request, why);
+            }
+            if !computed {
+                self.rest();
+            }
+        }
+        self.give_up_where(|_| true, &Abort::unavailable("the server is shutting down"));
+    }
+
+    /// Takes what has come in.
+    fn receive(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Generate(spec, output) => self.submit(*spec, output),
+                Command::Abort { whom, why, done } => {
+                    match whom {
+                        // An empty name names nobody.
+                        Whom::Named(rid) if rid.is_empty() => {}
+                        Whom::Named(rid) => self.give_up_where(|request| request.is_named(&rid), &why),
+                        Whom::All => self.give_up_where(|_| true, &why),
+                    }
+                    answer(done, ());
+                }
+                Command::Inspect(reply) => answer(reply, self.snapshot()),
+                Command::WhenIdle(reply) => self.when_idle.push(reply),
+            }
+        }
+        // As many as were there, so that a fast peer cannot keep the scheduler from computing.
+        for _ in 0..self.events.len() {
+            let Ok(event) = self.events.try_recv() else { return };
+            match &mut self.side {
+                Side::Alone => {}
+                Side::Prefill(side) => side.handle(&mut self.core, event),
+                Side::Decode(side) => side.handle(&mut self.core, event),
+            }
+        }
+    }
+
+    /// Moves requests on that can move.
+    fn advance(&mut self) {
+        match &mut self.side {
+            Side::Alone => {}
+            Side::Prefill(side) => side.advance(&mut self.core),
+            Side::Decode(side) => side.advance(&mut self.core),
+        }
+        self.core.admit();
+    }
+
+    /// Ends the requests that meet the condition, and tells their peers.
+    fn give_up_where(&mut self, condition: impl Fn(&Request) -> bool, why: &Abort) {
+        // A transfer that is given up is a failure to the other server's client, and so it is to this one's.
+        let transfer = Abort { status: why.status.or(Some(500)), message: why.message.clone() };
+        let Self { core, side, .. } = self;
+        let mut found = Vec::new();
+        match side {
+            Side::Alone => {}
+            Side::Prefill(side) => {
+                for queue in [&mut side.bootstrap, &mut side.inflight, &mut core.prefilled] {
+                    found.extend(
+                        take_where(queue, &condition).into_iter().map(|request| (request, &transfer)),
+                    );
+                }
+            }
+            Side::Decode(side) => {
+                for queue in [&mut side.prealloc, &mut side.transfer] {
+                    found.extend(
+                        take_where(queue, &condition).into_iter().map(|request| (request, &transfer)),
+                    );
+                }
+            }
+        }
+        for queue in [&mut core.waiting, &mut core.running] {
+            found.extend(take_where(queue, &condition).into_iter().map(|request| (request, why)));
+        }
+        for (request, why) in found {
+            self.give_up(request, why.clone());
+        }
+    }
+
+    /// Ends a request that is in no queue any more, and tells its peer.
+    fn give_up(&mut self, request: Box<Request>, why: Abort) {
+        match &mut self.side {
+            Side::Alone => self.core.fail(request, why),
+            Side::Prefill(side) => side.give_up(&mut self.core, request, why),
+            Side::Decode(side) => side.give_up(&mut self.core, request, why),
+        }
+    }
+
+    /// Sleeps until something comes in or a timeout is due.
+    fn rest(&mut self) {
+        if self.requests().next().is_some() {
+            std::thread::park_timeout(TIMEOUT_STEP);
+            return;
+        }
+        debug_assert_eq!(self.audit(), None);
+        for reply in self.when_idle.drain(..) {
+            answer(reply, ());
+        }
+        std::thread::park();
+    }
+}
+
+/// Takes the requests that meet the condition out of a queue; all keep their order.
+fn take_where(queue: &mut Queue, condition: impl Fn(&Request) -> bool) -> Queue {
+    if !queue.iter().any(|request| condition(request)) {
+        return Queue::new();
+    }
+    let (taken, kept) = std::mem::take(queue).into_iter().partition(|request| condition(request));
+    *queue = kept;
+    taken
+}
+
+/// How a request ends that has been in a state of the transfer for too long.
+fn timed_out(room: u64, limit: Duration, state: &str) -> Abort {
+    Abort::failure(format!("Request {room} timed out after {}s in KVPoll.{state}", limit.as_secs_f64()))
+}
+
+/// Answers one who may have stopped waiting.
+fn answer<T>(reply: oneshot::Sender<T>, value: T) {
+    drop(reply.send(value));
+}

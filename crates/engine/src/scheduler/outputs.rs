@@ -1,0 +1,186 @@
+//! From logits to output: tokens are chosen, log-probabilities told, ends noticed.
+
+use rollscope_model::sampling::{LogSoftmax, SamplingParams, sample, token_logprob, top_logprobs};
+use rollscope_model::{Logits, ModelError, Wanted};
+
+use super::batch::Part;
+use super::core::Core;
+use crate::disagg::{FirstToken, MAX_TOP_LOGPROBS};
+use crate::output::{Abort, Finish};
+use crate::request::{Pair, Request};
+
+/// A token that was chosen, with its log-probability and those of the most likely ones.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Chosen {
+    pub(super) token: u32,
+    pub(super) logprob: f32,
+    /// As many as the request asks for, or more.
+    pub(super) top: Vec<(f32, u32)>,
+}
+
+/// What came of a request's part of a step.
+#[derive(Debug)]
+pub(super) enum Harvest {
+    /// Its prompt is not computed to the end yet.
+    Chunk,
+    /// A token; it goes on.
+    Token,
+    /// The first token, on a prefill server.
+    Prefilled,
+    /// Its last token.
+    End(Finish),
+    /// The token cannot be turned into text.
+    Failed(Abort),
+}
+
+/// Far below any logit that a model computes, and finite at any temperature.
+const RULED_OUT: f32 = -1e30;
+
+/// An error with its cause, as one sentence.
+pub(super) fn describe(error: &ModelError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+// === impl Core ===
+
+impl Core {
+    /// Reads the logits of one request, of which the first is `logits.1`-th of the step.
+    pub(super) fn harvest_part(
+        &mut self,
+        request: &mut Request,
+        part: &Part,
+        logits: (&Logits, usize),
+    ) -> Harvest {
+        request.computed = part.to;
+        let is_prompt = request.generated() == 0;
+        if is_prompt {
+            tell_prompt(request, part, logits);
+        }
+        if part.to < request.tokens.len() {
+            return Harvest::Chunk;
+        }
+        if is_prompt {
+            request.stamps().prefill_finished = Some(self.clock.now());
+        }
+        let is_prefill = matches!(request.pair, Pair::Prefill(_));
+        if request.spec.sampling.max_new_tokens == 0 && !is_prefill {
+            return Harvest::End(Finish::Length(0));
+        }
+        let last = if part.wanted == Wanted::All { part.to - part.from - 1 } else { 0 };
+        let chosen = self.choose(request, logits.0.row(logits.1 + last));
+        if is_prefill {
+            self.write_row(request, &chosen);
+        }
+        match self.accept(request, chosen) {
+            Ok(_) if is_prefill => Harvest::Prefilled,
+            Ok(Some(finish)) => Harvest::End(finish),
+            Ok(None) => Harvest::Token,
+            Err(error) => Harvest::Failed(Abort::failure(describe(&error))),
+        }
+    }
+
+    /// Appends a token to a request. Returns how the request ends with it, if it does.
+    pub(super) fn accept(&self, request: &mut Request, chosen: Chosen) -> Result<Option<Finish>, ModelError> {
+        let Chosen { token, logprob, mut top } = chosen;
+        request.tokens.push(token);
+        let generated = request.generated();
+        let sampling = &request.spec.sampling;
+        let is_stop = sampling.stop_token_ids.contains(&token);
+        let stop_text = if is_stop && !sampling.no_stop_trim {
+            None
+        } else {
+            request.text.push(self.model.tokenizer(), token)?
+        };
+        let finish = match stop_text {
+            _ if is_stop => Some(Finish::StopToken(token)),
+            Some(text) => Some(Finish::StopText(text)),
+            None if generated >= sampling.max_new_tokens => Some(Finish::Length(sampling.max_new_tokens)),
+            None => None,
+        };
+        let fresh = request.text.show();
+        let logprobs = request.spec.logprobs;
+        let stamps = request.spec.stamps.clone();
+        request.output().update(|progress| {
+            progress.text.push_str(&fresh);
+            progress.output_ids.push(token);
+            if let Some(logprobs) = logprobs {
+                progress.output_logprobs.push(logprob);
+                top.truncate(logprobs.top);
+                progress.output_top_logprobs.push(top);
+            }
+            progress.stamps = stamps;
+        });
+        Ok(finish)
+    }
+
+    fn choose(&mut self, request: &Request, logits: &[f32]) -> Chosen {
+        let sampling = &request.spec.sampling;
+        let logits = if request.generated() < sampling.min_new_tokens {
+            self.masked.clear();
+            self.masked.extend_from_slice(logits);
+            for token in &sampling.stop_token_ids {
+                if let Some(logit) = self.masked.get_mut(*token as usize) {
+                    *logit = RULED_OUT;
+                }
+            }
+            &self.masked
+        } else {
+            logits
+        };
+        let position = request.tokens.len() as u64;
+        let sampled = sample(logits, &sampling.params, position, &mut self.scratch);
+        let top = match request.spec.logprobs {
+            Some(logprobs) if logprobs.top > 0 => {
+                LogSoftmax::new(logits, told_temperature(&sampling.params)).top(logits, logprobs.top)
+            }
+            _ => Vec::new(),
+        };
+        Chosen { token: sampled.token, logprob: sampled.logprob, top }
+    }
+
+    /// Writes down the first token for the decode server.
+    fn write_row(&mut self, request: &Request, chosen: &Chosen) {
+        if let Pair::Prefill(outgoing) = &request.pair
+            && let Some(slot) = &outgoing.slot
+        {
+            let first = FirstToken {
+                room: request.room(),
+                token: chosen.token,
+                logprob: chosen.logprob,
+                top: chosen.top.iter().take(MAX_TOP_LOGPROBS).copied().collect(),
+                cached_tokens: 0,
+            };
+            self.slots.write(slot, &first);
+        }
+    }
+}
+
+/// The temperature of the distribution that is told: a greedy choice is told of by the model's own.
+fn told_temperature(params: &SamplingParams) -> f32 {
+    if params.temperature > 0.0 { params.temperature } else { 1.0 }
+}
+
+/// Tells the log-probabilities of the prompt's tokens that this part's positions speak of, if they are asked for. They are
+/// the model's own, whatever the temperature.
+fn tell_prompt(request: &Request, part: &Part, (logits, first_row): (&Logits, usize)) {
+    let Some(asked) = request.spec.logprobs else { return };
+    let first = request.tokens[asked.start];
+    let positions = part.from.max(asked.start)..part.to.min(request.prompt_len() - 1);
+    request.output().update(|progress| {
+        // Nothing that is looked at tells of the first one.
+        if progress.input_logprobs.is_empty() {
+            progress.input_logprobs.push((None, first));
+            progress.input_top_logprobs.push(None);
+        }
+        for position in positions {
+            let token = request.tokens[position + 1];
+            let logits = logits.row(first_row + position - part.from);
+            progress.input_logprobs.push((Some(token_logprob(logits, token)), token));
+            let top = (asked.top > 0).then(|| top_logprobs(logits, asked.top));
+            progress.input_top_logprobs.push(top);
+        }
+    });
+}

@@ -1,0 +1,334 @@
+//! The prefill half: requests wait for the decode side, and their pages go out as they are computed.
+//!
+//! ```text
+//! bootstrap   the decode side has not announced the room, or no metadata slot is free
+//! waiting, running   (as everywhere; complete pages are sent after each chunk)
+//! inflight    all computed; pages, row and the decode side's confirmation are outstanding
+//! ```
+//!
+//! The two halves of a request come in either order, and either may be given up before the other has come. What is known of
+//! a room without a request is kept in [`PrefillSide::early`].
+
+use std::collections::BTreeMap;
+
+use bytes::BytesMut;
+use rollscope_model::KvPool;
+
+use super::core::{Core, Queue};
+use crate::clock::Stamp;
+use crate::disagg::frame::Frame;
+use crate::disagg::{Event, Link, LinkId, MetadataBuffers, What, pages_per_frame};
+use crate::output::{Abort, Finish};
+use crate::request::{Outgoing, Pair, Request};
+
+#[derive(Debug, Default)]
+pub(super) struct PrefillSide {
+    pub(super) bootstrap: Queue,
+    pub(super) inflight: Queue,
+    links: BTreeMap<LinkId, Link>,
+    /// By room.
+    early: BTreeMap<u64, Early>,
+}
+
+/// What is known of a room whose request is not here.
+#[derive(Debug)]
+enum Early {
+    /// The decode side waits for it.
+    Announced { link: LinkId, pages: u32, at: Stamp },
+    /// One half was given up before the other came.
+    Gone { why: String, at: Stamp },
+}
+
+/// Rooms that may be known without a request; beyond, announcements are turned down.
+const MAX_EARLY: usize = 65_536;
+
+// === impl PrefillSide ===
+
+impl PrefillSide {
+    pub(super) fn submit(&mut self, core: &mut Core, mut request: Box<Request>) {
+        let now = core.clock.now();
+        request.stamps().bootstrap_queue_entry = Some(now);
+        let room = request.room();
+        match self.early.remove(&room) {
+            Some(Early::Announced { link, pages, at }) => {
+                self.bootstrap.push_back(request);
+                self.announce(core, link, (room, pages), at);
+            }
+            Some(Early::Gone { why, .. }) => core.fail(request, Abort::failure(why)),
+            None => self.bootstrap.push_back(request),
+        }
+    }
+
+    pub(super) fn handle(&mut self, core: &mut Core, Event { link, at, what }: Event) {
+        match what {
+            What::Opened(outbox) => {
+                self.links.insert(link, Link::new(outbox));
+            }
+            What::Frame(Frame::Prepare { room, pages }) => self.announce(core, link, (room, pages), at),
+            What::Frame(Frame::Received { room, bytes }) => {
+                if let Some(outgoing) = self.outgoing(core, link, room) {
+                    outgoing.meter.confirmed(bytes, at);
+                }
+            }
+            What::Frame(Frame::Done { room }) => self.done(core, link, (room, at)),
+            What::Frame(Frame::Abort { room, prepared, why }) => {
+                self.abort(core, link, (room, prepared), &why);
+            }
+            // The connection lets nothing else through.
+            What::Frame(_) => {}
+            What::Closed(why) => self.closed(core, link, &why),
+        }
+    }
+
+    pub(super) fn advance(&mut self, core: &mut Core) {
+        let now = core.clock.now();
+        for link in self.links.values_mut() {
+            link.flush();
+        }
+        for mut request in std::mem::take(&mut core.prefilled) {
+            request.stamps().transfer_queue_entry = Some(now);
+            self.inflight.push_back(request);
+        }
+        self.leave_bootstrap(core, now);
+        self.time_out(core, now);
+        for request in core.running.iter_mut().chain(&mut self.inflight) {
+            pump(&mut self.links, (&core.kv, &core.slots), request, now);
+        }
+    }
+
+    /// Ends a request, and tells the decode side.
+    pub(super) fn give_up(&mut self, core: &mut Core, request: Box<Request>, why: Abort) {
+        let room = request.room();
+        let told = format!("prefill server gave the request up: {}", why.message);
+        match &request.pair {
+            Pair::Prefill(Outgoing { link: Some(link), .. }) => self.tell_abort(*link, room, told),
+            _ => self.remember(room, Early::Gone { why: told, at: core.clock.now() }),
+        }
+        core.fail(request, why);
+    }
+
+    /// The decode side has allocated pages for a room.
+    fn announce(&mut self, core: &mut Core, link: LinkId, (room, pages): (u64, u32), at: Stamp) {
+        let Some(index) = self.bootstrap.iter().position(|request| request.room() == room) else {
+            return self.announce_early(core, link, (room, pages), at);
+        };
+        let expected = core.kv.pages_for(self.bootstrap[index].prompt_len());
+        if expected == pages as usize {
+            let request = &mut self.bootstrap[index];
+            let Pair::Prefill(outgoing) = &mut request.pair else { return };
+            if outgoing.link.is_some() {
+                return self.tell_abort(link, room, format!("bootstrap_room was announced twice: {room}"));
+            }
+            outgoing.link = Some(link);
+            request.stamps().bootstrap_done = request.stamps().bootstrap_queue_entry.max(Some(at));
+            return;
+        }
+        let why = format!(
+            "the two halves of room {room} differ: its prompt takes {expected} pages, decode allocated {pages}"
+        );
+        self.tell_abort(link, room, why.clone());
+        if let Some(request) = self.bootstrap.remove(index) {
+            core.fail(request, Abort::failure(why));
+        }
+    }
+
+    /// The decode side has allocated pages for a room whose request is not here, or has its decode side already.
+    fn announce_early(&mut self, core: &Core, link: LinkId, (room, pages): (u64, u32), at: Stamp) {
+        let why = match self.early.get(&room) {
+            _ if core.rooms.contains(&room) => format!("bootstrap_room is in use: {room}"),
+            Some(Early::Announced { .. }) => format!("bootstrap_room was announced twice: {room}"),
+            Some(Early::Gone { why, .. }) => {
+                let why = why.clone();
+                self.early.remove(&room);
+                why
+            }
+            None if self.early.len() >= MAX_EARLY => "too many rooms wait for their prefill half".to_owned(),
+            None => {
+                self.early.insert(room, Early::Announced { link, pages, at });
+                return;
+            }
+        };
+        self.tell_abort(link, room, why);
+    }
+
+    /// The decode side has taken everything over.
+    fn done(&mut self, core: &mut Core, link: LinkId, (room, at): (u64, Stamp)) {
+        let is_it = |request: &Request| match &request.pair {
+            Pair::Prefill(outgoing) => outgoing.link == Some(link) && outgoing.row_sent,
+            _ => false,
+        };
+        let found = self.inflight.iter().position(|request| request.room() == room && is_it(request));
+        let Some(mut request) = found.and_then(|index| self.inflight.remove(index)) else { return };
+        if let Pair::Prefill(outgoing) = &request.pair {
+            let transfer = outgoing.meter.transferred();
+            core.last_transfer = transfer.speed_gib_s().map(|speed| (speed, transfer.busy_s));
+            request.stamps().transfer = Some(transfer);
+        }
+        // The row was sent after this entry, so its confirmation is later.
+        let entry = request.stamps().transfer_queue_entry;
+        request.stamps().completion = entry.max(Some(at));
+        core.retire(request, Finish::Length(0));
+    }
+
+    /// The decode side gives a room up.
+    fn abort(&mut self, core: &mut Core, link: LinkId, (room, prepared): (u64, bool), why: &str) {
+        let is_it = |request: &Request| match &request.pair {
+            Pair::Prefill(outgoing) if request.room() == room => {
+                outgoing.link == Some(link) || (!prepared && outgoing.link.is_none())
+            }
+            _ => false,
+        };
+        let queues = [
+            &mut self.bootstrap,
+            &mut self.inflight,
+            &mut core.waiting,
+            &mut core.running,
+            &mut core.prefilled,
+        ];
+        let found = queues.into_iter().find_map(|queue| {
+            let index = queue.iter().position(|request| is_it(request))?;
+            queue.remove(index)
+        });
+        let why = format!("decode server gave the request up: {why}");
+        if let Some(request) = found {
+            return core.fail(request, Abort::failure(why));
+        }
+        let was_announced =
+            matches!(self.early.get(&room), Some(Early::Announced { link: of, .. }) if *of == link);
+        // Otherwise it crosses the end of a transfer, or the other half's own abort.
+        if was_announced || (!prepared && !core.rooms.contains(&room)) {
+            self.early.remove(&room);
+            self.remember(room, Early::Gone { why, at: core.clock.now() });
+        }
+    }
+
+    /// A connection is over: so are its rooms.
+    fn closed(&mut self, core: &mut Core, link: LinkId, why: &str) {
+        self.links.remove(&link);
+        self.early.retain(|_, early| !matches!(early, Early::Announced { link: of, .. } if *of == link));
+        let lost = |request: &Request| match &request.pair {
+            Pair::Prefill(outgoing) => outgoing.link == Some(link),
+            _ => false,
+        };
+        let mut failed = Vec::new();
+        for queue in [
+            &mut self.bootstrap,
+            &mut self.inflight,
+            &mut core.waiting,
+            &mut core.running,
+            &mut core.prefilled,
+        ] {
+            failed.extend(super::take_where(queue, lost));
+        }
+        for request in failed {
+            core.fail(request, Abort::failure(format!("connection to the decode server ended: {why}")));
+        }
+    }
+
+    /// Those whose decode side is there go on as metadata slots are free.
+    fn leave_bootstrap(&mut self, core: &mut Core, now: Stamp) {
+        let mut index = 0;
+        while let Some(request) = self.bootstrap.get_mut(index) {
+            let Pair::Prefill(outgoing) = &mut request.pair else { return };
+            if outgoing.link.is_none() {
+                index += 1;
+                continue;
+            }
+            let Some(slot) = core.slots.alloc() else { return };
+            outgoing.slot = Some(slot);
+            if let Some(mut request) = self.bootstrap.remove(index) {
+                request.stamps().wait_queue_entry = Some(now);
+                core.waiting.push_back(request);
+            }
+        }
+    }
+
+    fn time_out(&mut self, core: &mut Core, now: Stamp) {
+        let (bootstrap, waiting) = (core.limits.bootstrap_timeout, core.limits.waiting_timeout);
+        let late = super::take_where(&mut self.bootstrap, |request| match &request.pair {
+            Pair::Prefill(outgoing) if outgoing.link.is_none() => {
+                request.spec.stamps.bootstrap_queue_entry.is_some_and(|entry| now.since(entry) > bootstrap)
+            }
+            _ => false,
+        });
+        let mut failed: Vec<_> =
+            late.into_iter().map(|request| (request, bootstrap, "Bootstrapping")).collect();
+        let late = super::take_where(&mut self.inflight, |request| {
+            request.spec.stamps.transfer_queue_entry.is_some_and(|entry| now.since(entry) > waiting)
+        });
+        failed.extend(late.into_iter().map(|request| (request, waiting, "Transferring")));
+        for (request, limit, state) in failed {
+            let why = super::timed_out(request.room(), limit, state);
+            self.give_up(core, request, why);
+        }
+        self.early.retain(|_, early| match early {
+            // The decode side has its own limit and gives them up.
+            Early::Announced { .. } => true,
+            Early::Gone { at, .. } => now.since(*at) <= bootstrap,
+        });
+    }
+
+    fn remember(&mut self, room: u64, early: Early) {
+        if self.early.len() < MAX_EARLY {
+            self.early.insert(room, early);
+        }
+    }
+
+    fn tell_abort(&mut self, link: LinkId, room: u64, why: String) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.send(Frame::Abort { room, prepared: true, why });
+        }
+    }
+
+    /// The sending half of a room that goes over this connection.
+    fn outgoing<'a>(&'a mut self, core: &'a mut Core, link: LinkId, room: u64) -> Option<&'a mut Outgoing> {
+        let queues = [&mut self.inflight, &mut core.running, &mut core.prefilled];
+        let request = queues.into_iter().flatten().find(|request| request.room() == room)?;
+        match &mut request.pair {
+            Pair::Prefill(outgoing) if outgoing.link == Some(link) => Some(outgoing),
+            _ => None,
+        }
+    }
+}
+
+/// Sends what is complete and was not sent, as far as the connection takes it.
+fn pump(
+    links: &mut BTreeMap<LinkId, Link>,
+    (kv, slots): (&KvPool, &MetadataBuffers),
+    request: &mut Request,
+    now: Stamp,
+) {
+    let is_computed = request.is_prompt_computed();
+    let complete =
+        if is_computed { kv.pages_for(request.prompt_len()) } else { request.computed / kv.page_tokens() };
+    let room = request.room();
+    let Pair::Prefill(outgoing) = &mut request.pair else { return };
+    let Some(link) = outgoing.link.and_then(|link| links.get_mut(&link)) else { return };
+    while outgoing.sent_pages < complete {
+        let first = outgoing.sent_pages;
+        let count = pages_per_frame(kv.page_bytes()).min(complete - first);
+        let offered = link.offer(|| {
+            let mut data = BytesMut::with_capacity(count * kv.page_bytes());
+            for page in &request.pages[first..first + count] {
+                data.extend_from_slice(kv.page(*page));
+            }
+            Frame::Pages { room, first: first as u32, data: data.freeze() }
+        });
+        if !offered {
+            return;
+        }
+        outgoing.meter.sent(count * kv.page_bytes(), now);
+        outgoing.sent_pages += count;
+    }
+    if is_computed
+        && !outgoing.row_sent
+        && let Some(slot) = &outgoing.slot
+    {
+        let row = slots.copy(slot);
+        let bytes = row.len();
+        outgoing.row_sent = link.offer(|| Frame::Row { room, data: row });
+        if outgoing.row_sent {
+            outgoing.meter.sent(bytes, now);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The server: its parts in the order in which they start and stop.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::serve::ListenerExt;
+use rollscope_config::{ConfigError, Published};
+use rollscope_model::{KvPool, Model, ModelError};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::api::{self, App};
+use crate::clock::Clock;
+use crate::disagg::frame::Compat;
+use crate::disagg::{Registration, accept, bootstrap_router};
+use crate::error::EngineError;
+use crate::options::{DisaggregationMode, EngineOptions};
+use crate::output::Abort;
+use crate::scheduler::{Limits, Means, SchedulerThread, Whom};
+
+/// A server that has loaded its model and computes, but does not answer clients yet.
+#[derive(Debug)]
+pub struct Engine {
+    app: Arc<App>,
+    scheduler: SchedulerThread,
+    /// Bootstrap server and transfer listener of a prefill server. They end with this.
+    disagg: JoinSet<()>,
+}
+
+/// What writing the last replies may take, once they are there.
+const LAST_REPLIES: Duration = Duration::from_secs(5);
+
+/// Element type of the KV cache: pages travel as they are in memory.
+const KV_DTYPE: &str = if cfg!(target_endian = "little") { "float32" } else { "float32be" };
+
+/// Starts a server and serves until `shutdown` resolves; see [`Engine::serve`].
+pub async fn serve(
+    published: Published<EngineOptions>,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), EngineError> {
+    Engine::start(published).await?.serve(listener, shutdown).await
+}
+
+// === impl Engine ===
+
+impl Engine {
+    /// Loads the model, makes the KV cache, starts the scheduler and, on a prefill server, listens for decode servers.
+    ///
+    /// A bootstrap port that was picked, and a seed that was drawn, are published as overrides.
+    pub async fn start(published: Published<EngineOptions>) -> Result<Self, EngineError> {
+        let options = published.startup();
+        let (model, kv) = load(options.clone()).await?;
+        let limit = model.config().max_position_embeddings;
+        let context_length = options.context_length.unwrap_or(limit);
+        if context_length > limit {
+            return Err(EngineError::ContextLength { asked: context_length, limit });
+        }
+        let random_seed = options.random_seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+        if options.random_seed.is_none() {
+            published.override_fields("engine.random_seed", [("random_seed", random_seed.into())])?;
+        }
+        let compat = Compat {
+            fingerprint: model.fingerprint(),
+            dtype: KV_DTYPE.to_owned(),
+            page_tokens: kv.page_tokens() as u32,
+            page_bytes: kv.page_bytes() as u64,
+        };
+        let clock = Arc::new(Clock::new());
+        let means = Means {
+            model: Arc::clone(&model),
+            kv,
+            clock: Arc::clone(&clock),
+            random_seed,
+            compat: compat.clone(),
+        };
+        let scheduler = SchedulerThread::start(means, limits(options)?).map_err(EngineError::Thread)?;
+        let mut disagg = JoinSet::new();
+        if options.disaggregation_mode == DisaggregationMode::Prefill {
+            listen_for_decode(&published, compat, &scheduler, &mut disagg).await?;
+        }
+        let app = Arc::new(App {
+            published,
+            model,
+            started_unix_s: clock.unix_s(clock.now()),
+            clock,
+            postbox: scheduler.postbox.clone(),
+            context_length,
+            is_draining: AtomicBool::new(false),
+        });
+        Ok(Self { app, scheduler, disagg })
+    }
+
+    /// Answers clients until `shutdown` resolves. Then new requests are refused with 503, those that are running may end
+    /// within the limit of `shutdown_timeout`, and the others are aborted with 503.
+    ///
+    /// # Errors
+    /// The scheduler ended by itself.
+    pub async fn serve(
+        mut self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), EngineError> {
+        let published = &self.app.published;
+        if let Ok(address) = listener.local_addr()
+            && address.port() != published.startup().port
+        {
+            published.override_fields("engine.listener", [("port", address.port().into())])?;
+        }
+        let (stop, stopped) = oneshot::channel::<()>();
+        let listener = listener.tap_io(|stream| {
+            // Events of a stream are small and go out at once. A connection without the option works as well.
+            drop(stream.set_nodelay(true));
+        });
+        let server = axum::serve(listener, api::router(Arc::clone(&self.app)));
+        let mut servers = JoinSet::new();
+        servers.spawn(async move {
+            let server = server.with_graceful_shutdown(async move { drop(stopped.await) });
+            // It tries again by itself when it cannot accept, and returns no error.
+            drop(server.await);
+        });
+        tokio::select! {
+            () = shutdown => {}
+            _ = &mut self.scheduler.ended => return Err(EngineError::SchedulerStopped),
+        }
+        self.drain().await;
+        drop(stop);
+        drop(tokio::time::timeout(LAST_REPLIES, servers.join_next()).await);
+        self.disagg.shutdown().await;
+        Ok(())
+    }
+
+    /// Lets the running requests end, within the limit.
+    async fn drain(&self) {
+        self.app.is_draining.store(true, Ordering::Release);
+        let postbox = &self.app.postbox;
+        let patience = seconds(self.app.published.resolved().shutdown_timeout).unwrap_or_default();
+        if tokio::time::timeout(patience, postbox.idle()).await.is_err() {
+            let why = Abort::unavailable("the server is shutting down");
+            // A scheduler that has stopped has nothing to give up.
+            postbox.abort(Whom::All, why).await.unwrap_or_default();
+        }
+    }
+}
+
+/// Loads the model off the runtime's threads.
+async fn load(options: EngineOptions) -> Result<(Arc<Model>, KvPool), EngineError> {
+    let model_path = options.model_path.clone();
+    let loading = tokio::task::spawn_blocking(move || {
+        let model = match options.model_path.as_str() {
+            "bundled" => Model::bundled()?,
+            dir => Model::open(Path::new(dir))?,
+        };
+        let pages = options.max_total_tokens / options.page_size;
+        let kv = KvPool::new(model.config(), pages, options.page_size)?;
+        Ok::<_, ModelError>((Arc::new(model), kv))
+    });
+    match loading.await {
+        Ok(loaded) => loaded.map_err(|source| EngineError::Model { model_path, source }),
+        Err(error) => Err(EngineError::Thread(error.into())),
+    }
+}
+
+fn limits(options: &EngineOptions) -> Result<Limits, ConfigError> {
+    Ok(Limits {
+        mode: options.disaggregation_mode,
+        max_running: options.max_running_requests,
+        max_queued: options.max_queued_requests,
+        chunk_tokens: options.chunked_prefill_size,
+        bootstrap_timeout: seconds(options.disaggregation_bootstrap_timeout)?,
+        waiting_timeout: seconds(options.disaggregation_waiting_timeout)?,
+    })
+}
+
+fn seconds(value: f64) -> Result<Duration, ConfigError> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|_| ConfigError::Conflict(format!("not a duration in seconds: {value}")))
+}
+
+/// Starts the bootstrap server and the transfer listener.
+async fn listen_for_decode(
+    published: &Published<EngineOptions>,
+    compat: Compat,
+    scheduler: &SchedulerThread,
+    tasks: &mut JoinSet<()>,
+) -> Result<(), EngineError> {
+    let options = published.startup();
+    let host = options.host.as_str();
+    let (bootstrap, port) = bind(host, options.disaggregation_bootstrap_port).await?;
+    let (transfer, rank_port) = bind(host, 0).await?;
+    if port != options.disaggregation_bootstrap_port {
+        published.override_fields("bootstrap.listener", [("disaggregation_bootstrap_port", port.into())])?;
+    }
+    let registration = Registration { compat: compat.clone(), rank_ip: options.host.clone(), rank_port };
+    tasks.spawn(accept(transfer, compat, scheduler.events.clone()));
+    tasks.spawn(async move {
+        // It tries again by itself when it cannot accept, and returns no error.
+        drop(axum::serve(bootstrap, bootstrap_router(registration)).await);
+    });
+    Ok(())
+}
+
+async fn bind(host: &str, port: u16) -> Result<(TcpListener, u16), EngineError> {
+    let failed = |source| EngineError::Listen { address: format!("{host}:{port}"), source };
+    let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
+    let port = listener.local_addr().map_err(failed)?.port();
+    Ok((listener, port))
+}
