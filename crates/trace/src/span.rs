@@ -168,7 +168,8 @@ impl Builder {
             LegRole::Prefill => ("sglang_pd_prefill", Lane::Prefill),
             LegRole::Decode => ("sglang_pd_decode", Lane::Decode),
         };
-        let (start, end) = (arrival.after(leg.dispatch), arrival.after(leg.end));
+        let start = arrival.after(leg.dispatch);
+        let end = arrival.after(leg.end).max(start);
         let id = self.push(Some(request), name, lane, (start, Some(end)));
         self.attr(id, "worker", &*leg.worker.url);
         self.attr(id, "outcome", leg.outcome.name());
@@ -209,7 +210,9 @@ impl Builder {
         if segments.is_empty() {
             return;
         }
-        let (leg_start, leg_end) = (arrival.after(leg.dispatch), arrival.after(leg.end));
+        let leg_start = arrival.after(leg.dispatch);
+        // A damaged file may hold a leg that ends before it begins.
+        let leg_end = arrival.after(leg.end).max(leg_start);
         let (mut at, bound) = placement(arrival, leg, &segments);
         for segment in &segments {
             let start = at.clamp(leg_start, leg_end);

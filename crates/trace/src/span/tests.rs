@@ -152,6 +152,13 @@ fn a_regular_leg_is_split_at_the_end_of_its_prompt() {
     assert_eq!(names, ["request", "sglang_generate", "queue", "prefill", "decode"]);
 }
 
+#[test]
+fn a_leg_that_ends_before_it_begins_is_drawn_empty() {
+    let backwards = leg(LegRole::Decode, 5 * MS, MS, &[("pd_decode_forward_duration", 0.0005)]);
+    let spans = profile_spans(&profile(vec![backwards]));
+    assert!(spans[1..].iter().all(|span| span.end == Some(span.start)), "{spans:?}");
+}
+
 proptest! {
     /// Whatever a worker claims, a child lies in its parent and siblings of a leg do not overlap.
     #[test]
