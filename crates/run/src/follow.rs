@@ -5,17 +5,25 @@ use std::collections::BTreeMap;
 use rollscope_trace::Record;
 
 use crate::error::RunError;
+use crate::log::Damage;
 use crate::log::cursor::LogCursor;
-use crate::log::{Damage, LogPosition};
+use crate::manifest::{Manifest, Newest};
 use crate::run::Run;
 
-/// At most this many records in one poll.
+/// About so many records in one poll.
 const BATCH_RECORDS: usize = 16_384;
 
 /// Reads a run from its begin and then whatever is added, every record exactly once.
+///
+/// What had been sealed at the first poll is read from the parts; from there on only the logs are read, which
+/// hold everything, so sealing meanwhile changes nothing. Losses that were sealed come as one record a seal.
 #[derive(Debug)]
 pub struct Follow {
     run: Run,
+    /// What had been sealed when following began; nothing before the first poll.
+    start: Option<Manifest>,
+    /// How many of its seals have been read.
+    seals_read: usize,
     cursors: BTreeMap<String, LogCursor>,
 }
 
@@ -24,18 +32,37 @@ pub struct Follow {
 impl Run {
     /// A follower that has read nothing yet.
     pub fn follow(&self) -> Follow {
-        Follow { run: self.clone(), cursors: BTreeMap::new() }
+        Follow { run: self.clone(), start: None, seals_read: 0, cursors: BTreeMap::new() }
     }
 }
 
 impl Follow {
     /// What has been added since the last poll, in batches of bounded size; empty when there is nothing new.
+    /// After an error the next poll tries the same place again.
     pub fn poll(&mut self) -> Result<Vec<Record>, RunError> {
-        for writer in self.run.writer_names()? {
-            let folder = self.run.log_folder(&writer);
-            self.cursors.entry(writer).or_insert_with(|| LogCursor::new(folder, LogPosition::START));
-        }
         let mut records = Vec::new();
+        match self.read_into(&mut records) {
+            Err(error) if records.is_empty() => Err(error),
+            // What was read before an error is handed out; the error comes again.
+            _ => Ok(records),
+        }
+    }
+
+    fn read_into(&mut self, records: &mut Vec<Record>) -> Result<(), RunError> {
+        let start = match self.start.take() {
+            Some(start) => self.start.insert(start),
+            None => self.start.insert(Newest::read(&self.run)?.manifest),
+        };
+        while records.len() < BATCH_RECORDS
+            && let Some(seal) = start.seals.get(self.seals_read)
+        {
+            records.extend(seal.read(&self.run)?);
+            self.seals_read += 1;
+        }
+        for writer in self.run.writer_names()? {
+            let (folder, from) = (self.run.log_folder(&writer), start.sealed_up_to(&writer));
+            self.cursors.entry(writer).or_insert_with(|| LogCursor::new(folder, from));
+        }
         for cursor in self.cursors.values_mut() {
             while records.len() < BATCH_RECORDS
                 && let Some(record) = cursor.next()?
@@ -43,7 +70,7 @@ impl Follow {
                 records.push(record);
             }
         }
-        Ok(records)
+        Ok(())
     }
 
     /// What could not be read so far.

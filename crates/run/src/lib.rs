@@ -3,23 +3,32 @@
 //! ```text
 //! run.json                            what it is: version, producer, configuration
 //! log/WRITER/000001.seg               one folder per writer: framed, checksummed records
+//! steps/step=000001/TABLE/*.parquet   parts: the records of a step as tables, made from the logs
 //! steps/step=000001/stats.json        the numbers of a step
+//! manifest/N.json                     which parts there are, and which stretches of the logs they replace
 //! metrics.jsonl                       what trackers were sent, one line a step
 //! ```
 //!
-//! Each writer appends to a log of its own ([`LogWriter`]) and nobody else touches it. A reader ([`Run`]) takes
-//! whatever is whole, at any time, with or without a writer at work; [`Follow`] goes on reading.
+//! Each writer appends to a log of its own ([`LogWriter`]) and nobody else touches it. When a step is closed its
+//! stretch of the log is sealed ([`Sealer`]). A reader ([`Run`]) takes the newest manifest and what the logs hold
+//! beyond it, at any time, with or without a writer at work; [`Follow`] goes on reading.
 //!
 //! The crate is synchronous; call it from a thread that may block.
 
-mod error;
-mod files;
-mod follow;
-mod log;
-mod numbers;
-mod read;
 mod run;
 mod version;
+
+mod log;
+mod manifest;
+mod parts;
+mod seal;
+
+mod follow;
+mod numbers;
+mod read;
+
+mod error;
+mod files;
 
 pub use error::RunError;
 pub use follow::Follow;
@@ -28,4 +37,5 @@ pub use log::{Damage, DamageKind, LogPosition};
 pub use numbers::SentMetrics;
 pub use read::{Drops, StepSummary, WriterState, WriterSummary};
 pub use run::{Run, RunInfo};
+pub use seal::{Sealed, Sealer};
 pub use version::{FORMAT, NotAVersion, Version};

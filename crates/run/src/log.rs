@@ -66,6 +66,29 @@ impl LogPosition {
     pub(crate) const START: Self = Self { segment: 1, offset: 0 };
 }
 
+// === impl DamageKind ===
+
+impl DamageKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Torn, Self::Checksum, Self::TooLong, Self::Header, Self::Newer];
+
+    /// As written in manifests and pages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Torn => "torn",
+            Self::Checksum => "checksum",
+            Self::TooLong => "too_long",
+            Self::Header => "header",
+            Self::Newer => "newer",
+        }
+    }
+
+    /// Reads [`Self::name`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
 // === impl Damage ===
 
 impl fmt::Display for Damage {

@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 
-use rollscope_trace::{Record, SampleKey, StepClose, StepNumber, StepTrace};
+use rollscope_trace::{Record, StepClose, StepNumber, StepTrace};
 
 use crate::error::RunError;
+use crate::files;
 use crate::log::cursor::LogCursor;
 use crate::log::writer::LOCK_NAME;
-use crate::log::{Damage, LogPosition, segment_number};
+use crate::log::{Damage, segment_number};
+use crate::manifest::{Manifest, Newest};
+use crate::parts::StepParts;
 use crate::run::Run;
+use crate::seal::LateWatch;
 
 /// A step of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,7 +76,10 @@ struct StepTally {
     late: bool,
     requests: u64,
     user_spans: u64,
-    samples: BTreeSet<SampleKey>,
+    /// Samples of its parts; those of different parts may be the same.
+    sealed_samples: Vec<u64>,
+    /// Samples of records that are not in parts.
+    samples: BTreeSet<(Option<Box<str>>, Box<str>)>,
 }
 
 // === impl Run ===
@@ -80,66 +87,106 @@ struct StepTally {
 impl Run {
     /// The steps, by number.
     pub fn steps(&self) -> Result<Vec<StepSummary>, RunError> {
+        let manifest = Newest::read(self)?.manifest;
         let mut tallies: BTreeMap<StepNumber, StepTally> = BTreeMap::new();
-        self.for_each_record(|record| {
+        for parts in manifest.seals.iter().flat_map(|seal| &seal.steps) {
+            tallies.entry(StepNumber(parts.step)).or_default().add_parts(parts);
+        }
+        for close in manifest.closes() {
+            tallies.entry(close.step).or_default().close = Some(close);
+        }
+        self.for_each_unsealed(&manifest, |record, late| {
             if let Some(step) = record.step() {
-                tallies.entry(step).or_default().add(step, record);
+                tallies.entry(step).or_default().add(step, record, late);
             }
         })?;
-        Ok(tallies.into_iter().map(|(step, tally)| tally.summary(step)).collect())
+        let summary = |(step, mut tally): (StepNumber, StepTally)| {
+            if tally.sealed_samples.len() > usize::from(tally.samples.is_empty()) {
+                for parts in parts_of(&manifest, step) {
+                    tally.samples.extend(parts.sample_keys(self.dir())?);
+                }
+                tally.sealed_samples.clear();
+            }
+            Ok(tally.summary(step))
+        };
+        tallies.into_iter().map(summary).collect()
     }
 
     /// Everything known of a step.
     pub fn step(&self, step: StepNumber) -> Result<StepTrace, RunError> {
+        let manifest = Newest::read(self)?.manifest;
         let mut records = Vec::new();
-        self.for_each_record(|record| {
-            if record.step() == Some(step) {
-                records.push(record);
-            }
+        for parts in parts_of(&manifest, step) {
+            records.extend(parts.read(self.dir())?);
+        }
+        let mut closes: Vec<_> = manifest.closes().into_iter().filter(|close| close.step == step).collect();
+        self.for_each_unsealed(&manifest, |record, _| match record {
+            Record::Close(close) if close.step == step => closes.push(close),
+            record if record.step() == Some(step) => records.push(record),
+            _ => {}
         })?;
-        if records.is_empty() {
+        if records.is_empty() && closes.is_empty() {
             return Err(RunError::NoSuchStep { step });
         }
+        closes.sort_by_key(|close| close.at);
+        records.extend(closes.into_iter().map(Record::Close));
         Ok(StepTrace::gather(step, records))
     }
 
     /// The writers, by name.
     pub fn writers(&self) -> Result<Vec<WriterSummary>, RunError> {
+        // A writer that seals and ends meanwhile is read further than the manifest says, never less far.
+        let manifest = Newest::read(self)?.manifest;
         let names = self.writer_names()?;
-        names.into_iter().map(|name| self.writer_summary(name.into())).collect()
+        names.into_iter().map(|name| self.writer_summary(&manifest, name.into())).collect()
     }
 
     /// Losses over all writers.
     pub fn dropped(&self) -> Result<Drops, RunError> {
+        let manifest = Newest::read(self)?.manifest;
         let mut drops = Drops::default();
-        self.for_each_record(|record| {
+        let mut add = |profiles, user_records| {
+            drops.profiles += profiles;
+            drops.user_records += user_records;
+        };
+        for sealed in manifest.seals.iter().filter_map(|seal| seal.dropped) {
+            add(sealed.profiles, sealed.user_records);
+        }
+        self.for_each_unsealed(&manifest, |record, _| {
             if let Record::Dropped(count) = record {
-                drops.profiles += count.profiles;
-                drops.user_records += count.user_records;
+                add(count.profiles, count.user_records);
             }
         })?;
         Ok(drops)
     }
 
-    /// Every record of the logs, one writer after the other.
-    fn for_each_record(&self, mut take: impl FnMut(Record)) -> Result<(), RunError> {
+    /// Every record that the parts of a manifest do not hold, one writer after the other, and whether it comes
+    /// after the end of its step.
+    fn for_each_unsealed(
+        &self,
+        manifest: &Manifest,
+        mut take: impl FnMut(Record, bool),
+    ) -> Result<(), RunError> {
+        let closed = manifest.closed_steps();
         for writer in self.writer_names()? {
-            let mut cursor = LogCursor::new(self.log_folder(&writer), LogPosition::START);
+            let mut watch = LateWatch::new(closed.clone());
+            let mut cursor = LogCursor::new(self.log_folder(&writer), manifest.sealed_up_to(&writer));
             while let Some(record) = cursor.next()? {
-                take(record);
+                let late = watch.is_late(&record);
+                take(record, late);
             }
         }
         Ok(())
     }
 
-    fn writer_summary(&self, name: Box<str>) -> Result<WriterSummary, RunError> {
+    fn writer_summary(&self, manifest: &Manifest, name: Box<str>) -> Result<WriterSummary, RunError> {
         let folder = self.log_folder(&name);
         // Asked before the log is read: a writer that ends meanwhile has set its mark by then.
-        let live = match File::open(folder.join(LOCK_NAME)).map(|lock| lock.try_lock_shared()) {
-            Ok(Err(TryLockError::WouldBlock)) => true,
-            Ok(Ok(()) | Err(TryLockError::Error(_))) | Err(_) => false,
-        };
-        let mut cursor = LogCursor::new(folder.clone(), LogPosition::START);
+        let live = matches!(
+            File::open(folder.join(LOCK_NAME)).map(|lock| lock.try_lock_shared()),
+            Ok(Err(TryLockError::WouldBlock))
+        );
+        let mut cursor = LogCursor::new(folder.clone(), manifest.sealed_up_to(&name));
         while cursor.next()?.is_some() {}
         let state = match (cursor.ended(), live) {
             (true, _) => WriterState::Ended,
@@ -147,37 +194,53 @@ impl Run {
             (false, false) => WriterState::Interrupted,
         };
         let (mut segments, mut bytes) = (0, 0);
-        for file in crate::files::names_in(&folder)? {
+        for file in files::names_in(&folder)? {
             if segment_number(&file).is_some() {
                 segments += 1;
                 bytes += fs::metadata(folder.join(file)).map_or(0, |metadata| metadata.len());
             }
         }
-        let damage = cursor.damage().cloned().collect();
-        Ok(WriterSummary { name, state, segments, bytes, unknown: cursor.unknown(), damage })
+        let seals = || manifest.seals_of(&name);
+        let sealed = seals().flat_map(|seal| &seal.damage).map(|damage| damage.damage(self, &name));
+        let damage = sealed.chain(cursor.damage().cloned()).collect();
+        let unknown = cursor.unknown() + seals().map(|seal| seal.unknown).sum::<u64>();
+        Ok(WriterSummary { name, state, segments, bytes, unknown, damage })
     }
+}
+
+fn parts_of(manifest: &Manifest, step: StepNumber) -> impl Iterator<Item = &StepParts> {
+    manifest.seals.iter().flat_map(|seal| &seal.steps).filter(move |parts| parts.step == step.0)
 }
 
 // === impl StepTally ===
 
 impl StepTally {
-    fn add(&mut self, step: StepNumber, record: Record) {
-        self.late |= self.close.is_some();
-        match record {
+    fn add_parts(&mut self, parts: &StepParts) {
+        self.late |= parts.late;
+        self.requests += parts.requests;
+        self.user_spans += parts.user_spans;
+        self.sealed_samples.push(parts.samples);
+    }
+
+    fn add(&mut self, step: StepNumber, record: Record, late: bool) {
+        self.late |= late;
+        let key = match record {
             Record::Profile(profile) => {
                 self.requests += 1;
-                self.samples.insert(profile.sample_key(step));
+                profile.sample_key(step)
             }
             Record::Span(span) => {
                 self.user_spans += 1;
-                self.samples.insert(span.key);
+                span.key
             }
-            Record::Sample(mark) => {
-                self.samples.insert(mark.key);
+            Record::Sample(mark) => mark.key,
+            Record::Close(close) => {
+                self.close = self.close.filter(|before| before.at > close.at).or(Some(close));
+                return;
             }
-            Record::Close(close) => self.close = Some(close),
-            Record::Dropped(_) => {}
-        }
+            Record::Dropped(_) => return,
+        };
+        self.samples.insert((key.group, key.sample));
     }
 
     fn summary(self, step: StepNumber) -> StepSummary {
@@ -186,7 +249,7 @@ impl StepTally {
             close: self.close,
             late: self.late,
             requests: self.requests,
-            samples: self.samples.len() as u64,
+            samples: self.samples.len() as u64 + self.sealed_samples.iter().sum::<u64>(),
             user_spans: self.user_spans,
         }
     }

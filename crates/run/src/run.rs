@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::error::RunError;
 use crate::files;
 use crate::log::writer::{LogOptions, LogWriter};
+use crate::parts::step_folder;
 use crate::version::{FORMAT, Version};
 
 /// What makes a directory a run.
@@ -129,7 +130,7 @@ impl Run {
 
     /// The folder of a step.
     pub(crate) fn step_folder(&self, step: StepNumber) -> PathBuf {
-        self.dir.join(format!("steps/step={:06}", step.0))
+        self.dir.join(step_folder(step))
     }
 
     /// The names of all writers, sorted.

@@ -15,6 +15,8 @@ use crate::log::{Damage, LogPosition, segment_name, segment_number};
 pub(crate) struct LogCursor {
     folder: PathBuf,
     position: LogPosition,
+    /// Nothing from here on is read.
+    limit: Option<LogPosition>,
     reader: Option<SegmentReader>,
     /// A later segment exists, so nothing is appended to this one any more.
     complete: bool,
@@ -30,14 +32,19 @@ pub(crate) struct LogCursor {
 impl LogCursor {
     /// A cursor in the log in `folder`.
     pub(crate) fn new(folder: PathBuf, position: LogPosition) -> Self {
-        let (reader, damage, tail) = (None, Vec::new(), None);
-        Self { folder, position, reader, complete: false, ended: false, unknown: 0, damage, tail }
+        let (limit, reader, damage, tail) = (None, None, Vec::new(), None);
+        Self { folder, position, limit, reader, complete: false, ended: false, unknown: 0, damage, tail }
+    }
+
+    /// The same, going no further than a position of the writer.
+    pub(crate) fn up_to(self, limit: LogPosition) -> Self {
+        Self { limit: Some(limit), ..self }
     }
 
     /// The next record; nothing when all that is there for now has been read.
     pub(crate) fn next(&mut self) -> Result<Option<Record>, RunError> {
         let mut going_on = true;
-        while going_on && !self.ended {
+        while going_on && !self.ended && self.limit.is_none_or(|limit| self.position < limit) {
             let Some(reader) = self.reader()? else { return Ok(None) };
             let next = reader.next()?;
             self.position.offset = reader.offset();
@@ -53,6 +60,11 @@ impl LogCursor {
         Ok(None)
     }
 
+    /// Everything before it has been read.
+    pub(crate) fn position(&self) -> LogPosition {
+        self.position
+    }
+
     /// Whether the end mark has been read.
     pub(crate) fn ended(&self) -> bool {
         self.ended
@@ -66,6 +78,11 @@ impl LogCursor {
     /// Damage passed over, and what could not be read at the end of what is there.
     pub(crate) fn damage(&self) -> impl Iterator<Item = &Damage> {
         self.damage.iter().chain(&self.tail)
+    }
+
+    /// Damage passed over.
+    pub(crate) fn damage_passed(&self) -> &[Damage] {
+        &self.damage
     }
 
     /// The segment at the present place, opened.

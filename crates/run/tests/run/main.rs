@@ -7,4 +7,6 @@ mod log;
 mod make;
 mod numbers;
 mod open;
+mod parts;
 mod recovery;
+mod versions;

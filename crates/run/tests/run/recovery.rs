@@ -1,12 +1,13 @@
 //! What is left after a writer was killed.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rollscope_run::{DamageKind, Run, WriterState};
-use rollscope_trace::{Record, StepNumber};
+use rollscope_trace::StepNumber;
 
 use crate::make::{append, exact_all, profile_record, run, writer};
 
@@ -66,13 +67,45 @@ fn a_new_writer_goes_on_beside_a_killed_one() {
     assert_eq!(ids, [0, 2]);
 }
 
+#[test]
+fn what_a_crash_in_sealing_left_is_passed_over() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    let sealer = run.sealer("gateway");
+    append(&mut writer, &[profile_record(1, 0)]);
+    sealer.seal(writer.position()).unwrap();
+    append(&mut writer, &[profile_record(1, 1)]);
+
+    // A part that is half written, whole ones that no manifest names, and a manifest that is half written.
+    let first = |table: &str| run.dir().join(format!("steps/step=000001/{table}/gateway-000001.parquet"));
+    let whole = fs::read(first("requests")).unwrap();
+    let beside = |name: &str| first("requests").with_file_name(name);
+    fs::write(beside(".gateway-000002.parquet.77-0.tmp"), &whole[..whole.len() / 2]).unwrap();
+    fs::write(beside("gateway-000002.parquet"), &whole).unwrap();
+    let manifest = fs::read(run.dir().join("manifest/1.json")).unwrap();
+    for length in [0, 1, manifest.len() / 2] {
+        fs::write(run.dir().join("manifest/2.json"), &manifest[..length]).unwrap();
+        let ids: Vec<_> = request_ids(&run);
+        assert_eq!(ids, [0, 1]);
+    }
+
+    sealer.seal(writer.position()).unwrap();
+    assert!(run.dir().join("manifest/3.json").is_file());
+    assert_eq!(request_ids(&run), [0, 1]);
+    assert_eq!(fs::read_dir(run.dir().join("steps/step=000001/requests")).unwrap().count(), 3);
+}
+
+fn request_ids(run: &Run) -> Vec<u64> {
+    run.step(StepNumber(1)).unwrap().requests().map(|request| request.id.0 as u64).collect()
+}
+
 /// Plays both parts: the test, and the process that it kills.
 #[test]
 fn a_killed_process_leaves_every_record_that_it_had_handed_over() {
     if let Some(dir) = std::env::var_os(WRITE_TO) {
         return write_until_killed(Path::new(&dir));
     }
-    for round in 0..8u64 {
+    for round in 0..12u64 {
         let (_dir, run) = run();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "recovery::a_killed_process_leaves_every_record_that_it_had_handed_over"])
@@ -81,27 +114,22 @@ fn a_killed_process_leaves_every_record_that_it_had_handed_over() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Another number of records each time, so that the kill comes at another moment.
-        let enough = 10 + round * 97;
+        // Another number of records each time, so that the kill comes at another moment: while appending,
+        // rotating, writing a part, or publishing a manifest.
+        let enough = 10 + round * 37;
         let deadline = Instant::now() + Duration::from_mins(1);
         while handed_over(&run) < enough {
             assert!(Instant::now() < deadline, "the child does not write");
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::yield_now();
         }
         child.kill().unwrap();
         child.wait().unwrap();
 
         let told = handed_over(&run);
-        let ids = |records: Vec<Record>| {
-            let id = |record: Record| match record {
-                Record::Profile(profile) => profile.id.0 as u64,
-                other => panic!("{other:?}"),
-            };
-            records.into_iter().map(id).collect::<Vec<_>>()
-        };
-        let read = ids(run.follow().poll().unwrap());
-        assert!(read.len() as u64 >= told, "{} of {told}", read.len());
-        assert_eq!(read, (0..read.len() as u64).collect::<Vec<_>>());
+        let ids = request_ids(&run);
+        assert!(ids.len() as u64 >= told, "{} of {told}", ids.len());
+        assert_eq!(ids, (0..ids.len() as u64).collect::<Vec<_>>());
+        assert_eq!(run.follow().poll().unwrap().len(), ids.len());
         assert_eq!(run.writers().unwrap()[0].state, WriterState::Interrupted);
     }
 }
@@ -111,13 +139,17 @@ fn handed_over(run: &Run) -> u64 {
     fs::metadata(run.dir().join("handed-over")).map_or(0, |file| file.len())
 }
 
+/// Appends one record after the other, and seals after each tenth.
 fn write_until_killed(dir: &Path) {
-    use std::io::Write;
     let run = Run::open(dir).unwrap();
     let mut writer = writer(&run, "child");
+    let sealer = run.sealer(writer.name());
     let mut told = fs::File::create(dir.join("handed-over")).unwrap();
     for number in 0.. {
         append(&mut writer, &[profile_record(1, number)]);
         told.write_all(b".").unwrap();
+        if number % 10 == 9 {
+            sealer.seal(writer.position()).unwrap();
+        }
     }
 }

@@ -1,0 +1,154 @@
+//! Parts: the records of a step as tables, made from the log when a step is closed.
+//!
+//! `requests` and `legs` hold the profiles without loss, `spans` and `samples` the user's spans and marks. For
+//! whoever queries the files, `spans` has the derived spans of every request too, and `samples` when a sample
+//! began and ended and what it consists of. Derived columns and rows are never read back.
+//!
+//! Names of columns are part of the format: a column may be added, none is renamed or given another meaning.
+//! Times are nanoseconds since the Unix epoch; `…_after_ns` are nanoseconds elapsed since the request's arrival.
+//! A request that names no sample is a sample of its own, named by its id.
+
+mod legs;
+mod requests;
+mod rows;
+mod samples;
+mod spans;
+mod table;
+
+use std::path::{Path, PathBuf};
+
+use rollscope_trace::{Profile, Record, SampleMark, StepNumber, UserSpan};
+use serde::{Deserialize, Serialize};
+
+use crate::error::RunError;
+use crate::files;
+use crate::parts::rows::Rows;
+use crate::parts::table::Table;
+
+/// The records of a step that one seal found in a log, in their order.
+#[derive(Debug, Default)]
+pub(crate) struct StepRows {
+    pub(crate) profiles: Vec<Profile>,
+    pub(crate) spans: Vec<UserSpan>,
+    pub(crate) marks: Vec<SampleMark>,
+    /// Records came after the step had been closed.
+    pub(crate) late: bool,
+}
+
+/// The parts of a step that one seal made; stands in manifests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct StepParts {
+    pub(crate) step: u64,
+    pub(crate) late: bool,
+    pub(crate) requests: u64,
+    pub(crate) samples: u64,
+    pub(crate) user_spans: u64,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// A file; stands in manifests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Part {
+    pub(crate) table: String,
+    /// From the run's folder, with slashes.
+    pub(crate) path: String,
+    pub(crate) rows: u64,
+}
+
+// === impl StepRows ===
+
+impl StepRows {
+    /// Takes a record of the step; an end of a step or a loss is none of its rows.
+    pub(crate) fn add(&mut self, record: Record) {
+        match record {
+            Record::Profile(profile) => self.profiles.push(*profile),
+            Record::Span(span) => self.spans.push(span),
+            Record::Sample(mark) => self.marks.push(mark),
+            Record::Close(_) | Record::Dropped(_) => {}
+        }
+    }
+
+    /// Writes the parts of a step below the run's folder. Readers do not know of them until a manifest does.
+    pub(crate) fn write(&self, run: &Path, step: StepNumber, name: &str) -> Result<StepParts, RunError> {
+        let samples = samples::table(step, self);
+        let tables = [
+            ("requests", requests::table(&self.profiles)),
+            ("legs", legs::table(&self.profiles)),
+            ("spans", spans::table(step, self)),
+            ("samples", samples),
+        ];
+        let mut parts = StepParts {
+            step: step.0,
+            late: self.late,
+            requests: self.profiles.len() as u64,
+            user_spans: self.spans.len() as u64,
+            ..StepParts::default()
+        };
+        for (table_name, table) in tables {
+            if table_name == "samples" {
+                parts.samples = table.len() as u64;
+            }
+            parts.parts.extend(write_table(run, step, (table_name, name), &table)?);
+        }
+        Ok(parts)
+    }
+}
+
+/// Writes a table; nothing when it is empty.
+fn write_table(
+    run: &Path,
+    step: StepNumber,
+    (table_name, name): (&str, &str),
+    table: &Table,
+) -> Result<Option<Part>, RunError> {
+    if table.len() == 0 {
+        return Ok(None);
+    }
+    let folder = format!("{}/{table_name}", step_folder(step));
+    files::create_folders(&run.join(&folder))?;
+    let path = format!("{folder}/{name}.parquet");
+    table.write(&run.join(&path))?;
+    Ok(Some(Part { table: table_name.to_owned(), path, rows: table.len() as u64 }))
+}
+
+/// The folder of a step, from the run's.
+pub(crate) fn step_folder(step: StepNumber) -> String {
+    format!("steps/step={:06}", step.0)
+}
+
+// === impl StepParts ===
+
+impl StepParts {
+    /// The records that the parts were made from.
+    pub(crate) fn read(&self, run: &Path) -> Result<Vec<Record>, RunError> {
+        let step = StepNumber(self.step);
+        let mut records = Vec::new();
+        if let Some(requests) = self.open(run, "requests")? {
+            let legs = self.open(run, "legs")?;
+            records.extend(requests::read(step, &requests, legs.as_ref())?);
+        }
+        if let Some(spans) = self.open(run, "spans")? {
+            records.extend(spans::read(step, &spans)?);
+        }
+        if let Some(samples) = self.open(run, "samples")? {
+            records.extend(samples::read(step, &samples)?);
+        }
+        Ok(records)
+    }
+
+    /// The names of the samples, as (group, sample).
+    pub(crate) fn sample_keys(&self, run: &Path) -> Result<Vec<samples::Key>, RunError> {
+        self.open(run, "samples")?.map_or(Ok(Vec::new()), |rows| samples::keys(&rows))
+    }
+
+    fn open(&self, run: &Path, table: &str) -> Result<Option<Rows>, RunError> {
+        let part = self.parts.iter().find(|part| part.table == table);
+        part.map(|part| Rows::open(path_of(run, &part.path))).transpose()
+    }
+}
+
+fn path_of(run: &Path, slashed: &str) -> PathBuf {
+    slashed.split('/').fold(run.to_owned(), |path, name| path.join(name))
+}

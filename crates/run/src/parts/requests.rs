@@ -1,0 +1,89 @@
+//! The table of requests: a row for each, without what its legs say.
+
+use rollscope_trace::{BatchSlot, Join, Leg, Nanos, Outcome, Profile, Record, RequestId, StepNumber, UnixNs};
+
+use crate::error::RunError;
+use crate::parts::legs::LegRows;
+use crate::parts::rows::Rows;
+use crate::parts::table::Table;
+
+pub(crate) fn table(profiles: &[Profile]) -> Table {
+    let mut table = Table::default();
+    for profile in profiles {
+        let (join, batch) = (&profile.join, profile.batch);
+        let mut row = table.row();
+        row.text("request_id", &profile.id.to_string());
+        row.text_or_none("group_id", join.group.as_deref());
+        row.text_or_none("sample_id", join.sample.as_deref());
+        row.int("attempt", join.attempt.into());
+        row.text_or_none("traceparent", join.traceparent.as_deref());
+        row.text_or_none("session", join.session.as_deref());
+        row.text_or_none("rid", join.rid.as_deref());
+        row.text("endpoint", &profile.endpoint);
+        row.bool("stream", profile.stream);
+        row.int_or_none("batch_index", batch.map(|slot| slot.index.into()));
+        row.int_or_none("batch_size", batch.map(|slot| slot.size.into()));
+        row.int("arrival_ns", profile.arrival.0);
+        row.int_or_none("first_byte_after_ns", profile.first_byte.map(|at| at.0 as i64));
+        row.int("duration_ns", profile.end.0 as i64);
+        row.int_or_none("status", profile.status.map(Into::into));
+        row.text("outcome", profile.outcome.name());
+        row.text_or_none("error", profile.error.as_deref());
+        row.text("decision", &profile.decision);
+        row.int("retries", profile.retries.into());
+        row.int("legs", profile.legs.len() as i64);
+    }
+    table
+}
+
+/// The profiles of a step; each takes its number of legs, which stand in the same order.
+pub(crate) fn read(step: StepNumber, rows: &Rows, legs: Option<&Rows>) -> Result<Vec<Record>, RunError> {
+    let mut legs = legs.map(LegRows::new).transpose()?;
+    let (mut id, mut group) = (rows.texts("request_id")?, rows.texts("group_id")?);
+    let (mut sample, mut attempt) = (rows.texts("sample_id")?, rows.ints("attempt")?);
+    let (mut traceparent, mut session) = (rows.texts("traceparent")?, rows.texts("session")?);
+    let (mut rid, mut endpoint) = (rows.texts("rid")?, rows.texts("endpoint")?);
+    let (mut stream, mut arrival) = (rows.bools("stream")?, rows.ints("arrival_ns")?);
+    let (mut batch_index, mut batch_size) = (rows.ints("batch_index")?, rows.ints("batch_size")?);
+    let (mut first_byte, mut end) = (rows.ints("first_byte_after_ns")?, rows.ints("duration_ns")?);
+    let (mut status, mut outcome) = (rows.ints("status")?, rows.texts("outcome")?);
+    let (mut error, mut decision) = (rows.texts("error")?, rows.texts("decision")?);
+    let (mut retries, mut leg_count) = (rows.ints("retries")?, rows.ints("legs")?);
+    let mut profile = || -> Result<Profile, RunError> {
+        let id = RequestId::parse(&id.next_text_or_empty()).ok_or_else(|| rows.damaged("no request id"))?;
+        let batch = (batch_index.next(), batch_size.next());
+        let mut leg = || -> Result<Leg, RunError> {
+            let leg = legs.as_mut().map(|legs| legs.next(id)).transpose()?.flatten();
+            leg.ok_or_else(|| rows.damaged("there are fewer legs than it counts"))
+        };
+        Ok(Profile {
+            id,
+            join: Join {
+                step: Some(step),
+                group: group.next_text(),
+                sample: sample.next_text(),
+                attempt: attempt.next_or_default() as u32,
+                traceparent: traceparent.next_text(),
+                session: session.next_text(),
+                rid: rid.next_text(),
+            },
+            endpoint: endpoint.next_text_or_empty(),
+            stream: stream.next_or_default(),
+            batch: match batch {
+                (Some(index), Some(size)) => Some(BatchSlot { index: index as u32, size: size as u32 }),
+                _ => None,
+            },
+            arrival: UnixNs(arrival.next_or_default()),
+            first_byte: first_byte.next().map(|at| Nanos(at as u64)),
+            end: Nanos(end.next_or_default() as u64),
+            status: status.next().map(|status| status as u16),
+            outcome: Outcome::from_name(&outcome.next_text_or_empty())
+                .ok_or_else(|| rows.damaged("unknown outcome"))?,
+            error: error.next_text(),
+            decision: decision.next_text_or_empty(),
+            retries: retries.next_or_default() as u32,
+            legs: (0..leg_count.next_or_default()).map(|_| leg()).collect::<Result<_, _>>()?,
+        })
+    };
+    (0..rows.len()).map(|_| Ok(Record::Profile(Box::new(profile()?)))).collect()
+}

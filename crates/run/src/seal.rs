@@ -1,0 +1,138 @@
+//! Sealing: a stretch of a writer's log becomes parts of its steps.
+//!
+//! A stretch holds records of every step that was going on meanwhile, and each step gets a part of it, whether
+//! it was closed or not; so one position per writer says what has been sealed. Sealing reads the log back and
+//! touches nothing that the writer writes, so it can be done beside it in another thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollscope_trace::{DropCount, Record, StepNumber};
+
+use crate::error::RunError;
+use crate::log::LogPosition;
+use crate::log::cursor::LogCursor;
+use crate::log::mirror::{CloseMirror, DroppedMirror};
+use crate::manifest::{self, Newest, Seal, SealedDamage};
+use crate::parts::StepRows;
+use crate::run::Run;
+
+/// Seals the log of one writer. There is one for each writer, which alone names its parts.
+#[derive(Debug)]
+pub struct Sealer {
+    run: Run,
+    writer: Box<str>,
+}
+
+/// What was sealed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sealed {
+    /// Steps that got a part.
+    pub steps: BTreeSet<StepNumber>,
+    /// Those of them that had been closed before.
+    pub late: BTreeSet<StepNumber>,
+}
+
+/// Tells which records come after the end of their step.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LateWatch(BTreeSet<StepNumber>);
+
+/// A stretch of a log, by step.
+#[derive(Default)]
+struct Stretch {
+    steps: BTreeMap<StepNumber, StepRows>,
+    closes: Vec<CloseMirror>,
+    dropped: Option<DropCount>,
+}
+
+// === impl Sealer ===
+
+impl Run {
+    /// For sealing the log of a writer of this name, as [`crate::LogWriter::name`] gives it.
+    pub fn sealer(&self, writer: &str) -> Sealer {
+        Sealer { run: self.clone(), writer: writer.into() }
+    }
+}
+
+impl Sealer {
+    /// Seals everything before `up_to`, a [`crate::LogWriter::position`]. What has been sealed before is left;
+    /// after an error nothing has changed, and it may be tried again.
+    pub fn seal(&self, up_to: LogPosition) -> Result<Sealed, RunError> {
+        let manifest = Newest::read(&self.run)?.manifest;
+        let from = manifest.sealed_up_to(&self.writer);
+        let mut cursor = LogCursor::new(self.run.log_folder(&self.writer), from).up_to(up_to);
+        let mut watch = LateWatch::new(manifest.closed_steps());
+        let mut stretch = Stretch::default();
+        while let Some(record) = cursor.next()? {
+            stretch.add(&mut watch, record);
+        }
+        let mut sealed = Sealed::default();
+        if cursor.position() <= from {
+            return Ok(sealed);
+        }
+        let number = manifest.seals_of(&self.writer).count() + 1;
+        let name = format!("{}-{number:06}", self.writer);
+        let mut steps = Vec::new();
+        for (step, rows) in stretch.steps {
+            steps.push(rows.write(self.run.dir(), step, &name)?);
+            sealed.steps.insert(step);
+            if rows.late {
+                sealed.late.insert(step);
+            }
+        }
+        let seal = Seal {
+            writer: self.writer.to_string(),
+            from,
+            to: cursor.position(),
+            steps,
+            closes: stretch.closes,
+            dropped: stretch.dropped.as_ref().map(DroppedMirror::of),
+            unknown: cursor.unknown(),
+            damage: cursor.damage_passed().iter().filter_map(SealedDamage::of).collect(),
+        };
+        manifest::publish(&self.run, &seal)?;
+        Ok(sealed)
+    }
+}
+
+// === impl LateWatch ===
+
+impl LateWatch {
+    pub(crate) fn new(closed: BTreeSet<StepNumber>) -> Self {
+        Self(closed)
+    }
+
+    /// Whether a record comes after the end of its step. To be asked for each record in the log's order.
+    pub(crate) fn is_late(&mut self, record: &Record) -> bool {
+        match record {
+            Record::Close(close) => {
+                self.0.insert(close.step);
+                false
+            }
+            _ => record.step().is_some_and(|step| self.0.contains(&step)),
+        }
+    }
+}
+
+// === impl Stretch ===
+
+impl Stretch {
+    fn add(&mut self, watch: &mut LateWatch, record: Record) {
+        let late = watch.is_late(&record);
+        match (record.step(), record) {
+            (_, Record::Close(close)) => self.closes.push(CloseMirror::of(&close)),
+            (_, Record::Dropped(count)) => {
+                let sum =
+                    self.dropped.get_or_insert(DropCount { at: count.at, profiles: 0, user_records: 0 });
+                sum.at = count.at;
+                sum.profiles += count.profiles;
+                sum.user_records += count.user_records;
+            }
+            (Some(step), record) => {
+                let rows = self.steps.entry(step).or_default();
+                rows.late |= late;
+                rows.add(record);
+            }
+            (None, _) => {}
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Parts and manifests: what is sealed reads as what was logged.
+
+use std::fs::{self, File};
+use std::thread;
+
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use proptest::prelude::*;
+use rollscope_run::{Run, RunError, Sealed};
+use rollscope_trace::{DropCount, Measure, Record, StepNumber, StepTrace, UnixNs};
+
+use crate::make::{any_step_record, append, close_record, exact_all, profile, profile_record, run, writer};
+
+fn everything(run: &Run) -> String {
+    let steps = run.steps().unwrap();
+    let traces: Vec<StepTrace> = steps.iter().map(|step| run.step(step.step).unwrap()).collect();
+    format!("{steps:#?} {traces:#?} {:?}", run.dropped().unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_sealed_step_reads_as_the_logged_one(
+        stretches in prop::collection::vec(prop::collection::vec(any_step_record(1), 0..12), 1..4),
+        up_to in 1..4usize,
+    ) {
+        let (_dir, run) = run();
+        let mut writer = writer(&run, "gateway");
+        let mut positions = Vec::new();
+        for stretch in &stretches {
+            append(&mut writer, stretch);
+            positions.push(writer.position());
+        }
+        let logged = everything(&run);
+        for position in positions.into_iter().take(up_to) {
+            run.sealer("gateway").seal(position).unwrap();
+        }
+        let sealed = everything(&run);
+        let difference = sealed.lines().zip(logged.lines()).find(|(sealed, logged)| sealed != logged);
+        prop_assert_eq!(difference, None);
+        // Except for marks, which are one a part, a follower sees each record as it was.
+        let kept = |records: Vec<Record>| {
+            let mut kept: Vec<_> =
+                exact_all(&records).into_iter().filter(|record| !record.starts_with("Sample")).collect();
+            kept.sort();
+            kept
+        };
+        prop_assert_eq!(kept(run.follow().poll().unwrap()), kept(stretches.concat()));
+    }
+}
+
+#[test]
+fn a_stretch_gives_a_part_to_each_of_its_steps() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    append(&mut writer, &[profile_record(1, 0), profile_record(2, 1), close_record(1)]);
+    let before = everything(&run);
+    let sealer = run.sealer(writer.name());
+    let outcome = sealer.seal(writer.position()).unwrap();
+    assert_eq!(outcome, Sealed { steps: [StepNumber(1), StepNumber(2)].into(), late: [].into() });
+    assert_eq!(everything(&run), before);
+    for step in 1..=2 {
+        for table in ["requests", "legs", "spans", "samples"] {
+            let path = format!("steps/step={step:06}/{table}/gateway-000001.parquet");
+            assert!(run.dir().join(&path).is_file(), "{path}");
+        }
+    }
+    assert_eq!(sealer.seal(writer.position()).unwrap(), Sealed::default(), "there is nothing more");
+    assert!(!run.dir().join("manifest/2.json").exists());
+}
+
+#[test]
+fn what_comes_after_the_end_goes_into_a_further_part_and_is_late() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    let sealer = run.sealer(writer.name());
+    append(&mut writer, &[profile_record(1, 0), close_record(1)]);
+    sealer.seal(writer.position()).unwrap();
+    assert!(!run.steps().unwrap()[0].late);
+
+    append(&mut writer, &[profile_record(1, 1)]);
+    let logged = everything(&run);
+    assert!(run.steps().unwrap()[0].late);
+    let outcome = sealer.seal(writer.position()).unwrap();
+    assert_eq!(outcome.late, [StepNumber(1)].into());
+    assert_eq!(everything(&run), logged);
+    let summary = &run.steps().unwrap()[0];
+    assert_eq!((summary.late, summary.requests, summary.samples), (true, 2, 2));
+}
+
+#[test]
+fn a_sample_in_two_parts_is_one() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    for _ in 0..2 {
+        append(&mut writer, &[profile_record(1, 0)]);
+        run.sealer("gateway").seal(writer.position()).unwrap();
+    }
+    let summary = &run.steps().unwrap()[0];
+    assert_eq!((summary.requests, summary.samples), (2, 1));
+}
+
+#[test]
+fn losses_are_kept_over_sealing() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    let lost = |at, profiles| Record::Dropped(DropCount { at: UnixNs(at), profiles, user_records: 1 });
+    append(&mut writer, &[lost(1, 5), lost(2, 6)]);
+    run.sealer("gateway").seal(writer.position()).unwrap();
+    append(&mut writer, &[lost(3, 7)]);
+    let drops = run.dropped().unwrap();
+    assert_eq!((drops.profiles, drops.user_records), (18, 3));
+    let seen = run.follow().poll().unwrap();
+    let sum = Record::Dropped(DropCount { at: UnixNs(2), profiles: 11, user_records: 2 });
+    assert_eq!(seen, [sum, lost(3, 7)]);
+}
+
+#[test]
+fn writers_that_seal_at_the_same_time_lose_nothing_to_each_other() {
+    let (_dir, run) = run();
+    let sealing: Vec<_> = (0..3u64)
+        .map(|number| {
+            let run = run.clone();
+            thread::spawn(move || {
+                let mut writer = writer(&run, &format!("writer{number}"));
+                let sealer = run.sealer(writer.name());
+                for record in 0..10 {
+                    append(&mut writer, &[profile_record(1, number * 10 + record)]);
+                    sealer.seal(writer.position()).unwrap();
+                }
+            })
+        })
+        .collect();
+    for thread in sealing {
+        thread.join().unwrap();
+    }
+    let trace = run.step(StepNumber(1)).unwrap();
+    let mut ids: Vec<_> = trace.requests().map(|request| request.id.0 as u64).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..30).collect::<Vec<_>>());
+    let manifests = fs::read_dir(run.dir().join("manifest")).unwrap().count();
+    assert!((1..=9).contains(&manifests), "{manifests} manifests are kept");
+}
+
+#[test]
+fn the_columns_are_a_contract() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    append(&mut writer, &[profile_record(1, 0)]);
+    run.sealer("gateway").seal(writer.position()).unwrap();
+    let columns = |table: &str| {
+        let path = run.dir().join(format!("steps/step=000001/{table}/gateway-000001.parquet"));
+        let reader = SerializedFileReader::new(File::open(path).unwrap()).unwrap();
+        let schema = reader.metadata().file_metadata().schema_descr_ptr();
+        let columns = schema.columns().iter().map(|column| {
+            let optional = if column.max_def_level() > 0 { "?" } else { "" };
+            format!("{}{optional} {:?}", column.name(), column.physical_type())
+        });
+        columns.collect::<Vec<_>>().join(", ").replace("BYTE_ARRAY", "text").to_lowercase()
+    };
+    assert_eq!(
+        columns("requests"),
+        "request_id text, group_id? text, sample_id? text, attempt int64, traceparent? text, session? text, \
+         rid? text, endpoint text, stream boolean, batch_index? int64, batch_size? int64, arrival_ns int64, \
+         first_byte_after_ns? int64, duration_ns int64, status? int64, outcome text, error? text, decision text, \
+         retries int64, legs int64"
+    );
+    let measures: Vec<_> = Measure::all().map(|measure| format!("{}? double", measure.name())).collect();
+    assert_eq!(
+        columns("legs"),
+        format!(
+            "request_id text, leg int64, role text, worker_url text, worker_instance text, dispatch_after_ns int64, \
+             first_byte_after_ns? int64, end_after_ns int64, status? int64, outcome text, error? text, finish? text, \
+             finish_message? text, finish_status_code? int64, weight_version? text, worker_request_id? text, \
+             {}, faults? text",
+            measures.join(", ")
+        )
+    );
+    assert_eq!(
+        columns("spans"),
+        "source text, request_id? text, group_id? text, sample_id text, attempt int64, span_id? int64, \
+         parent_id? int64, name text, lane text, start_ns int64, end_ns? int64, bound_ns int64, attrs? text"
+    );
+    assert_eq!(
+        columns("samples"),
+        "group_id? text, sample_id text, marked boolean, reward? double, truncated? boolean, \
+         response_tokens? int64, evaluation boolean, start_ns? int64, end_ns? int64, requests int64, \
+         user_spans int64"
+    );
+}
+
+#[test]
+fn a_part_that_is_gone_or_damaged_is_named() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    append(&mut writer, &[Record::Profile(Box::new(profile(1, 0)))]);
+    run.sealer("gateway").seal(writer.position()).unwrap();
+    let path = run.dir().join("steps/step=000001/legs/gateway-000001.parquet");
+    let whole = fs::read(&path).unwrap();
+    for length in [0, 4, whole.len() / 2, whole.len() - 1] {
+        fs::write(&path, &whole[..length]).unwrap();
+        let error = run.step(StepNumber(1)).unwrap_err();
+        assert!(matches!(&error, RunError::Part { path: named, .. } if *named == path), "{error:?}");
+    }
+    fs::remove_file(&path).unwrap();
+    let error = run.step(StepNumber(1)).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot open {}", path.display()));
+}
