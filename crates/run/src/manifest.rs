@@ -8,7 +8,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use rollscope_trace::{Record, StepClose, StepNumber};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ use crate::version::{FORMAT, Version};
 
 /// Manifests that are kept, for readers that have listed the folder and not yet opened the newest.
 const KEPT: u64 = 8;
+
+/// So often the folder is listed again when all manifests that it had are gone.
+const MAX_ATTEMPTS: u32 = 100;
 
 /// Everything sealed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -61,6 +65,12 @@ pub(crate) struct SealedDamage {
     kind: String,
 }
 
+/// What is read before anything else is believed.
+#[derive(Deserialize)]
+struct Preamble {
+    version: Version,
+}
+
 /// The newest manifest, and the number that the next will have.
 pub(crate) struct Newest {
     pub(crate) manifest: Manifest,
@@ -70,32 +80,35 @@ pub(crate) struct Newest {
 // === impl Newest ===
 
 impl Newest {
+    /// The newest manifest that can be read; an empty one when there is none.
     pub(crate) fn read(run: &Run) -> Result<Self, RunError> {
-        'listing: loop {
+        let mut attempts = 0;
+        loop {
             let names = files::names_in(&folder(run))?;
             let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
             numbers.sort_unstable();
             let next = numbers.last().map_or(1, |last| last + 1);
+            let mut gone = None;
             for number in numbers.into_iter().rev() {
                 let path = path(run, number);
-                // Gone since it was listed: there are newer ones by now.
-                let Some(bytes) = files::read_if_there(&path)? else { continue 'listing };
-                if let Ok(preamble) = serde_json::from_slice::<Preamble>(&bytes) {
-                    preamble.version.check(&path)?;
-                }
-                if let Ok(manifest) = serde_json::from_slice(&bytes) {
-                    return Ok(Self { manifest, next });
+                match files::read_if_there(&path)?.map(|bytes| Manifest::parse(&path, &bytes)) {
+                    Some(Ok(Some(manifest))) => return Ok(Self { manifest, next }),
+                    Some(Err(error)) => return Err(error),
+                    // Half written: the one before it holds.
+                    Some(Ok(None)) => {}
+                    None => gone = Some(path),
                 }
             }
-            return Ok(Self { manifest: Manifest { version: FORMAT, seals: Vec::new() }, next });
+            let Some(path) = gone else {
+                return Ok(Self { manifest: Manifest { version: FORMAT, seals: Vec::new() }, next });
+            };
+            // All that were listed have been removed since: there are newer ones by now.
+            attempts += 1;
+            if attempts == MAX_ATTEMPTS {
+                return Err(RunError::io("read", &path)(io::ErrorKind::NotFound.into()));
+            }
         }
     }
-}
-
-/// What is read before anything else is believed.
-#[derive(Deserialize)]
-struct Preamble {
-    version: Version,
 }
 
 /// Publishes what was sealed.
@@ -138,6 +151,14 @@ fn number_of(name: &str) -> Option<u64> {
 // === impl Manifest ===
 
 impl Manifest {
+    /// Nothing when it is half written.
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Option<Self>, RunError> {
+        if let Ok(preamble) = serde_json::from_slice::<Preamble>(bytes) {
+            preamble.version.check(path)?;
+        }
+        Ok(serde_json::from_slice(bytes).ok())
+    }
+
     /// The seals of a writer.
     pub(crate) fn seals_of<'a>(&'a self, writer: &'a str) -> impl Iterator<Item = &'a Seal> {
         self.seals.iter().filter(move |seal| seal.writer == writer)

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::error::RunError;
 use crate::files;
-use crate::log::writer::{LogOptions, LogWriter};
+use crate::log::writer::{LogOptions, LogWriter, is_writer_name};
 use crate::parts::step_folder;
 use crate::version::{FORMAT, Version};
 
@@ -135,7 +135,9 @@ impl Run {
 
     /// The names of all writers, sorted.
     pub(crate) fn writer_names(&self) -> Result<Vec<String>, RunError> {
-        files::names_in(&self.dir.join(LOG_NAME))
+        let mut names = files::names_in(&self.dir.join(LOG_NAME))?;
+        names.retain(|name| is_writer_name(name) && self.log_folder(name).is_dir());
+        Ok(names)
     }
 }
 

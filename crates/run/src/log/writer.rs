@@ -61,8 +61,7 @@ impl Default for LogOptions {
 impl LogWriter {
     /// Begins a log in `logs/name`, or with a number behind the name where that is taken.
     pub(crate) fn create(logs: &Path, name: &str, options: LogOptions) -> Result<Self, RunError> {
-        let usable = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if name.is_empty() || name.starts_with('.') || !name.chars().all(usable) {
+        if !is_writer_name(name) {
             return Err(RunError::WriterName { name: name.to_owned() });
         }
         let (name, folder) = create_folder(logs, name)?;
@@ -138,6 +137,12 @@ impl Drop for LogWriter {
             self.flush().ok();
         }
     }
+}
+
+/// Whether a writer, and so its folder, can have this name.
+pub(crate) fn is_writer_name(name: &str) -> bool {
+    let usable = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    !name.is_empty() && !name.starts_with('.') && name.chars().all(usable)
 }
 
 /// Makes the folder of a writer, exclusively.

@@ -90,6 +90,17 @@ fn a_writer_is_named_like_a_folder() {
 }
 
 #[test]
+fn what_else_lies_in_the_folder_of_logs_is_passed_over() {
+    let (_dir, run) = run();
+    append(&mut writer(&run, "gateway"), &[profile_record(1, 0)]);
+    for stray in ["log/.DS_Store", "log/notes", "log/gateway/notes", "log/gateway/x.seg"] {
+        std::fs::write(run.dir().join(stray), "x").unwrap();
+    }
+    assert_eq!(run.step(StepNumber(1)).unwrap().requests().count(), 1);
+    assert_eq!(run.writers().unwrap().len(), 1);
+}
+
+#[test]
 fn steps_tell_what_they_hold_and_when_they_ended() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");

@@ -172,12 +172,12 @@ fn leg() -> impl Strategy<Value = Leg> {
     let call = (nanos(), prop::option::of(nanos()), nanos(), prop::option::of(any::<u16>()));
     let ending = (one_of(&Outcome::ALL), prop::option::of(text()));
     (one_of(&LegRole::ALL), (text(), text()), call, ending, report()).prop_map(
-        |(role, (url, instance), (dispatch, first_byte, length, status), (outcome, error), report)| Leg {
+        |(role, (url, instance), (dispatch, first_byte, end, status), (outcome, error), report)| Leg {
             role,
             worker: WorkerRef { url, instance },
             dispatch,
             first_byte,
-            end: dispatch.plus(length),
+            end,
             status,
             outcome,
             error,

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rollscope_run::{DamageKind, Run, WriterState};
+use proptest::prelude::*;
+use rollscope_run::{DamageKind, LogOptions, Run, WriterState};
 use rollscope_trace::StepNumber;
 
 use crate::make::{append, exact_all, profile_record, run, writer};
@@ -17,7 +18,7 @@ const WRITE_TO: &str = "ROLLSCOPE_TEST_WRITE_TO";
 #[test]
 fn a_log_cut_at_any_byte_gives_its_whole_records() {
     let (_dir, run) = run();
-    let mut writer = run.writer("gateway", rollscope_run::LogOptions::default()).unwrap();
+    let mut writer = run.writer("gateway", LogOptions::default()).unwrap();
     let mut ends = vec![writer.position().offset];
     let records: Vec<_> = (0..3).map(|number| profile_record(1, number)).collect();
     for record in &records {
@@ -65,6 +66,35 @@ fn a_new_writer_goes_on_beside_a_killed_one() {
     let ids: Vec<_> =
         run.step(StepNumber(1)).unwrap().requests().map(|request| request.id.0 as u64).collect();
     assert_eq!(ids, [0, 2]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn a_log_of_any_bytes_is_read_to_its_end(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        tail in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let (_dir, run) = run();
+        let mut writer = run.writer("gateway", LogOptions::default()).unwrap();
+        let records: Vec<_> = (0..6).map(|number| profile_record(1, number)).collect();
+        append(&mut writer, &records);
+        drop(writer);
+        let path = run.dir().join("log/gateway/000001.seg");
+        let mut bytes = fs::read(&path).unwrap();
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        bytes.extend(tail);
+        fs::write(&path, bytes).unwrap();
+
+        let read = exact_all(&run.follow().poll().unwrap());
+        prop_assert_eq!(&read[..], &exact_all(&records)[..read.len()]);
+        let summary = &run.writers().unwrap()[0];
+        prop_assert!(read.len() == records.len() || summary.damage.len() == 1, "{:?}", summary);
+    }
 }
 
 #[test]
