@@ -1,1 +1,159 @@
 //! The recorder: profiles and spans into a run, numbers at the end of a step.
+//!
+//! What comes in is put into an [`Inbox`](inbox) that is bounded by bytes; whoever puts it there never waits and is
+//! told at once when it is full. One thread writes the log from there and decides when a step is over. A second
+//! one seals what was written and computes the numbers, so that recording goes on meanwhile. [`routes`] is the
+//! HTTP side, for the user's own spans, rewards and ends of steps.
+
+mod clock;
+mod error;
+mod inbox;
+mod ingest;
+mod routes;
+mod sealing;
+mod steps;
+mod writing;
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rollscope_run::{LogOptions, Run};
+use rollscope_trace::{Dropped, Nanos, Profile, ProfileSink, Record, StepNumber};
+use tokio::sync::oneshot;
+
+pub use error::RecordError;
+pub use routes::routes;
+pub use sealing::StepClosed;
+
+use inbox::{Command, Inbox};
+
+/// How to record.
+#[derive(Clone)]
+pub struct RecordOptions {
+    /// Name of the log's writer; another gateway's in the same run gets a number behind it.
+    pub writer: String,
+    /// Bytes that may wait for the log; beyond it records are dropped and counted.
+    pub queue_bytes: usize,
+    /// A step that a later one has followed is closed when nothing was recorded of it for this long.
+    pub superseded_after: Duration,
+    /// Told of trouble with the disk, each kind of it once until it works again.
+    pub on_trouble: Arc<dyn Fn(&RecordError) + Send + Sync>,
+}
+
+/// A recorder at work; [`Recorder::shutdown`] ends it in order.
+#[derive(Debug)]
+pub struct Recorder {
+    handle: RecorderHandle,
+    writer: JoinHandle<Result<(), RecordError>>,
+}
+
+/// Puts records in; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RecorderHandle {
+    inbox: Arc<Inbox>,
+    run: Run,
+}
+
+/// How a step ended, as told by the user's code.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepEnd {
+    /// Time of the rollout; first arrival to last completion where it is not told.
+    pub rollout_time: Option<Nanos>,
+    /// Accelerators that served it.
+    pub gpus: Option<u32>,
+}
+
+// === impl RecordOptions ===
+
+impl Default for RecordOptions {
+    fn default() -> Self {
+        Self {
+            writer: "gateway".to_owned(),
+            queue_bytes: 64 << 20,
+            superseded_after: Duration::from_secs(10),
+            on_trouble: Arc::new(|_| {}),
+        }
+    }
+}
+
+impl fmt::Debug for RecordOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordOptions")
+            .field("writer", &self.writer)
+            .field("queue_bytes", &self.queue_bytes)
+            .field("superseded_after", &self.superseded_after)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Recorder ===
+
+impl Recorder {
+    /// Starts recording into a run.
+    pub fn start(run: Run, options: &RecordOptions) -> Result<Self, RecordError> {
+        let inbox = Arc::new(Inbox::new(options.queue_bytes));
+        let log = run.writer(&options.writer, LogOptions::default())?;
+        let writer = writing::spawn(&run, log, Arc::clone(&inbox), options)?;
+        Ok(Self { handle: RecorderHandle { inbox, run }, writer })
+    }
+
+    /// What records are put in by.
+    pub fn handle(&self) -> RecorderHandle {
+        self.handle.clone()
+    }
+
+    /// Writes what is waiting, closes the open steps, has them sealed and ends the log. What is offered from now
+    /// on is dropped.
+    pub async fn shutdown(self) -> Result<(), RecordError> {
+        self.handle.inbox.close();
+        let joined = tokio::task::spawn_blocking(|| self.writer.join()).await;
+        match joined {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) | Err(_) => Err(RecordError::Panicked),
+        }
+    }
+}
+
+// === impl RecorderHandle ===
+
+impl RecorderHandle {
+    /// Puts in what the user's code sent: all of it, or nothing where there is no room.
+    pub fn offer_all(&self, records: Vec<Record>) -> Result<(), Dropped> {
+        self.inbox.put_all(records)
+    }
+
+    /// Ends a step: it is closed, sealed and its numbers are computed, which the receiver then gets. Profiles
+    /// that the gateway is about to hand over are waited for, for a moment.
+    pub fn end_step(
+        &self,
+        step: StepNumber,
+        end: StepEnd,
+    ) -> Result<oneshot::Receiver<Result<StepClosed, RecordError>>, Dropped> {
+        let (reply, closed) = oneshot::channel();
+        self.inbox.command(Command::EndStep { step, end, reply })?;
+        Ok(closed)
+    }
+
+    /// Profiles dropped so far.
+    pub fn dropped_profiles(&self) -> u64 {
+        self.inbox.lost().profiles
+    }
+
+    /// Spans and marks of the user's that were refused so far.
+    pub fn dropped_user_records(&self) -> u64 {
+        self.inbox.lost().user_records
+    }
+
+    /// The run that is recorded to.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+}
+
+impl ProfileSink for RecorderHandle {
+    fn offer(&self, profile: Profile) -> Result<(), Dropped> {
+        self.inbox.put_profile(profile)
+    }
+}

@@ -1,0 +1,199 @@
+//! The inbox: bounded by bytes, never waited for by whoever puts something in.
+
+use std::collections::VecDeque;
+use std::mem::size_of;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rollscope_trace::{Attr, Dropped, Leg, Measure, Profile, Reading, Record, StepNumber};
+use tokio::sync::oneshot;
+
+use crate::sealing::StepClosed;
+use crate::{RecordError, StepEnd};
+
+/// What the writing thread is asked to do.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Log a record.
+    Record(Record),
+    /// Close a step and say what came of it.
+    EndStep { step: StepNumber, end: StepEnd, reply: oneshot::Sender<Result<StepClosed, RecordError>> },
+}
+
+/// Losses since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lost {
+    pub(crate) profiles: u64,
+    pub(crate) user_records: u64,
+}
+
+/// Commands on their way to the writing thread. A lock is held for as long as it takes to move a pointer.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    limit_bytes: usize,
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    commands: VecDeque<Command>,
+    bytes: usize,
+    lost: Lost,
+    closed: bool,
+}
+
+/// What a command that is no record counts for.
+const COMMAND_BYTES: usize = 256;
+
+// === impl Inbox ===
+
+impl Inbox {
+    pub(crate) fn new(limit_bytes: usize) -> Self {
+        Self { limit_bytes, state: Mutex::default(), arrived: Condvar::new() }
+    }
+
+    pub(crate) fn put_profile(&self, profile: Profile) -> Result<(), Dropped> {
+        let bytes = profile_bytes(&profile);
+        let record = Command::Record(Record::Profile(Box::new(profile)));
+        self.put(bytes, [record], |lost| lost.profiles += 1)
+    }
+
+    pub(crate) fn put_all(&self, records: Vec<Record>) -> Result<(), Dropped> {
+        let count = records.len() as u64;
+        let bytes = records.iter().map(record_bytes).sum();
+        self.put(bytes, records.into_iter().map(Command::Record), |lost| lost.user_records += count)
+    }
+
+    pub(crate) fn command(&self, command: Command) -> Result<(), Dropped> {
+        self.put(COMMAND_BYTES, [command], |_| {})
+    }
+
+    /// Takes no more from now on.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.arrived.notify_one();
+    }
+
+    /// All that is there, waiting for something for up to `patience`; nothing more will come once it says so.
+    pub(crate) fn take(&self, patience: Duration) -> (VecDeque<Command>, bool) {
+        let mut state = self.state.lock();
+        if state.commands.is_empty() && !state.closed {
+            self.arrived.wait_for(&mut state, patience);
+        }
+        state.bytes = 0;
+        (std::mem::take(&mut state.commands), state.closed)
+    }
+
+    pub(crate) fn lost(&self) -> Lost {
+        self.state.lock().lost
+    }
+
+    /// Counts records that were taken and could not be written.
+    pub(crate) fn count_unwritten(&self, record: &Record) {
+        let mut state = self.state.lock();
+        match record {
+            Record::Profile(_) => state.lost.profiles += 1,
+            Record::Span(_) | Record::Sample(_) => state.lost.user_records += 1,
+            Record::Close(_) | Record::Dropped(_) => {}
+        }
+    }
+
+    fn put(
+        &self,
+        bytes: usize,
+        commands: impl IntoIterator<Item = Command>,
+        count_loss: impl FnOnce(&mut Lost),
+    ) -> Result<(), Dropped> {
+        let mut state = self.state.lock();
+        if state.closed || state.bytes.saturating_add(bytes) > self.limit_bytes {
+            count_loss(&mut state.lost);
+            return Err(Dropped);
+        }
+        state.bytes += bytes;
+        state.commands.extend(commands);
+        drop(state);
+        self.arrived.notify_one();
+        Ok(())
+    }
+}
+
+/// About what a record takes in memory.
+fn record_bytes(record: &Record) -> usize {
+    size_of::<Command>()
+        + match record {
+            Record::Profile(profile) => profile_bytes(profile),
+            Record::Span(span) => {
+                let attr = |(name, value): &(Box<str>, Attr)| {
+                    let text = if let Attr::Text(text) = value { text.len() } else { 0 };
+                    size_of::<(Box<str>, Attr)>() + name.len() + text
+                };
+                span.name.len() + key_bytes(&span.key) + span.attrs.iter().map(attr).sum::<usize>()
+            }
+            Record::Sample(mark) => key_bytes(&mark.key),
+            Record::Close(_) | Record::Dropped(_) => 0,
+        }
+}
+
+fn key_bytes(key: &rollscope_trace::SampleKey) -> usize {
+    key.sample.len() + text_bytes(key.group.as_deref())
+}
+
+fn profile_bytes(profile: &Profile) -> usize {
+    let join = &profile.join;
+    let texts = [&join.group, &join.sample, &join.traceparent, &join.session, &join.rid, &profile.error];
+    size_of::<Command>()
+        + size_of::<Profile>()
+        + profile.endpoint.len()
+        + profile.decision.len()
+        + texts.iter().map(|text| text_bytes(text.as_deref())).sum::<usize>()
+        + profile.legs.iter().map(leg_bytes).sum::<usize>()
+}
+
+fn leg_bytes(leg: &Leg) -> usize {
+    let report = &leg.report;
+    let finish = report.finish.as_ref().and_then(|finish| finish.message.as_deref());
+    let texts =
+        [leg.error.as_deref(), report.weight_version.as_deref(), report.worker_request_id.as_deref(), finish];
+    size_of::<Leg>()
+        + leg.worker.url.len()
+        + leg.worker.instance.len()
+        + texts.into_iter().map(text_bytes).sum::<usize>()
+        + report.measures.iter().count() * size_of::<(Measure, Reading)>()
+}
+
+fn text_bytes(text: Option<&str>) -> usize {
+    text.map_or(0, str::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use rollscope_trace::{SampleKey, SampleMark};
+
+    use super::*;
+
+    fn mark(sample: &str) -> Record {
+        Record::Sample(SampleMark::new(SampleKey { step: StepNumber(1), group: None, sample: sample.into() }))
+    }
+
+    #[test]
+    fn a_full_inbox_refuses_whole_batches_and_counts_them() {
+        let inbox = Inbox::new(3 * record_bytes(&mark("a")));
+        inbox.put_all(vec![mark("a"), mark("b")]).unwrap();
+        assert_eq!(inbox.put_all(vec![mark("c"), mark("d")]), Err(Dropped));
+        inbox.put_all(vec![mark("e")]).unwrap();
+        assert_eq!(inbox.lost(), Lost { profiles: 0, user_records: 2 });
+        assert_eq!(inbox.take(Duration::ZERO).0.len(), 3);
+        inbox.put_all(vec![mark("f")]).unwrap();
+    }
+
+    #[test]
+    fn a_closed_inbox_gives_what_it_has_and_takes_no_more() {
+        let inbox = Inbox::new(1 << 20);
+        inbox.put_all(vec![mark("a")]).unwrap();
+        inbox.close();
+        assert_eq!(inbox.put_all(vec![mark("b")]), Err(Dropped));
+        let (commands, closed) = inbox.take(Duration::from_mins(1));
+        assert_eq!((commands.len(), closed), (1, true));
+    }
+}

@@ -1,0 +1,215 @@
+//! The lines that the user's code sends: spans and what is known of samples.
+//!
+//! ```json
+//! {"type": "span", "step": 7, "group": "12", "sample": "3", "name": "reward", "start": 1767225600.1, "end": 1767225600.4}
+//! {"type": "sample", "step": 7, "group": "12", "sample": "3", "reward": 1.0, "truncated": false, "response_tokens": 212}
+//! ```
+//!
+//! Times are seconds since the Unix epoch. `group`, `attempt`, `end`, `attrs` and everything that is known of a
+//! sample may be missing; unknown members are passed over, an unknown type is an error.
+
+use std::collections::BTreeMap;
+
+use rollscope_trace::{Attr, Record, SampleKey, SampleMark, StepNumber, UnixNs, UserSpan};
+use serde::{Deserialize, Serialize};
+
+/// A line that was not taken.
+#[derive(Debug, Serialize)]
+pub(crate) struct Rejected {
+    /// From 1.
+    line: usize,
+    /// What is wrong with it.
+    error: String,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Line {
+    Span(SpanLine),
+    Sample(SampleLine),
+}
+
+#[derive(Deserialize)]
+struct KeyMembers {
+    step: u64,
+    #[serde(default)]
+    group: Option<Name>,
+    sample: Name,
+}
+
+/// A name may be written as a number.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Name {
+    Text(Box<str>),
+    Number(i64),
+}
+
+#[derive(Deserialize)]
+struct SpanLine {
+    #[serde(flatten)]
+    key: KeyMembers,
+    #[serde(default)]
+    attempt: u32,
+    name: Box<str>,
+    start: f64,
+    #[serde(default)]
+    end: Option<f64>,
+    #[serde(default)]
+    attrs: BTreeMap<Box<str>, Value>,
+}
+
+/// A value of an attribute: whatever is no scalar is an error.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Value {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(Box<str>),
+}
+
+#[derive(Deserialize)]
+struct SampleLine {
+    #[serde(flatten)]
+    key: KeyMembers,
+    #[serde(default)]
+    reward: Option<f64>,
+    #[serde(default)]
+    truncated: Option<bool>,
+    #[serde(default)]
+    response_tokens: Option<u64>,
+    #[serde(default)]
+    evaluation: bool,
+}
+
+/// Reads a body of lines; blank ones are passed over.
+pub(crate) fn parse(body: &[u8]) -> (Vec<Record>, Vec<Rejected>) {
+    let (mut records, mut rejected) = (Vec::new(), Vec::new());
+    for (index, line) in body.split(|byte| *byte == b'\n').enumerate() {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        match record(line) {
+            Ok(record) => records.push(record),
+            Err(error) => rejected.push(Rejected { line: index + 1, error: error.to_string() }),
+        }
+    }
+    (records, rejected)
+}
+
+fn record(line: &[u8]) -> Result<Record, serde_json::Error> {
+    match serde_json::from_slice(line)? {
+        Line::Span(span) => span.record().ok_or_else(|| {
+            serde::de::Error::custom("start or end is no time, or the span ends before it starts")
+        }),
+        Line::Sample(sample) => Ok(sample.record()),
+    }
+}
+
+// === impl SpanLine ===
+
+impl SpanLine {
+    fn record(self) -> Option<Record> {
+        let start = UnixNs::from_secs_f64(self.start)?;
+        let end = match self.end {
+            Some(end) => Some(UnixNs::from_secs_f64(end).filter(|end| *end >= start)?),
+            None => None,
+        };
+        let attrs = self.attrs.into_iter().map(|(name, value)| (name, value.attr())).collect();
+        let (key, attempt, name) = (self.key.key(), self.attempt, self.name);
+        Some(Record::Span(UserSpan { key, attempt, name, start, end, attrs }))
+    }
+}
+
+// === impl SampleLine ===
+
+impl SampleLine {
+    fn record(self) -> Record {
+        Record::Sample(SampleMark {
+            key: self.key.key(),
+            reward: self.reward,
+            truncated: self.truncated,
+            response_tokens: self.response_tokens,
+            evaluation: self.evaluation,
+        })
+    }
+}
+
+// === impl KeyMembers ===
+
+impl KeyMembers {
+    fn key(self) -> SampleKey {
+        SampleKey {
+            step: StepNumber(self.step),
+            group: self.group.map(Name::text),
+            sample: self.sample.text(),
+        }
+    }
+}
+
+// === impl Name ===
+
+impl Name {
+    fn text(self) -> Box<str> {
+        match self {
+            Self::Text(text) => text,
+            Self::Number(number) => number.to_string().into(),
+        }
+    }
+}
+
+// === impl Value ===
+
+impl Value {
+    fn attr(self) -> Attr {
+        match self {
+            Self::Bool(value) => Attr::Bool(value),
+            Self::Int(value) => Attr::Int(value),
+            Self::Float(value) => Attr::Float(value),
+            Self::Text(value) => Attr::Text(value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_lines_are_taken_and_bad_ones_named() {
+        let body = br#"{"type":"span","step":1,"group":"g","sample":3,"name":"tool","start":10.5,"end":null,"attrs":{"n":1,"x":0.5,"s":"t","b":true}}
+
+{"type":"sample","step":1,"sample":"s","reward":-1,"later":"unknown"}
+{"type":"span","step":1,"sample":"s","name":"n","start":2,"end":1}
+{"type":"sample","step":1,"sample":"s","reward":NaN}
+{"type":"event","step":1}
+{"type":"sample","sample":"s"}
+"#;
+        let (records, rejected) = parse(body);
+        let key = |group: Option<&str>, sample: &str| SampleKey {
+            step: StepNumber(1),
+            group: group.map(Into::into),
+            sample: sample.into(),
+        };
+        let span = UserSpan {
+            key: key(Some("g"), "3"),
+            attempt: 0,
+            name: "tool".into(),
+            start: UnixNs(10_500_000_000),
+            end: None,
+            attrs: vec![
+                ("b".into(), Attr::Bool(true)),
+                ("n".into(), Attr::Int(1)),
+                ("s".into(), Attr::Text("t".into())),
+                ("x".into(), Attr::Float(0.5)),
+            ],
+        };
+        let mark = SampleMark { reward: Some(-1.0), ..SampleMark::new(key(None, "s")) };
+        assert_eq!(records, [Record::Span(span), Record::Sample(mark)]);
+        let lines: Vec<_> = rejected.iter().map(|rejected| rejected.line).collect();
+        assert_eq!(lines, [4, 5, 6, 7]);
+        assert!(rejected[3].error.contains("missing field `step`"), "{rejected:?}");
+        assert!(rejected[2].error.contains("unknown variant `event`"), "{rejected:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! The HTTP side of the recorder, to be mounted on the gateway's listener.
+//!
+//! | route | what |
+//! |---|---|
+//! | `POST /rollscope/v1/spans` | spans, and what is known of samples, as JSON lines |
+//! | `POST /rollscope/steps/N/end` | the step is over: `{"rollout_time": seconds, "num_gpus": n}`, both optional; answers with its numbers |
+//! | `GET /rollscope/steps` | the steps and their state |
+//! | `GET /rollscope/steps/N` | one step with its numbers |
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use rollscope_run::{Run, RunError, StepSummary};
+use rollscope_stats::step_numbers;
+use rollscope_trace::{Nanos, StepNumber};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::ingest;
+use crate::{RecordError, RecorderHandle, StepEnd};
+
+/// The largest body of lines; bytes.
+const MAX_BODY_BYTES: usize = 16 << 20;
+
+/// The body of `POST /rollscope/steps/N/end`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EndBody {
+    /// Seconds.
+    #[serde(default)]
+    rollout_time: Option<f64>,
+    #[serde(default)]
+    num_gpus: Option<u32>,
+}
+
+/// The routes of a recorder.
+pub fn routes(recorder: RecorderHandle) -> Router {
+    Router::new()
+        .route("/rollscope/v1/spans", post(spans))
+        .route("/rollscope/steps/{step}/end", post(end_step))
+        .route("/rollscope/steps", get(steps))
+        .route("/rollscope/steps/{step}", get(step))
+        .fallback(|| async { refuse(StatusCode::NOT_FOUND, "there is no such route under /rollscope") })
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(recorder)
+}
+
+async fn spans(State(recorder): State<RecorderHandle>, body: Bytes) -> Response {
+    let (records, rejected) = ingest::parse(&body);
+    let accepted = records.len();
+    if recorder.offer_all(records).is_err() {
+        let mut response =
+            refuse(StatusCode::SERVICE_UNAVAILABLE, "the recorder's queue is full; nothing was taken");
+        response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+        return response;
+    }
+    let status = if accepted == 0 && !rejected.is_empty() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
+    (status, json_body(&json!({"accepted": accepted, "rejected": rejected}))).into_response()
+}
+
+async fn end_step(State(recorder): State<RecorderHandle>, Path(step): Path<String>, body: Bytes) -> Response {
+    let Ok(number) = step.parse() else { return bad_step(&step) };
+    let body =
+        if body.is_empty() { Ok(EndBody::default()) } else { serde_json::from_slice::<EndBody>(&body) };
+    let end = match body.map(|body| (body.rollout_time.map(Nanos::from_secs_f64), body.num_gpus)) {
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
+        Ok((Some(None), _)) => {
+            return refuse(StatusCode::BAD_REQUEST, "rollout_time is no number of seconds");
+        }
+        Ok((time, gpus)) => StepEnd { rollout_time: time.flatten(), gpus },
+    };
+    let Ok(closed) = recorder.end_step(StepNumber(number), end) else {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "the recorder's queue is full or closed");
+    };
+    match closed.await {
+        Ok(Ok(closed)) => json_body(&json!({"step": number, "data": closed.metrics})).into_response(),
+        Ok(Err(error)) => failed(&error),
+        Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the recorder has ended"),
+    }
+}
+
+async fn steps(State(recorder): State<RecorderHandle>) -> Response {
+    match on_disk(recorder, Run::steps).await {
+        Ok(steps) => {
+            let steps: Vec<Value> = steps.iter().map(summary).collect();
+            json_body(&json!({"steps": steps})).into_response()
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+async fn step(State(recorder): State<RecorderHandle>, Path(step): Path<String>) -> Response {
+    let Ok(number) = step.parse().map(StepNumber) else { return bad_step(&step) };
+    let read = on_disk(recorder, move |run| {
+        let summary = run.steps()?.into_iter().find(|summary| summary.step == number);
+        let summary = summary.ok_or(RunError::NoSuchStep { step: number })?;
+        Ok((summary, step_numbers(&run.step(number)?)))
+    });
+    match read.await {
+        Ok((state, numbers)) => {
+            let mut body = summary(&state);
+            body["data"] = json!(numbers.metrics);
+            json_body(&body).into_response()
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// Reads the run on a thread that may block.
+async fn on_disk<T: Send + 'static>(
+    recorder: RecorderHandle,
+    read: impl FnOnce(&Run) -> Result<T, RunError> + Send + 'static,
+) -> Result<T, RecordError> {
+    let read = tokio::task::spawn_blocking(move || read(recorder.run())).await;
+    Ok(read.map_err(|_| RecordError::Panicked)??)
+}
+
+fn summary(summary: &StepSummary) -> Value {
+    json!({
+        "step": summary.step.0,
+        "state": if summary.close.is_some() { "closed" } else { "open" },
+        "reason": summary.close.map(|close| close.reason.name()),
+        "late": summary.late,
+        "requests": summary.requests,
+        "samples": summary.samples,
+    })
+}
+
+fn bad_step(step: &str) -> Response {
+    refuse(StatusCode::BAD_REQUEST, &format!("not the number of a step: {step}"))
+}
+
+fn failed(error: &RecordError) -> Response {
+    let status = match error {
+        RecordError::Run(RunError::NoSuchStep { .. }) => StatusCode::NOT_FOUND,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    refuse(status, &error.to_string())
+}
+
+fn refuse(status: StatusCode, message: &str) -> Response {
+    let body = json!({"error": {"message": message, "code": status.as_u16()}});
+    (status, json_body(&body)).into_response()
+}
+
+fn json_body(value: &Value) -> impl IntoResponse + use<> {
+    ([(header::CONTENT_TYPE, "application/json")], value.to_string())
+}

@@ -1,0 +1,259 @@
+//! The recorder end to end: records in, by sink and by HTTP; a run directory out.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use parking_lot::Mutex;
+use rollscope_record::{RecordOptions, Recorder, RecorderHandle, StepEnd, routes};
+use rollscope_run::{Run, RunInfo, WriterState};
+use rollscope_trace::{
+    CloseReason, Dropped, Join, Leg, LegRole, Nanos, Outcome, Profile, ProfileSink as _, Report, RequestId,
+    Scalar, StepNumber, UnixNs, WorkerRef,
+};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Setup {
+    _dir: tempfile::TempDir,
+    run: Run,
+    recorder: Recorder,
+    troubles: Arc<Mutex<Vec<String>>>,
+}
+
+fn setup(options: RecordOptions) -> Setup {
+    let dir = tempfile::tempdir().unwrap();
+    let info = RunInfo { producer: "test".into(), created: UnixNs(0), config: json!({}) };
+    let run = Run::create(&dir.path().join("run"), &info).unwrap();
+    let troubles: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = Arc::clone(&troubles);
+    let on_trouble =
+        Arc::new(move |error: &rollscope_record::RecordError| told.lock().push(error.to_string()));
+    let recorder = Recorder::start(run.clone(), &RecordOptions { on_trouble, ..options }).unwrap();
+    Setup { _dir: dir, run, recorder, troubles }
+}
+
+async fn serve(recorder: &Recorder) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let app = routes(recorder.handle());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    url
+}
+
+async fn call(method: &str, url: &str, body: &str) -> (u16, Value) {
+    let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    let request = http::Request::builder()
+        .method(method)
+        .uri(url)
+        .body(Full::new(Bytes::from(body.to_owned())))
+        .unwrap();
+    let reply = client.request(request).await.unwrap();
+    let status = reply.status().as_u16();
+    let body = reply.into_body().collect().await.unwrap().to_bytes();
+    (status, serde_json::from_slice(&body).unwrap())
+}
+
+fn profile(id: u128, join: Join, version: &str) -> Profile {
+    let pairs = [
+        ("weight_version", Scalar::Text(version)),
+        ("completion_tokens", Scalar::Number(20.0)),
+        ("e2e_latency", Scalar::Number(0.5)),
+        ("queue_time", Scalar::Number(-1.0)),
+    ];
+    let leg = Leg {
+        role: LegRole::Regular,
+        worker: WorkerRef { url: "http://w".into(), instance: "w".into() },
+        dispatch: Nanos(0),
+        first_byte: Some(Nanos(1000)),
+        end: Nanos(600_000_000),
+        status: Some(200),
+        outcome: Outcome::Completed,
+        error: None,
+        report: Report::from_pairs(pairs),
+    };
+    Profile {
+        id: RequestId(id),
+        join,
+        endpoint: "/generate".into(),
+        stream: false,
+        batch: None,
+        arrival: UnixNs(1_700_000_000_000_000_000 + id as i64),
+        first_byte: Some(Nanos(1000)),
+        end: Nanos(700_000_000),
+        status: Some(200),
+        outcome: Outcome::Completed,
+        error: None,
+        decision: "round_robin".into(),
+        retries: 0,
+        legs: vec![leg],
+    }
+}
+
+fn of_sample(step: u64, sample: &str) -> Join {
+    Join { step: Some(StepNumber(step)), sample: Some(sample.into()), ..Join::default() }
+}
+
+fn closed(run: &Run, step: u64) -> Option<CloseReason> {
+    let steps = run.steps().unwrap();
+    steps.iter().find(|summary| summary.step.0 == step).and_then(|s| s.close).map(|close| close.reason)
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_is_told_to_end_answers_with_its_numbers() {
+    let Setup { _dir, run, recorder, troubles } = setup(RecordOptions::default());
+    let url = serve(&recorder).await;
+    let handle = recorder.handle();
+    for (id, sample) in [(1, "a"), (2, "b")] {
+        handle.offer(profile(id, of_sample(3, sample), "v")).unwrap();
+    }
+    let lines = r#"{"type":"sample","step":3,"sample":"a","reward":1.0}
+        {"type":"sample","step":3,"sample":"b","reward":0.5,"truncated":true}
+        {"type":"span","step":3,"sample":"a","name":"reward","start":1700000000.7,"end":1700000000.8}
+        broken"#;
+    let (status, reply) = call("POST", &format!("{url}/rollscope/v1/spans"), lines).await;
+    assert_eq!((status, &reply["accepted"], &reply["rejected"][0]["line"]), (200, &json!(3), &json!(4)));
+
+    let end = r#"{"rollout_time": 4.0, "num_gpus": 2}"#;
+    let (status, reply) = call("POST", &format!("{url}/rollscope/steps/3/end"), end).await;
+    assert_eq!((status, &reply["step"]), (200, &json!(3)), "{reply}");
+    let expected = [
+        ("rollout/reward/mean", 0.75),
+        ("perf/request/count", 2.0),
+        ("perf/request/e2e_latency/mean", 0.5),
+        ("perf/rollout_time", 4.0),
+        ("perf/tokens_per_gpu_per_sec", 5.0),
+        ("perf/anomaly/negative", 2.0),
+    ];
+    for (name, value) in expected {
+        assert_eq!(reply["data"][name], json!(value), "{name} in {reply}");
+    }
+    assert_eq!(Some(&reply["data"]), run.stats(StepNumber(3)).unwrap().map(Value::from).as_ref());
+    assert_eq!(run.metrics().unwrap()[0].data["rollout/reward/mean"], json!(0.75));
+    assert_eq!(closed(&run, 3), Some(CloseReason::Told));
+
+    let (_, reply) = call("GET", &format!("{url}/rollscope/steps/3"), "").await;
+    assert_eq!((&reply["state"], &reply["data"]["perf/request/count"]), (&json!("closed"), &json!(2.0)));
+    recorder.shutdown().await.unwrap();
+    assert_eq!(run.writers().unwrap()[0].state, WriterState::Ended);
+    assert!(troubles.lock().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_late_amends_the_step_and_is_not_sent_again() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    let handle = recorder.handle();
+    handle.offer(profile(1, of_sample(1, "a"), "v")).unwrap();
+    handle.end_step(StepNumber(1), StepEnd::default()).unwrap().await.unwrap().unwrap();
+    handle.offer(profile(2, of_sample(1, "b"), "v")).unwrap();
+    recorder.shutdown().await.unwrap();
+    assert_eq!(run.metrics().unwrap().len(), 1);
+    assert_eq!(run.metrics().unwrap()[0].data["perf/request/count"], json!(1.0));
+    assert_eq!(run.stats(StepNumber(1)).unwrap().unwrap()["perf/request/count"], json!(2.0));
+    let step = run.steps().unwrap().remove(0);
+    assert!(step.late && step.requests == 2, "{step:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_step_closes_a_quiet_one_and_shutdown_the_rest() {
+    let options = RecordOptions { superseded_after: Duration::from_millis(50), ..RecordOptions::default() };
+    let Setup { _dir, run, recorder, .. } = setup(options);
+    let handle = recorder.handle();
+    handle.offer(profile(1, of_sample(1, "a"), "v")).unwrap();
+    handle.offer(profile(2, of_sample(2, "a"), "v")).unwrap();
+    until("step 1 is superseded", || closed(&run, 1) == Some(CloseReason::Superseded));
+    assert_eq!(closed(&run, 2), None);
+    recorder.shutdown().await.unwrap();
+    assert_eq!(closed(&run, 2), Some(CloseReason::Shutdown));
+    let sent: Vec<_> = run.metrics().unwrap().iter().map(|sent| sent.step.0).collect();
+    assert_eq!(sent, [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_header_the_weight_version_tells_the_step() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    let handle = recorder.handle();
+    for (id, version) in [(1, "v-b"), (2, "v-a"), (3, "v-b")] {
+        handle.offer(profile(id, Join::default(), version)).unwrap();
+    }
+    recorder.shutdown().await.unwrap();
+    let requests: Vec<_> = run.steps().unwrap().iter().map(|step| (step.step.0, step.requests)).collect();
+    assert_eq!(requests, [(1, 2), (2, 1)]);
+    let trace = run.step(StepNumber(1)).unwrap();
+    let samples: Vec<_> = trace.samples.iter().map(|sample| sample.key.to_string()).collect();
+    assert_eq!(samples, [RequestId(1).to_string(), RequestId(3).to_string()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_drops_counts_and_logs_the_count() {
+    let options = RecordOptions { queue_bytes: 4096, ..RecordOptions::default() };
+    let Setup { _dir, run, recorder, .. } = setup(options);
+    let url = serve(&recorder).await;
+    let handle = recorder.handle();
+    let mut offered = 0;
+    let mut refused = 0;
+    // One offer is larger than the queue, so that a refusal does not depend on how fast the writer is.
+    let mut huge = profile(9, of_sample(1, "huge"), "v");
+    huge.error = Some("x".repeat(5000).into());
+    assert_eq!(handle.offer(huge), Err(Dropped));
+    for id in 0..200 {
+        offered += 1;
+        refused += u64::from(handle.offer(profile(id, of_sample(1, &id.to_string()), "v")).is_err());
+    }
+    let line = r#"{"type":"sample","step":1,"sample":"a"}"#.to_owned() + "\n";
+    let (status, reply) = call("POST", &format!("{url}/rollscope/v1/spans"), &line.repeat(100)).await;
+    assert_eq!(status, 503, "{reply}");
+    assert_eq!((handle.dropped_profiles(), handle.dropped_user_records()), (refused + 1, 100));
+    recorder.shutdown().await.unwrap();
+    let dropped = run.dropped().unwrap();
+    assert_eq!((dropped.profiles, dropped.user_records), (refused + 1, 100));
+    assert_eq!(run.steps().unwrap()[0].requests, offered - refused);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_calls_get_a_sentence() {
+    let Setup { _dir, recorder, .. } = setup(RecordOptions::default());
+    let url = serve(&recorder).await;
+    for (method, path, body, status, words) in [
+        ("POST", "v1/spans", "nonsense", 400, ""),
+        ("POST", "steps/x/end", "", 400, "not the number of a step: x"),
+        ("POST", "steps/1/end", r#"{"rollout_time": -1}"#, 400, "rollout_time"),
+        ("POST", "steps/1/end", r#"{"gpus": 1}"#, 400, "unknown field `gpus`"),
+        ("GET", "steps/77", "", 404, "77"),
+        ("GET", "nothing", "", 404, "no such route"),
+    ] {
+        let (got, reply) = call(method, &format!("{url}/rollscope/{path}"), body).await;
+        assert_eq!(got, status, "{path}: {reply}");
+        assert!(reply["error"]["message"].as_str().unwrap_or_default().contains(words), "{path}: {reply}");
+    }
+    let (status, reply) = call("POST", &format!("{url}/rollscope/v1/spans"), "\n\n").await;
+    assert_eq!((status, reply), (200, json!({"accepted": 0, "rejected": []})));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_recorder_goes_on_with_the_same_run() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    recorder.handle().offer(profile(1, Join::default(), "v-a")).unwrap();
+    recorder.shutdown().await.unwrap();
+    let second = Recorder::start(run.clone(), &RecordOptions::default()).unwrap();
+    let handle: RecorderHandle = second.handle();
+    handle.offer(profile(2, Join::default(), "v-b")).unwrap();
+    second.shutdown().await.unwrap();
+    assert_eq!(handle.offer(profile(3, Join::default(), "v-b")), Err(Dropped));
+    assert_eq!(run.steps().unwrap().iter().map(|step| step.step.0).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(run.writers().unwrap().len(), 2);
+}
