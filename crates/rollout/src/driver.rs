@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::RolloutError;
 use crate::client::{CallError, Client, GenerateReply, GenerateRequest, SamplingParams};
 use crate::clock::Clock;
-use crate::ingest::{Line, Reporter};
+use crate::ingest::{Line, Reporter, end_step};
 use crate::prompts::Prompt;
 use crate::reward::chained_addition_reward;
 use crate::sample::{Sample, write_step};
@@ -154,6 +154,7 @@ impl Rollout {
             Some(reporter) => reporter.finish().await,
             None => 0,
         };
+        end_step(&self.client, step, duration).await;
         done.sort_by_key(|sample| (sample.group, sample.index));
         if let Some(dir) = &options.out {
             write_step(dir, step, &done)?;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -18,10 +18,11 @@ type Answer = dyn Fn(&HeaderMap, &Value) -> (StatusCode, Value) + Send + Sync;
 struct Server {
     answer: Box<Answer>,
     ingested: Mutex<Vec<Value>>,
+    ended: Mutex<Vec<String>>,
 }
 
 async fn serve(answer: Box<Answer>) -> (Arc<Server>, String) {
-    let server = Arc::new(Server { answer, ingested: Mutex::default() });
+    let server = Arc::new(Server { answer, ingested: Mutex::default(), ended: Mutex::default() });
     let generate = |State(server): State<Arc<Server>>, headers: HeaderMap, body: String| async move {
         let (status, body) = (server.answer)(&headers, &serde_json::from_str(&body).unwrap());
         (status, body.to_string()).into_response()
@@ -30,7 +31,12 @@ async fn serve(answer: Box<Answer>) -> (Arc<Server>, String) {
         server.ingested.lock().extend(body.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
         Response::new(axum::body::Body::empty())
     };
+    let end = |State(server): State<Arc<Server>>, Path(step): Path<String>, body: String| async move {
+        assert!(serde_json::from_str::<Value>(&body).unwrap()["rollout_time"].as_f64() > Some(0.0));
+        server.ended.lock().push(step);
+    };
     let routes = Router::new()
+        .route("/rollscope/steps/{step}/end", post(end))
         .route("/generate", post(generate))
         .route("/rollscope/v1/spans", post(ingest))
         .with_state(Arc::clone(&server));
@@ -104,6 +110,7 @@ async fn every_sample_is_named_rewarded_and_reported() {
     assert_eq!((of("span").len(), of("sample").len()), (8, 8));
     assert!(of("sample").iter().all(|line| line["reward"] == 1.0 && line["response_tokens"] == 2));
     assert!(of("span").iter().all(|line| line["start"].as_f64() <= line["end"].as_f64()));
+    assert_eq!(*server.ended.lock(), ["5", "6"]);
     let written = std::fs::read_to_string(out.path().join("samples-step-000005.jsonl")).unwrap();
     let first: Value = serde_json::from_str(written.lines().next().unwrap()).unwrap();
     assert_eq!((&first["output_logprobs"], &first["weight_version"]), (&json!([-0.5, null]), &json!("v1")));
