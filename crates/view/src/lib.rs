@@ -1,1 +1,19 @@
 //! The timeline viewer: query API over a run, and the page.
+//!
+//! [`serve`] answers on a listener that the caller has opened; nothing is served but the page, which is embedded
+//! in the program, and the JSON described in `api.rs`. The run is followed while it is being written. On a
+//! loopback listener only requests for a loopback host are answered, so that no web page can reach the run
+//! through a name of its own.
+
+mod numbers;
+mod samples;
+
+mod source;
+
+mod api;
+mod guard;
+mod page;
+
+mod serve;
+
+pub use serve::{ViewError, serve};

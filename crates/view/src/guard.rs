@@ -1,0 +1,82 @@
+//! What every answer carries, and who gets one at all.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::header::InvalidHeaderValue;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+
+use crate::page;
+
+/// What every answer carries: the page loads nothing from elsewhere and is framed by nobody.
+pub(crate) fn headers() -> Result<HeaderMap, InvalidHeaderValue> {
+    // The import map is the only script that stands in the page itself.
+    let policy = format!(
+        "default-src 'none'; script-src 'self' '{}'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        page::import_map_hash()
+    );
+    let fixed = [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    let mut headers: HeaderMap =
+        fixed.into_iter().map(|(name, value)| (name, HeaderValue::from_static(value))).collect();
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_str(&policy)?);
+    Ok(headers)
+}
+
+/// Sets headers on the answer.
+pub(crate) async fn set_headers(headers: Arc<HeaderMap>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    response.headers_mut().extend((*headers).clone());
+    response
+}
+
+/// Refuses requests to a loopback listener that name another host: a page of another site whose name was made to
+/// point here (DNS rebinding).
+pub(crate) async fn check_host(bound: SocketAddr, request: Request, next: Next) -> Response {
+    if bound.ip().is_loopback() && !names_loopback(request.headers().get(header::HOST)) {
+        return (StatusCode::FORBIDDEN, "this viewer answers only on this machine's own addresses\n")
+            .into_response();
+    }
+    next.run(request).await
+}
+
+fn names_loopback(host: Option<&HeaderValue>) -> bool {
+    let authority = host.and_then(|host| host.to_str().ok()).and_then(|host| host.parse::<Authority>().ok());
+    let Some(authority) = authority else {
+        return false;
+    };
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_loopback() {
+        for host in ["localhost", "LocalHost:80", "127.0.0.1:8080", "127.1.2.3", "[::1]:9", "[::1]"] {
+            assert!(names_loopback(Some(&HeaderValue::from_static(host))), "{host}");
+        }
+        for host in
+            ["evil.example", "localhost.evil.example:80", "10.0.0.1", "127.0.0.1.evil.example", "", "a b"]
+        {
+            assert!(!names_loopback(Some(&HeaderValue::from_static(host))), "{host}");
+        }
+        assert!(!names_loopback(None));
+    }
+}

@@ -1,0 +1,92 @@
+//! The page, embedded as it stands in `web/page`.
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use include_dir::{Dir, File, include_dir};
+use sha2::{Digest as _, Sha256};
+
+static PAGE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../web/page");
+
+/// The routes of the page.
+pub(crate) fn routes() -> Router {
+    Router::new()
+        .route("/", get(async || file("index.html")))
+        .route("/{name}", get(async |Path(name): Path<String>| file(&name)))
+}
+
+/// The import map in `index.html`, as a content security policy names it.
+pub(crate) fn import_map_hash() -> String {
+    let digest = Sha256::digest(import_map().unwrap_or_default());
+    format!("sha256-{}", STANDARD.encode(digest))
+}
+
+fn import_map() -> Option<&'static str> {
+    let page = PAGE.get_file("index.html")?.contents_utf8()?;
+    let (_, map) = page.split_once("<script type=\"importmap\">")?;
+    map.split_once("</script>").map(|(map, _)| map)
+}
+
+fn file(name: &str) -> Response {
+    match PAGE.get_file(name).and_then(|file| Some((content_type(file)?, file.contents()))) {
+        Some((kind, contents)) => ([(header::CONTENT_TYPE, kind)], contents).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+fn content_type(file: &File<'_>) -> Option<&'static str> {
+    match file.path().extension()?.to_str()? {
+        "html" => Some("text/html; charset=utf-8"),
+        "css" => Some("text/css; charset=utf-8"),
+        "js" => Some("text/javascript; charset=utf-8"),
+        "svg" => Some("image/svg+xml"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    #[test]
+    fn the_import_map_names_every_module_and_each_imports_only_those() {
+        let map: BTreeMap<String, BTreeMap<String, String>> =
+            serde_json::from_str(import_map().unwrap()).unwrap();
+        let modules: BTreeSet<_> = PAGE
+            .files()
+            .filter_map(|file| file.path().to_str()?.strip_suffix(".js"))
+            .filter(|name| *name != "main")
+            .map(|name| (format!("#{name}"), format!("./{name}.js")))
+            .collect();
+        assert_eq!(map["imports"].clone().into_iter().collect::<BTreeSet<_>>(), modules);
+        for file in PAGE.files().filter(|file| file.path().extension().is_some_and(|kind| kind == "js")) {
+            let source = file.contents_utf8().unwrap();
+            for import in
+                source.lines().filter_map(|line| line.strip_prefix("import ")?.rsplit_once(" from '"))
+            {
+                let name = import.1.trim_end_matches("';");
+                assert!(map["imports"].contains_key(name), "{}: {name}", file.path().display());
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_refers_to_nothing_elsewhere() {
+        for file in PAGE.files() {
+            let source = file.contents_utf8().unwrap();
+            let allowed = source.replace("http://www.w3.org/2000/svg", "");
+            assert!(
+                !allowed.contains("http://") && !allowed.contains("https://"),
+                "{}",
+                file.path().display()
+            );
+            assert!(!source.contains("innerHTML"), "{}", file.path().display());
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The server: page and API on one listener.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use axum::http::header::InvalidHeaderValue;
+use axum::middleware::from_fn;
+use rollscope_run::Run;
+use tokio::net::TcpListener;
+
+use crate::source::Source;
+use crate::{api, guard, page};
+
+/// Why the viewer stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewError {
+    /// The listener failed.
+    #[error("the viewer's listener failed")]
+    Listener(#[from] io::Error),
+    /// A header of the answers is none.
+    #[error("the content security policy is no header")]
+    Policy(#[from] InvalidHeaderValue),
+}
+
+/// Serves a run until `shutdown` completes and the answers under way are written.
+pub async fn serve(
+    run: Run,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ViewError> {
+    let bound = listener.local_addr()?;
+    let headers = Arc::new(guard::headers()?);
+    let app = page::routes()
+        .merge(api::routes(Source::new(run)))
+        .layer(from_fn(move |request, next| guard::check_host(bound, request, next)))
+        .layer(from_fn(move |request, next| guard::set_headers(headers.clone(), request, next)));
+    axum::serve(listener, app).with_graceful_shutdown(shutdown).await?;
+    Ok(())
+}

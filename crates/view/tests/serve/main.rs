@@ -1,0 +1,198 @@
+//! The viewer over real runs and sockets.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod make;
+mod viewer;
+
+use rollscope_trace::{Attr, CloseReason, Record, StepClose, StepNumber, UnixNs};
+use serde_json::{Value, json};
+
+use make::{call, mark, run, span};
+use viewer::{Reply, Viewer};
+
+const HOSTILE: &str = "</script><img src=x onerror=alert(1)>\"'\u{202e}\0";
+
+fn close(step: u64) -> Record {
+    let step = StepNumber(step);
+    Record::Close(StepClose {
+        step,
+        at: UnixNs(0),
+        reason: CloseReason::Told,
+        rollout_time: None,
+        gpus: None,
+    })
+}
+
+#[tokio::test]
+async fn a_run_is_answered_for_by_step() {
+    let (_dir, run, mut writer) = run();
+    for record in
+        [call(1, "a", 1), call(1, "b", 2), span(1, "a", vec![]), mark(1, "a", 1.0), close(1), call(2, "a", 3)]
+    {
+        writer.append(&record).unwrap();
+    }
+    writer.flush().unwrap();
+    let viewer = Viewer::start(run).await;
+
+    let about = viewer.json("/api/run").await;
+    assert_eq!(about["producer"], "a test");
+    assert_eq!(about["writers"], json!([{"name": "gateway", "state": "live"}]));
+
+    let steps = viewer.json("/api/steps").await;
+    assert_eq!(
+        steps["steps"],
+        json!([
+            {"step": 1, "version": 5, "closed": "told", "requests": 2, "samples": 2, "user_spans": 1},
+            {"step": 2, "version": 1, "closed": null, "requests": 1, "samples": 1, "user_spans": 0},
+        ])
+    );
+    assert_eq!(steps["dropped"], json!({"profiles": 0, "user_records": 0}));
+
+    let numbers = viewer.json("/api/steps/1").await;
+    assert_eq!(numbers["metrics"]["perf/request/count"], json!(2.0));
+    assert_eq!(numbers["metrics"]["rollout/reward/mean"], json!(1.0));
+    // 20 and 40 ms of generation, of requests of 25 and 45.
+    assert_eq!(numbers["sentence"], "where the time went: 86% decode forward, 14% gateway");
+    let series = numbers["series"].as_array().unwrap();
+    let forward = series.iter().find(|row| row["name"] == "decode/forward_duration").unwrap();
+    assert_eq!(
+        (&forward["unit"], &forward["count"], &forward["max"]),
+        (&json!("s"), &json!(2), &json!(0.04))
+    );
+    assert_eq!(numbers["slowest"]["sample"], "g/b");
+
+    let samples = viewer.json("/api/steps/1/samples").await;
+    assert_eq!(samples["samples"]["name"].as_array().unwrap().len(), 2);
+    writer.end().unwrap();
+    assert_eq!(viewer.json("/api/run").await["writers"][0]["state"], "ended");
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_written_later_is_seen() {
+    let (_dir, run, mut writer) = run();
+    let viewer = Viewer::start(run).await;
+    assert_eq!(viewer.json("/api/steps").await["steps"], json!([]));
+    assert_eq!(viewer.get("/api/steps/1").await.status, 404);
+    for id in 1..=3 {
+        writer.append(&call(1, "a", id)).unwrap();
+        writer.flush().unwrap();
+        assert_eq!(viewer.json("/api/steps").await["steps"][0]["version"], json!(id));
+        let numbers = viewer.json("/api/steps/1").await;
+        assert_eq!(numbers["metrics"]["perf/request/count"], json!(id as f64));
+        assert_eq!(numbers["closed"], json!(null));
+    }
+    writer.append(&close(1)).unwrap();
+    writer.flush().unwrap();
+    assert_eq!(viewer.json("/api/steps/1").await["closed"], "told");
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn the_page_is_whole_and_keeps_to_itself() {
+    let (_dir, run, _writer) = run();
+    let viewer = Viewer::start(run).await;
+    let page = viewer.get("/").await;
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.starts_with("default-src 'none'; script-src 'self' 'sha256-"), "{policy}");
+    assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+
+    let text = std::str::from_utf8(&page.body).unwrap();
+    // What its attributes and its import map refer to.
+    let files: Vec<_> =
+        text.split('"').filter(|part| part.contains('.') && !part.contains(char::is_whitespace)).collect();
+    assert!(files.contains(&"style.css") && files.contains(&"./timeline.js"), "{files:?}");
+    for file in files.into_iter().map(|file| file.trim_start_matches("./")) {
+        let reply = viewer.get(&format!("/{file}")).await;
+        assert_eq!(reply.status, 200, "{file}");
+        assert!(!reply.body.is_empty(), "{file}");
+    }
+    for path in ["/", "/main.js", "/api/run", "/api/steps/99", "/nothing"] {
+        let reply = viewer.get(path).await;
+        assert_eq!(reply.header("x-content-type-options"), Some("nosniff"), "{path}");
+        assert_eq!(reply.header("content-security-policy"), Some(policy), "{path}");
+        assert_eq!(reply.header("cache-control"), Some("no-store"), "{path}");
+    }
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_else_is_served() {
+    let (_dir, run, _writer) = run();
+    let viewer = Viewer::start(run).await;
+    for path in [
+        "/run.json",
+        "/log/gateway/000001.seg",
+        "/../Cargo.toml",
+        "/%2e%2e/%2e%2e/Cargo.toml",
+        "/package.json",
+        "/page/index.html",
+        "/api",
+        "/api/",
+        "/api/steps/",
+        "/api/steps/-1",
+        "/api/steps/x/samples",
+        "/api/steps/18446744073709551616",
+        "/api/steps/1/samples/2",
+    ] {
+        assert_eq!(viewer.get(path).await.status, 404, "{path}");
+    }
+    let missing = viewer.get("/api/steps/7").await;
+    assert_eq!(serde_json::from_slice::<Value>(&missing.body).unwrap()["error"], "the run has no step 7");
+    let post = viewer.send("POST /api/steps HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n").await;
+    assert_eq!(post.status, 405);
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn only_this_machine_is_answered() {
+    let (_dir, run, _writer) = run();
+    let viewer = Viewer::start(run).await;
+    for (host, status) in
+        [("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:8", 200), ("evil.example", 403), ("", 403)]
+    {
+        let reply = viewer.send(&format!("GET /api/run HTTP/1.1\r\nHost: {host}\r\n")).await;
+        assert_eq!(reply.status, status, "{host:?}");
+    }
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn hostile_texts_stay_texts() {
+    let (_dir, run, mut writer) = run();
+    let attrs = vec![(HOSTILE.into(), Attr::Text(HOSTILE.into())), ("nan".into(), Attr::Float(f64::NAN))];
+    for record in [call(1, HOSTILE, 1), span(1, HOSTILE, attrs), mark(1, HOSTILE, f64::INFINITY)] {
+        writer.append(&record).unwrap();
+    }
+    writer.flush().unwrap();
+    let viewer = Viewer::start(run).await;
+    let reply = viewer.get("/api/steps/1/samples").await;
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")));
+    let samples: Value = serde_json::from_slice(&reply.body).unwrap();
+    assert!(samples["strings"].as_array().unwrap().contains(&json!(HOSTILE)));
+    assert_eq!(samples["samples"]["reward"], json!([null]));
+    let numbers = viewer.json("/api/steps/1").await;
+    assert_eq!(numbers["metrics"]["perf/anomaly/not_finite"], json!(1.0));
+    assert_eq!(numbers["slowest"]["sample"], format!("g/{HOSTILE}"));
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_cannot_be_read_any_more_is_said_so() {
+    let (dir, run, writer) = run();
+    writer.end().unwrap();
+    let viewer = Viewer::start(run).await;
+    assert_eq!(viewer.get("/api/steps").await.status, 200);
+    let log = dir.path().join("run/log");
+    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::write(&log, "no folder").unwrap();
+    let Reply { status, body, .. } = viewer.get("/api/steps").await;
+    let error = serde_json::from_slice::<Value>(&body).unwrap()["error"].as_str().unwrap().to_owned();
+    assert_eq!(status, 500);
+    assert!(error.contains("run/log"), "{error}");
+    // The page itself stays.
+    assert_eq!(viewer.get("/").await.status, 200);
+    viewer.stop().await;
+}

@@ -1,0 +1,73 @@
+//! Runs and records made for the tests.
+
+use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
+use rollscope_trace::{
+    Attr, Join, Leg, LegRole, Nanos, Outcome, Profile, Record, Report, RequestId, SampleKey, SampleMark,
+    Scalar, StepNumber, UnixNs, UserSpan, WorkerRef,
+};
+use tempfile::TempDir;
+
+const MS: u64 = 1_000_000;
+const BASE_NS: i64 = 1_700_000_000_000_000_000;
+
+/// An empty run with a writer; the folder lives as long as the first of the three.
+pub(crate) fn run() -> (TempDir, Run, LogWriter) {
+    let dir = TempDir::new().unwrap();
+    let info =
+        RunInfo { producer: "a test".into(), created: UnixNs(BASE_NS), config: serde_json::Value::Null };
+    let run = Run::create(&dir.path().join("run"), &info).unwrap();
+    let writer = run.writer("gateway", LogOptions::default()).unwrap();
+    (dir, run, writer)
+}
+
+/// A request of `id` × 20 ms in decode, and 5 ms more in the gateway.
+pub(crate) fn call(step: u64, sample: &str, id: u64) -> Record {
+    let length = Nanos(id * 20 * MS);
+    let decode = Leg {
+        role: LegRole::Decode,
+        worker: WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() },
+        dispatch: Nanos(0),
+        first_byte: None,
+        end: length,
+        status: Some(200),
+        outcome: Outcome::Completed,
+        error: None,
+        report: Report::from_pairs([("pd_decode_forward_duration", Scalar::Number(length.as_secs_f64()))]),
+    };
+    Record::Profile(Box::new(Profile {
+        id: RequestId(u128::from(id)),
+        join: Join {
+            step: Some(StepNumber(step)),
+            group: Some("g".into()),
+            sample: Some(sample.into()),
+            ..Join::default()
+        },
+        endpoint: "/generate".into(),
+        stream: false,
+        batch: None,
+        arrival: UnixNs(BASE_NS),
+        first_byte: None,
+        end: length.plus(Nanos(5 * MS)),
+        status: Some(200),
+        outcome: Outcome::Completed,
+        error: None,
+        decision: "".into(),
+        retries: 0,
+        legs: vec![decode],
+    }))
+}
+
+pub(crate) fn span(step: u64, sample: &str, attrs: Vec<(Box<str>, Attr)>) -> Record {
+    let (start, end) = (UnixNs(BASE_NS), Some(UnixNs(BASE_NS + 1000)));
+    Record::Span(UserSpan { key: key(step, sample), attempt: 0, name: "reward".into(), start, end, attrs })
+}
+
+pub(crate) fn mark(step: u64, sample: &str, reward: f64) -> Record {
+    let mut mark = SampleMark::new(key(step, sample));
+    mark.reward = Some(reward);
+    Record::Sample(mark)
+}
+
+fn key(step: u64, sample: &str) -> SampleKey {
+    SampleKey { step: StepNumber(step), group: Some("g".into()), sample: sample.into() }
+}

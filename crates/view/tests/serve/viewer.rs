@@ -1,0 +1,73 @@
+//! A viewer on a port of its own, and a client that sends it exactly what the test says.
+
+use std::net::SocketAddr;
+
+use rollscope_run::Run;
+use rollscope_view::{ViewError, serve};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+pub(crate) struct Viewer {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<Result<(), ViewError>>,
+}
+
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    headers: String,
+    pub(crate) body: Vec<u8>,
+}
+
+// === impl Viewer ===
+
+impl Viewer {
+    pub(crate) async fn start(run: Run) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let server = tokio::spawn(serve(run, listener, async move { drop(stopped.await) }));
+        Self { address, stop, server }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n", self.address)).await
+    }
+
+    pub(crate) async fn json(&self, path: &str) -> Value {
+        let reply = self.get(path).await;
+        let body = String::from_utf8_lossy(&reply.body);
+        assert_eq!(reply.status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    /// Sends a head without its last empty line.
+    pub(crate) async fn send(&self, head: &str) -> Reply {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).await.unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.unwrap();
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        let headers = String::from_utf8(bytes[..end].to_vec()).unwrap();
+        let status = headers.split(' ').nth(1).unwrap().parse().unwrap();
+        Reply { status, headers, body: bytes[end + 4..].to_vec() }
+    }
+
+    /// Stops it as its program would, and waits for its end.
+    pub(crate) async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.server.await.unwrap().unwrap();
+    }
+}
+
+// === impl Reply ===
+
+impl Reply {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.headers.lines().filter_map(|line| line.split_once(": "));
+        headers.find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+}

@@ -1,0 +1,95 @@
+// Numbers as people read them.
+
+const US = 1e3;
+const MS = 1e6;
+const S = 1e9;
+const MINUTE = 60 * S;
+
+/** Thin space: between a number and its unit, and where digits are grouped. */
+const THIN = '\u2009';
+
+/**
+ * A duration with three significant digits: `850 ns`, `12.3 ms`, `1.23 s`, `12 min 5 s`.
+ * @param {number} ns
+ * @returns {string}
+ */
+export function duration(ns) {
+  if (!Number.isFinite(ns)) return '?';
+  if (ns < 0) return `−${duration(-ns)}`;
+  const rounded = Number(ns.toPrecision(3));
+  if (rounded === 0) return `0${THIN}s`;
+  if (rounded < US) return `${significant(ns)}${THIN}ns`;
+  if (rounded < MS) return `${significant(ns / US)}${THIN}µs`;
+  if (rounded < S) return `${significant(ns / MS)}${THIN}ms`;
+  if (rounded < 10 * MINUTE) return `${significant(ns / S)}${THIN}s`;
+  const seconds = Math.round(ns / S);
+  return `${grouped(Math.floor(seconds / 60))}${THIN}min ${seconds % 60}${THIN}s`;
+}
+
+/**
+ * A point on the axis, from the origin, as exact as ticks `step` apart need; all in the unit of the `largest` shown.
+ * @param {number} ns
+ * @param {number} step
+ * @param {number} largest
+ */
+export function axisTime(ns, step, largest) {
+  /** @type {[number, string]} */
+  const [unit, name] = largest >= S ? [S, 's'] : largest >= MS ? [MS, 'ms'] : [US, 'µs'];
+  const decimals = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
+  const text = Math.abs(ns / unit).toFixed(decimals);
+  const sign = ns < 0 && Number(text) !== 0 ? '−' : '';
+  return `${sign}${text}${THIN}${name}`;
+}
+
+/**
+ * Distance of ticks, 1, 2 or 5 times a power of ten nanoseconds, so that about `count` fit.
+ * @param {number} range
+ * @param {number} count
+ */
+export function tickStep(range, count) {
+  const rough = Math.max(range / Math.max(count, 1), 1);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const factor = [1, 2, 5, 10].find((f) => f * power >= rough * (1 - 1e-9)) ?? 10;
+  return factor * power;
+}
+
+/**
+ * Any number, with three significant digits where it is no whole number.
+ * @param {number} value
+ * @returns {string}
+ */
+export function number(value) {
+  if (!Number.isFinite(value)) return '?';
+  if (value < 0) return `−${number(-value)}`;
+  if (Number.isInteger(value)) return grouped(value);
+  return value >= 1000 ? grouped(Math.round(value)) : significant(value);
+}
+
+/** @param {number} share  From 0 to 1. */
+export function percent(share) {
+  const value = share * 100;
+  return `${value > 0 && value < 1 ? '<1' : Math.round(value)}${THIN}%`;
+}
+
+/**
+ * A value of a series in its unit.
+ * @param {number} value
+ * @param {string} unit
+ */
+export function inUnit(value, unit) {
+  return unit === 's' ? duration(value * S) : number(value);
+}
+
+/** @param {number} value */
+function significant(value) {
+  const text = value.toPrecision(3);
+  // `toPrecision` turns to exponents below a millionth and from 1000.
+  return text.includes('e') ? String(Number(text)) : text;
+}
+
+/** @param {number} value  A whole number. */
+function grouped(value) {
+  const text = String(value);
+  if (value < 10_000 || text.includes('e')) return text;
+  return text.replace(/\B(?=(\d{3})+$)/g, THIN);
+}

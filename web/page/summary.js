@@ -1,0 +1,84 @@
+// The step at a glance: its figures, and where its time went as one bar and one sentence.
+
+import { colorValue, partColor } from '#colors';
+import { byId, element } from '#dom';
+import { duration, number, percent } from '#format';
+
+const section = byId('summary', HTMLElement);
+
+/**
+ * @param {import('#api').NumbersAnswer | undefined} answer
+ * @param {boolean} dark
+ */
+export function showSummary(answer, dark) {
+  if (answer === undefined) {
+    section.replaceChildren();
+    return;
+  }
+  const title = element('h2', '', `Step ${answer.step}`);
+  section.replaceChildren(
+    element('div', 'facts', title, ...facts(answer).map(fact)),
+    element('div', 'share', shareBar(answer.breakdown, dark)),
+    element('p', 'sentence', sentence(answer.sentence)),
+  );
+}
+
+/**
+ * Parts of a whole, side by side.
+ * @param {import('#api').PartRow[]} parts
+ * @param {boolean} dark
+ */
+export function shareBar(parts, dark) {
+  const bar = element('div', 'share-bar');
+  bar.setAttribute('role', 'img');
+  bar.setAttribute('aria-label', parts.map(({ part, share }) => `${percent(share)} ${part}`).join(', '));
+  for (const { part, share, time_s } of parts) {
+    const piece = element('span', '');
+    piece.style.flexGrow = String(share);
+    const id = partColor(part);
+    if (id !== undefined) piece.style.backgroundColor = colorValue(id, dark);
+    piece.title = `${part}: ${percent(share)}, ${duration(time_s * 1e9)}`;
+    bar.append(piece);
+  }
+  return bar;
+}
+
+/**
+ * @param {import('#api').NumbersAnswer} answer
+ * @returns {[string, string, boolean?][]}  Name, value, whether it is bad news.
+ */
+function facts({ metrics, closed }) {
+  /** @param {string} name */
+  const metric = (name) => metrics[`perf/${name}`] ?? metrics[`rollout/${name}`] ?? metrics[`eval/${name}`];
+  /** @type {[string, string, boolean?][]} */
+  const found = [];
+  /** @type {(name: string, value: number | undefined, tell: (value: number) => string) => void} */
+  const put = (name, value, tell) => {
+    if (value !== undefined) found.push([name, tell(value)]);
+  };
+  put('samples', metric('samples'), number);
+  put('requests', metric('request/count'), number);
+  put('rollout time', metric('rollout_time'), (value) => duration(value * 1e9));
+  put('tokens/s', metric('tokens_per_sec'), number);
+  put('reward', metric('reward/mean'), number);
+  put('truncated', metric('truncated_ratio'), percent);
+  for (const outcome of ['truncated', 'failed', 'aborted']) {
+    const count = metric(`request/${outcome}`) ?? 0;
+    if (count > 0) found.push([`requests ${outcome}`, number(count), true]);
+  }
+  const odd = Object.entries(metrics).filter(([name]) => name.includes('/anomaly/'));
+  const left = odd.reduce((sum, [, value]) => sum + value, 0);
+  if (left > 0) found.push(['implausible values left out', number(left), true]);
+  found.push([closed === null ? 'still open' : `closed: ${closed}`, '']);
+  return found;
+}
+
+/** @param {[string, string, boolean?]} fact */
+function fact([name, value, bad = false]) {
+  return element('span', bad ? 'fact bad' : 'fact', element('b', '', value), ` ${name}`);
+}
+
+/** @param {string} text */
+function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
