@@ -1,12 +1,11 @@
 //! Checks against other projects' programs: a Python client, a browser, a query engine.
 //!
 //! Each check is a script in `interop/` that starts the real `rollscope`, talks to it as its users' programs do, and
-//! ends with 0 or says what was wrong. The frame brings what the scripts need and counts. A script finds the binary in
-//! the environment as `ROLLSCOPE`, and in `RUN` the directory of a run that `rollscope demo` has recorded.
+//! ends with 0 or says what was wrong. The frame brings what the scripts need, and counts.
 
 mod tools;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -24,16 +23,27 @@ struct Check {
     name: &'static str,
     summary: &'static str,
     script: Script,
-    /// Whether it reads a recorded run.
-    reads_run: bool,
+    needs: &'static [Need],
 }
 
 /// A file of `interop/`, and what runs it.
+#[derive(Clone, Copy)]
 enum Script {
     /// With the packages of `interop/requirements.txt`.
     Python(&'static str),
-    /// With the packages of `interop/package.json`, and Chromium.
-    Browser(&'static str),
+    /// With the packages of `interop/package.json`, whose folder is in `NODE_PACKAGES`.
+    Node(&'static str),
+}
+
+/// What a script finds in the environment.
+#[derive(Clone, Copy)]
+enum Need {
+    /// `ROLLSCOPE`: the binary.
+    Binary,
+    /// `RUN`: the directory of a run that `rollscope demo` has recorded.
+    Run,
+    /// `CHROMIUM`: the browser.
+    Chromium,
 }
 
 const CHECKS: &[Check] = &[
@@ -41,19 +51,25 @@ const CHECKS: &[Check] = &[
         name: "python-client",
         summary: "slime's calls through the gateway, by httpx",
         script: Script::Python("python_client.py"),
-        reads_run: false,
+        needs: &[Need::Binary],
+    },
+    Check {
+        name: "page",
+        summary: "the page's types by TypeScript, its units by Node",
+        script: Script::Node("page.mjs"),
+        needs: &[],
     },
     Check {
         name: "viewer",
         summary: "the timeline page in headless Chromium",
-        script: Script::Browser("viewer.mjs"),
-        reads_run: true,
+        script: Script::Node("viewer.mjs"),
+        needs: &[Need::Binary, Need::Run, Need::Chromium],
     },
     Check {
         name: "parquet",
         summary: "a run's tables read by DuckDB",
         script: Script::Python("parquet.py"),
-        reads_run: true,
+        needs: &[Need::Binary, Need::Run],
     },
 ];
 
@@ -96,26 +112,28 @@ pub(crate) fn run(workspace: &Workspace, names: &[&str]) -> Result<bool> {
 
 impl Check {
     fn run(&self, tools: &mut Tools) -> Result<()> {
-        let rollscope = tools.rollscope()?;
-        let scripts = tools.scripts();
         let mut command = match self.script {
             Script::Python(file) => {
                 let mut command = Command::new(tools.python()?);
-                command.arg(scripts.join(file));
+                command.arg(tools.scripts().join(file));
+                command.env("PYTHONUNBUFFERED", "1").env("PYTHONDONTWRITEBYTECODE", "1");
                 command
             }
-            Script::Browser(file) => {
+            Script::Node(file) => {
+                let packages = tools.node_packages()?;
                 let mut command = Command::new("node");
-                command.env("NODE_PACKAGES", tools.node_packages()?).env("CHROMIUM", tools.chromium()?);
-                command.arg(scripts.join(file));
+                command.arg(tools.scripts().join(file)).env("NODE_PACKAGES", packages);
                 command
             }
         };
-        if self.reads_run {
-            command.env("RUN", tools.recorded_run()?);
+        for need in self.needs {
+            match need {
+                Need::Binary => command.env("ROLLSCOPE", tools.rollscope()?),
+                Need::Run => command.env("RUN", tools.recorded_run()?),
+                Need::Chromium => command.env("CHROMIUM", tools.chromium()?),
+            };
         }
-        command.env("ROLLSCOPE", rollscope).env("PYTHONUNBUFFERED", "1");
-        command.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(tools.fresh_dir(self.name)?);
+        command.current_dir(tools.fresh_dir(self.name)?);
         let mut child =
             command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
         let status = wait(&mut child, DEADLINE)?;
@@ -153,7 +171,7 @@ fn poll(child: &mut Child, deadline: Duration) -> Result<Option<ExitStatus>> {
 }
 
 /// Where a program is found, if anywhere.
-fn which(program: &str) -> Option<std::path::PathBuf> {
+fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|candidate| Path::is_file(candidate))
 }

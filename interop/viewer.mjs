@@ -1,0 +1,128 @@
+// The timeline page in a real browser: a row per sample, the stages as spans on the P and D lanes, a tooltip with a
+// span's attributes, a view that survives a reload, and nothing that the console complains of.
+
+import assert from 'node:assert/strict';
+import { execFileSync, spawn } from 'node:child_process';
+import { createRequire } from 'node:module';
+import { createInterface } from 'node:readline';
+
+const { chromium } = createRequire(`${process.env.NODE_PACKAGES}/`)('playwright-core');
+const { ROLLSCOPE, RUN, CHROMIUM } = process.env;
+
+const CHROMIUM_ARGS = [
+  '--no-sandbox',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+];
+const LEGS = ['sglang_pd_prefill', 'sglang_pd_decode'];
+const STAGES = {
+  prefill: ['bootstrap_queue', 'bootstrap', 'forward', 'transfer_queue'],
+  decode: ['prealloc', 'bootstrap', 'transfer', 'forward'],
+};
+
+const viewer = spawn(ROLLSCOPE, ['view', RUN, '--no-open', '--listen', '127.0.0.1:0', '--exit-on-stdin-close'], {
+  stdio: ['pipe', 'pipe', 'inherit'],
+});
+process.on('exit', () => viewer.kill());
+process.on('SIGTERM', () => process.exit(1));
+
+const browser = await chromium.launch({ executablePath: CHROMIUM, args: CHROMIUM_ARGS });
+try {
+  await check(await readyUrl());
+} finally {
+  await browser.close();
+  viewer.stdin.end();
+}
+
+async function readyUrl() {
+  for await (const line of createInterface({ input: viewer.stdout })) {
+    const match = /^rollscope view ready on (http:\S+)$/.exec(line);
+    if (match) return match[1];
+  }
+  throw new Error('rollscope view ended without a ready line');
+}
+
+async function check(url) {
+  const page = await browser.newPage({ viewport: { width: 1400, height: 900 } });
+  const complaints = [];
+  page.on('console', (message) => ['error', 'warning'].includes(message.type()) && complaints.push(message.text()));
+  page.on('pageerror', (error) => complaints.push(String(error)));
+  page.on('requestfailed', (request) => complaints.push(`${request.url()}: ${request.failure()?.errorText}`));
+  page.on('request', (request) => {
+    if (!request.url().startsWith(url)) complaints.push(`asks another host: ${request.url()}`);
+  });
+  await page.goto(url);
+  await page.waitForFunction(() => window.rollscope?.samples().length > 0);
+
+  const reported = JSON.parse(execFileSync(ROLLSCOPE, ['report', RUN, '--json'], { encoding: 'utf8' })).steps[0];
+  const samples = await page.evaluate(() => window.rollscope.samples());
+  assert.equal(samples.length, reported.samples, 'a row per sample');
+  assert.equal(new Set(samples).size, samples.length, 'rows have labels of their own');
+  assert.equal(Number(await page.getAttribute('#canvas', 'data-rows')), samples.length);
+  await page.screenshot({ path: 'step.png' });
+
+  const leg = await zoomInto(page, samples[0]);
+  const shapes = (await shapesOf(page)).filter((shape) => shape.sample === samples[0]);
+  for (const [lane, stages] of Object.entries(STAGES)) {
+    const names = new Set(shapes.filter((shape) => shape.lane === lane).map((shape) => shape.name));
+    assert.deepEqual(stages.filter((stage) => !names.has(stage)), [], `stages in sight on the ${lane} lane`);
+  }
+  assert.ok(shapes.some((shape) => shape.lane === 'user'), "the driver's own spans");
+  const [prefill, decode] = LEGS.map((name) => shapes.find((shape) => shape.name === name));
+  assert.notEqual(prefill.y, decode.y, 'P and D have lanes of their own');
+
+  const told = await hover(page, shapes.find((shape) => shape.name === leg.name));
+  for (const expected of ['sglang_pd_decode', samples[0], 'completion_tokens', 'pd_decode_forward_duration', 'worker']) {
+    assert.ok(told.includes(expected), `the tooltip tells ${expected}: ${told}`);
+  }
+  await page.screenshot({ path: 'sample.png' });
+
+  const range = await page.evaluate(() => window.rollscope.range());
+  await page.waitForFunction(() => location.hash.includes('from='));
+  await page.reload();
+  await page.waitForFunction(() => window.rollscope?.samples().length > 0);
+  const again = await page.evaluate(() => window.rollscope.range());
+  assert.ok(Math.abs(again.from - range.from) < 10 && Math.abs(again.to - range.to) < 10, 'the view survives a reload');
+
+  await page.keyboard.press('f');
+  await page.waitForFunction((zoomed) => window.rollscope.range().to > zoomed, range.to);
+  assert.deepEqual(complaints, [], 'nothing to complain of');
+  console.log(`${samples.length} rows, ${shapes.length} spans of ${samples[0]}; pictures in ${process.cwd()}`);
+}
+
+/** Zooms until the decode leg of a sample fills the page, by the wheel, as a user does; returns the leg. */
+async function zoomInto(page, sample) {
+  const wide = 600;
+  for (let turns = 0; turns < 60; turns++) {
+    const leg = (await shapesOf(page)).find((shape) => shape.sample === sample && shape.name === 'sglang_pd_decode');
+    assert.ok(leg, 'the decode leg is in sight');
+    if (leg.width > wide) return leg;
+    const at = await onPage(page, leg);
+    await page.mouse.move(at.x, at.y);
+    await page.mouse.wheel(0, -200);
+    await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+  }
+  throw new Error(`the decode leg of ${sample} does not get wide`);
+}
+
+async function shapesOf(page) {
+  return page.evaluate(() => window.rollscope.shapes());
+}
+
+/** The middle of a shape, in the window. */
+async function onPage(page, shape) {
+  const box = await page.locator('#canvas').boundingBox();
+  return { x: box.x + shape.x + shape.width / 2, y: box.y + shape.y + shape.height / 2 };
+}
+
+/** Points at a leg beside its stages; returns what the tooltip tells. */
+async function hover(page, shape) {
+  const at = await onPage(page, shape);
+  await page.mouse.move(at.x, at.y);
+  await page.waitForSelector('#tooltip:not([hidden])');
+  return page.textContent('#tooltip');
+}
