@@ -133,7 +133,7 @@ fn words(file: &File) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(file.text.lines()) {
         for (word, reason) in FORBIDDEN_WORDS {
-            if line.contains(word) {
+            if has_word(line, word) {
                 findings.push(Finding::error(&file.path, number, format!("`{word}`: {reason}")));
             }
         }
@@ -149,6 +149,15 @@ fn words(file: &File) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Whether the word stands in the line, not as a piece of a longer one.
+fn has_word(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next().filter(|_| word.ends_with(char::is_alphanumeric));
+        ![before, after].into_iter().flatten().any(char::is_alphanumeric)
+    })
 }
 
 /// Whether the line names a path that begins so, rather than a longer path or an address that contains it.
