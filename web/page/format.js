@@ -65,6 +65,14 @@ export function number(value) {
   return value >= 1000 ? grouped(Math.round(value)) : significant(value);
 }
 
+/**
+ * @param {number} count
+ * @param {string} noun
+ */
+export function counted(count, noun) {
+  return `${number(count)} ${noun}${count === 1 ? '' : 's'}`;
+}
+
 /** @param {number} share  From 0 to 1. */
 export function percent(share) {
   const value = share * 100;

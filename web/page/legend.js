@@ -13,7 +13,9 @@ const HEADINGS = { request: '', prefill: 'Prefill', decode: 'Decode', user: '' }
  * @param {boolean} dark
  */
 export function showLegend(model, dark) {
-  const used = new Set(model?.spans.name.map((name, span) => spanColor(model.spans.lane[span] ?? '', name)));
+  const used = new Set(
+    model?.spans.lane.map((lane, span) => (lane === 'sample' ? '' : spanColor(lane, model.spans.name[span] ?? ''))),
+  );
   const groups = Object.entries(HEADINGS).map(([section, heading]) => {
     const entries = COLORS.filter((color) => color.section === section && used.has(color.id));
     if (entries.length === 0) return '';

@@ -12,8 +12,13 @@ import { onThemeChange, readTheme } from '#theme';
 import { Timeline } from '#timeline';
 
 const POLL_MS = 1000;
+/** The run itself is asked for each time that its steps were asked for this often. */
+const POLLS_PER_RUN = 5;
 
 const page = {
+  /** @type {import('#api').RunAnswer | undefined} */
+  run: undefined,
+  polls: 0,
   /** @type {import('#api').StepEntry[]} */
   steps: [],
   /** The step that is shown. @type {number | undefined} */
@@ -45,7 +50,7 @@ addEventListener('keydown', (event) => {
 });
 addEventListener('hashchange', () => {
   wanted = parse(location.hash);
-  if (wanted.step !== undefined && wanted.step !== page.step) void choose(wanted.step);
+  if (wanted.step !== undefined && wanted.step !== page.step) void orSay(refresh);
   else timeline.look(wanted.range, wanted.row);
 });
 onThemeChange(showPanels);
@@ -54,12 +59,7 @@ void follow();
 /** Asks what is new, for as long as the page is open. */
 async function follow() {
   for (;;) {
-    try {
-      await refresh();
-    } catch (error) {
-      byId('state', HTMLElement).textContent = '';
-      say(error instanceof Error ? error.message : String(error));
-    }
+    await orSay(refresh);
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
     while (document.hidden) {
       await new Promise((resolve) => document.addEventListener('visibilitychange', resolve, { once: true }));
@@ -68,33 +68,41 @@ async function follow() {
 }
 
 async function refresh() {
-  const [run, answer] = await Promise.all([getRun(), getSteps()]);
+  const answer = await getSteps();
+  const run = page.run === undefined || page.polls++ % POLLS_PER_RUN === 0 ? await getRun() : page.run;
+  page.run = run;
   page.steps = answer.steps;
   showRun(run, answer);
-  const last = answer.steps.at(-1);
-  const step = wanted.step ?? page.step ?? last?.step;
+  const step = wanted.step ?? page.step ?? answer.steps.at(-1)?.step;
   const entry = answer.steps.find((other) => other.step === step);
-  if (last === undefined) {
+  if (entry !== undefined && (page.version !== entry.version || page.step !== entry.step)) await load(entry);
+  showSteps(page.steps, step, (chosen) => void choose(chosen));
+  if (answer.steps.length === 0) {
     say(isLive(run) ? 'No step has begun yet. This page follows the run.' : 'This run has no steps.');
   } else if (entry === undefined) {
     say(`The run has no step ${step}.`);
-  } else if (page.version !== entry.version || page.step !== entry.step) {
-    await load(entry);
+  } else {
+    say(page.model?.extent === undefined ? `Nothing has happened in step ${step} yet.` : '');
   }
-  showSteps(page.steps, page.step ?? step, (chosen) => void choose(chosen));
 }
 
 /** @param {number} step */
 async function choose(step) {
-  const entry = page.steps.find((other) => other.step === step);
-  if (entry === undefined) return;
-  if (wanted.step !== step) wanted = { step, range: undefined, row: 0 };
+  wanted = { step, range: undefined, row: 0 };
+  await orSay(refresh);
+}
+
+/**
+ * Does something that asks the server, and says why where that fails. What is shown stays.
+ * @param {() => Promise<void>} ask
+ */
+async function orSay(ask) {
   try {
-    await load(entry);
+    await ask();
   } catch (error) {
+    byId('state', HTMLElement).textContent = '';
     say(error instanceof Error ? error.message : String(error));
   }
-  showSteps(page.steps, page.step, (chosen) => void choose(chosen));
 }
 
 /** @param {import('#api').StepEntry} entry */
@@ -107,7 +115,6 @@ async function load(entry) {
   timeline.show(model);
   if (isOther) timeline.look(wanted.range, wanted.row);
   showPanels();
-  say(model.extent === undefined ? `Nothing has happened in step ${entry.step} yet.` : '');
   writeHash();
 }
 
@@ -131,7 +138,7 @@ function showRun(run, answer) {
   state.className = `state ${state.textContent}`;
   const { profiles, user_records } = answer.dropped;
   const warnings = [
-    profiles + user_records > 0 ? `${number(profiles + user_records)} records were dropped: the numbers lack them` : '',
+    profiles + user_records > 0 ? `records dropped and missing from the numbers: ${number(profiles + user_records)}` : '',
     ...answer.damage,
   ].filter((text) => text !== '');
   byId('warning', HTMLElement).textContent = warnings.join(' · ');
@@ -152,6 +159,7 @@ function toggleNumbers() {
 function say(text) {
   message.textContent = text;
   message.hidden = text === '';
+  message.classList.toggle('over', page.model?.extent !== undefined);
 }
 
 /** Browsers limit how often the URL may change, so it follows a moving view at a distance. */

@@ -1,9 +1,11 @@
 // The list of steps.
 
 import { byId, element } from '#dom';
-import { number } from '#format';
+import { counted } from '#format';
 
 const list = byId('steps', HTMLElement);
+/** What the list was made from: made anew only when it differs, so that it stays still under the mouse. */
+let shown = '';
 
 /**
  * @param {import('#api').StepEntry[]} steps
@@ -11,6 +13,9 @@ const list = byId('steps', HTMLElement);
  * @param {(step: number) => void} choose
  */
 export function showSteps(steps, current, choose) {
+  const state = JSON.stringify([steps, current]);
+  if (state === shown) return;
+  shown = state;
   const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.step : undefined;
   const buttons = steps.map((entry) => button(entry, entry.step === current, choose));
   list.replaceChildren(...buttons);
@@ -24,7 +29,7 @@ export function showSteps(steps, current, choose) {
  */
 function button(entry, current, choose) {
   const state = entry.closed === null ? element('span', 'open', 'open') : '';
-  const made = element('button', '', element('b', '', `Step ${entry.step}`), state, element('small', '', `${number(entry.samples)} samples`));
+  const made = element('button', '', element('b', '', `Step ${entry.step}`), state, element('small', '', counted(entry.samples, 'sample')));
   made.type = 'button';
   made.dataset.step = String(entry.step);
   if (current) made.setAttribute('aria-current', 'true');

@@ -6,6 +6,13 @@ import { duration, number, percent } from '#format';
 
 const section = byId('summary', HTMLElement);
 
+/** How requests end that do not complete. @type {[string, string][]} */
+const BAD_ENDS = [
+  ['truncated', 'cut off'],
+  ['failed', 'failed'],
+  ['aborted', 'aborted'],
+];
+
 /**
  * @param {import('#api').NumbersAnswer | undefined} answer
  * @param {boolean} dark
@@ -18,7 +25,7 @@ export function showSummary(answer, dark) {
   const title = element('h2', '', `Step ${answer.step}`);
   section.replaceChildren(
     element('div', 'facts', title, ...facts(answer).map(fact)),
-    element('div', 'share', shareBar(answer.breakdown, dark)),
+    answer.breakdown.length === 0 ? '' : shareBar(answer.breakdown, dark),
     element('p', 'sentence', sentence(answer.sentence)),
   );
 }
@@ -28,7 +35,7 @@ export function showSummary(answer, dark) {
  * @param {import('#api').PartRow[]} parts
  * @param {boolean} dark
  */
-export function shareBar(parts, dark) {
+function shareBar(parts, dark) {
   const bar = element('div', 'share-bar');
   bar.setAttribute('role', 'img');
   bar.setAttribute('aria-label', parts.map(({ part, share }) => `${percent(share)} ${part}`).join(', '));
@@ -56,19 +63,19 @@ function facts({ metrics, closed }) {
   const put = (name, value, tell) => {
     if (value !== undefined) found.push([name, tell(value)]);
   };
-  put('samples', metric('samples'), number);
-  put('requests', metric('request/count'), number);
+  put(metric('samples') === 1 ? 'sample' : 'samples', metric('samples'), number);
+  put(metric('request/count') === 1 ? 'request' : 'requests', metric('request/count'), number);
   put('rollout time', metric('rollout_time'), (value) => duration(value * 1e9));
   put('tokens/s', metric('tokens_per_sec'), number);
   put('reward', metric('reward/mean'), number);
   put('truncated', metric('truncated_ratio'), percent);
-  for (const outcome of ['truncated', 'failed', 'aborted']) {
+  for (const [outcome, name] of BAD_ENDS) {
     const count = metric(`request/${outcome}`) ?? 0;
-    if (count > 0) found.push([`requests ${outcome}`, number(count), true]);
+    if (count > 0) found.push([name, number(count), true]);
   }
   const odd = Object.entries(metrics).filter(([name]) => name.includes('/anomaly/'));
   const left = odd.reduce((sum, [, value]) => sum + value, 0);
-  if (left > 0) found.push(['implausible values left out', number(left), true]);
+  if (left > 0) found.push(['left out as implausible', number(left), true]);
   found.push([closed === null ? 'still open' : `closed: ${closed}`, '']);
   return found;
 }
