@@ -72,13 +72,6 @@ impl StepRows {
 
     /// Writes the parts of a step below the run's folder. Readers do not know of them until a manifest does.
     pub(crate) fn write(&self, run: &Path, step: StepNumber, name: &str) -> Result<StepParts, RunError> {
-        let samples = samples::table(step, self);
-        let tables = [
-            ("requests", requests::table(&self.profiles)),
-            ("legs", legs::table(&self.profiles)),
-            ("spans", spans::table(step, self)),
-            ("samples", samples),
-        ];
         let mut parts = StepParts {
             step: step.0,
             late: self.late,
@@ -86,13 +79,16 @@ impl StepRows {
             user_spans: self.spans.len() as u64,
             ..StepParts::default()
         };
-        for (table_name, table) in tables {
-            if table_name == "samples" {
-                parts.samples = table.len() as u64;
-            }
-            parts.parts.extend(write_table(run, step, (table_name, name), &table)?);
-        }
-        Ok(parts)
+        // One after the other, so that no two are in memory at a time.
+        let mut write = |table_name: &str, table: &Table| {
+            parts.parts.extend(write_table(run, step, (table_name, name), table)?);
+            Ok(table.len() as u64)
+        };
+        write("requests", &requests::table(&self.profiles))?;
+        write("legs", &legs::table(&self.profiles))?;
+        write("spans", &spans::table(step, self))?;
+        let samples = write("samples", &samples::table(step, self))?;
+        Ok(StepParts { samples, ..parts })
     }
 }
 

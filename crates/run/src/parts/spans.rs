@@ -1,6 +1,6 @@
 //! The table of spans: the user's own, and for queries those that are derived from each request.
 //!
-//! The attributes of a span are a JSON object. A number without a fraction or an exponent is a whole number;
+//! The attributes of a user's span are a JSON object. A number without a fraction or an exponent is a whole number;
 //! what JSON cannot say is `{"float":"NaN"}`, `{"float":"inf"}` or `{"float":"-inf"}`.
 
 use std::fmt;
@@ -23,7 +23,7 @@ const DERIVED: &str = "derived";
 struct SpanRow<'a> {
     source: &'static str,
     /// The request that it is derived from.
-    request: Option<String>,
+    request: Option<&'a str>,
     key: &'a SampleKey,
     attempt: u32,
     /// Its number and its parent's, within the request.
@@ -60,12 +60,11 @@ pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
     for profile in &rows.profiles {
         let (key, id) = (profile.sample_key(step), profile.id.to_string());
         for span in profile_spans(profile) {
-            let attrs = span.attrs.iter().map(|(name, value)| (&**name, value));
             put(
                 &mut table,
                 &SpanRow {
                     source: DERIVED,
-                    request: Some(id.clone()),
+                    request: Some(&id),
                     key: &key,
                     attempt: profile.join.attempt,
                     ids: (Some(span.id), span.parent),
@@ -74,7 +73,8 @@ pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
                     start: span.start,
                     end: span.end,
                     bound_ns: span.bound.0,
-                    attrs: json(attrs),
+                    // They would say again what stands in the tables of requests and legs.
+                    attrs: None,
                 },
             );
         }
@@ -85,7 +85,7 @@ pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
 fn put(table: &mut Table, span: &SpanRow<'_>) {
     let mut row = table.row();
     row.text("source", span.source);
-    row.text_or_none("request_id", span.request.as_deref());
+    row.text_or_none("request_id", span.request);
     row.text_or_none("group_id", span.key.group.as_deref());
     row.text("sample_id", &span.key.sample);
     row.int("attempt", span.attempt.into());

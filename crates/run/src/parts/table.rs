@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
@@ -54,7 +55,15 @@ enum Values {
     Bool(Vec<bool>),
     Int(Vec<i64>),
     Double(Vec<f64>),
-    Text(Vec<ByteArray>),
+    Text(Texts),
+}
+
+/// Texts, one after the other: an allocation for each would cost more than all else.
+#[derive(Debug, Default)]
+struct Texts {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
 }
 
 #[derive(Clone, Copy)]
@@ -157,12 +166,12 @@ impl Row<'_> {
 
     /// A text.
     pub(crate) fn text(&mut self, name: &'static str, value: &str) {
-        self.cell(name, true, Values::Text(Vec::new()), Some(Value::Text(value)));
+        self.cell(name, true, Values::Text(Texts::default()), Some(Value::Text(value)));
     }
 
     /// A text, or none.
     pub(crate) fn text_or_none(&mut self, name: &'static str, value: Option<&str>) {
-        self.cell(name, false, Values::Text(Vec::new()), value.map(Value::Text));
+        self.cell(name, false, Values::Text(Texts::default()), value.map(Value::Text));
     }
 
     /// The next cell; the first row makes the columns.
@@ -181,7 +190,7 @@ impl Row<'_> {
             (Values::Bool(values), Some(Value::Bool(value))) => values.push(value),
             (Values::Int(values), Some(Value::Int(value))) => values.push(value),
             (Values::Double(values), Some(Value::Double(value))) => values.push(value),
-            (Values::Text(values), Some(Value::Text(value))) => values.push(value.into()),
+            (Values::Text(values), Some(Value::Text(value))) => values.push(value),
             (_, value) => debug_assert!(value.is_none(), "{name} is of another type in the first row"),
         }
     }
@@ -216,9 +225,30 @@ impl Column {
             Values::Bool(all) => encode::<BoolType>(group, &all[values], levels)?,
             Values::Int(all) => encode::<Int64Type>(group, &all[values], levels)?,
             Values::Double(all) => encode::<DoubleType>(group, &all[values], levels)?,
-            Values::Text(all) => encode::<ByteArrayType>(group, &all[values], levels)?,
+            Values::Text(all) => encode::<ByteArrayType>(group, &all.shared(values), levels)?,
         }
         Ok(start + count)
+    }
+}
+
+// === impl Texts ===
+
+impl Texts {
+    fn push(&mut self, text: &str) {
+        self.bytes.extend_from_slice(text.as_bytes());
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Some of the texts, which share one copy of their bytes.
+    fn shared(&self, range: Range<usize>) -> Vec<ByteArray> {
+        let begin = self.begin(range.start);
+        let bytes = Bytes::copy_from_slice(&self.bytes[begin..self.begin(range.end)]);
+        let text = |at| bytes.slice(self.begin(at) - begin..self.ends[at] - begin).into();
+        range.map(text).collect()
+    }
+
+    fn begin(&self, at: usize) -> usize {
+        at.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 }
 
