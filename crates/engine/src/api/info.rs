@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::Json;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -106,8 +107,9 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
 
 pub(super) async fn loads(
     State(app): State<Arc<App>>,
-    Query(query): Query<LoadsQuery>,
+    query: Result<Query<LoadsQuery>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
+    let Query(query) = query.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;
     if query.format.as_deref().is_some_and(|format| format != "json") {
         return Err(ApiError::bad_request("format must be json"));
     }

@@ -58,8 +58,8 @@ pub(crate) struct Link {
     backlog: VecDeque<Frame>,
 }
 
-/// Frames on their way to the writer. Of pages that is 16 MiB, or 64 pages if those are larger.
-const OUTBOX_FRAMES: usize = 64;
+/// Frames on their way to the writer. Of pages that is 4 MiB, or 16 pages if those are larger than frames.
+const OUTBOX_FRAMES: usize = 16;
 /// Pages are sent together up to this size.
 const PAGES_BYTES: usize = 256 * 1024;
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;

@@ -39,6 +39,8 @@ impl Scheduler {
             Side::Alone => {
                 request.stamps().wait_queue_entry = Some(core.clock.now());
                 core.waiting.push_back(request);
+                // Of requests that come at once, those that can run do not count as waiting.
+                core.admit();
             }
             Side::Prefill(side) => side.submit(core, request),
             Side::Decode(side) => side.submit(core, request),

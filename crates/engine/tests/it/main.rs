@@ -1,6 +1,12 @@
 //! The engine as its clients see it: servers in this process, requests over HTTP.
 
 #[cfg(test)]
+mod control;
+#[cfg(test)]
+mod generate;
+#[cfg(test)]
 mod pair;
+#[cfg(test)]
+mod peers;
 #[cfg(test)]
 mod support;

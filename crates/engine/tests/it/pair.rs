@@ -1,26 +1,351 @@
-//! Prefill and decode servers together.
+//! Prefill and decode servers together, as a router uses them.
 
-use serde_json::json;
+use std::time::Instant;
 
-use crate::support::{Pair, Server, greedy};
+use futures_util::future::join_all;
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{PATIENCE, Pair, Server, bootstrap_port, fresh_room, greedy, live};
+
+const PROMPT: &str = "47+85+19=?\n";
+
+fn long(text: &str) -> Value {
+    json!({"text": text, "sampling_params": {"max_new_tokens": 2000, "ignore_eos": true}})
+}
+
+fn seconds(meta: &Value, name: &str) -> f64 {
+    let value = meta[name].as_f64().unwrap_or_else(|| panic!("no {name} in {meta}"));
+    assert!(value >= 0.0, "{name} in {meta}");
+    value
+}
+
+/// All ten stages are there, and are where they belong.
+fn check_stages(prefill: &Value, decode: &Value) {
+    let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b} in {prefill} {decode}");
+    let queue = seconds(prefill, "pd_prefill_bootstrap_queue_duration");
+    let bootstrap = seconds(prefill, "pd_prefill_bootstrap_duration");
+    close(queue, bootstrap + seconds(prefill, "pd_prefill_alloc_wait_duration"));
+    let forward = seconds(prefill, "pd_prefill_forward_duration");
+    assert!(seconds(prefill, "pd_prefill_transfer_queue_duration") <= forward, "{prefill}");
+    assert!(queue + seconds(prefill, "queue_time") + forward <= seconds(prefill, "e2e_latency"), "{prefill}");
+    assert!(seconds(prefill, "pd_transfer_total_mb") > 0.0);
+    assert!(seconds(prefill, "pd_transfer_speed_gb_s") > 0.0);
+    assert_eq!(prefill["pd_prefill_retry_count"], 0);
+    assert_eq!(prefill["finish_reason"], json!({"type": "length", "length": 0}));
+
+    let prealloc = seconds(decode, "pd_decode_prealloc_duration");
+    let bootstrap = seconds(decode, "pd_decode_bootstrap_duration");
+    close(prealloc, bootstrap + seconds(decode, "pd_decode_alloc_wait_duration"));
+    let transfer = seconds(decode, "pd_decode_transfer_duration");
+    let forward = seconds(decode, "pd_decode_forward_duration");
+    let whole = prealloc + transfer + seconds(decode, "queue_time") + forward;
+    assert!(whole <= seconds(decode, "e2e_latency"), "{decode}");
+    let foreign = |meta: &Value, prefix| meta.as_object().unwrap().keys().any(|key| key.starts_with(prefix));
+    assert!(!foreign(prefill, "pd_decode_") && !foreign(decode, "pd_prefill_"));
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn smoke() {
+async fn a_pair_says_what_one_server_says() {
     let alone = Server::start(&[]).await;
-    let reply = alone
-        .generate(&json!({"text": "47+85+19=?\n", "sampling_params": greedy(64), "return_logprob": true}))
-        .await;
-    println!("{reply:#}");
-    println!(
-        "{:?}",
-        alone.stream(&json!({"text": "47+85+19=?\n", "sampling_params": greedy(64)})).await.last()
-    );
-    let pair = Pair::start(&[]).await;
-    let (p, d) = pair
-        .generate(&json!({"text": "47+85+19=?\n", "sampling_params": greedy(64), "return_logprob": true}))
-        .await;
-    println!("{p:#}\n{d:#}");
-    assert_eq!(d["text"], reply["text"]);
+    // Small chunks and pages, so that a prompt is sent in many pieces.
+    let pair = Pair::start(&["--chunked-prefill-size", "24", "--page-size", "8"]).await;
+    for (prompt, sampling) in [
+        (json!({"text": PROMPT}), greedy(64)),
+        (json!({"text": "1"}), greedy(1)),
+        (json!({"text": "12+7=?\n"}), json!({"max_new_tokens": 60, "sampling_seed": 9, "temperature": 1.3})),
+        (
+            json!({"input_ids": (0..333).map(|place| place * 31 % 256).collect::<Vec<_>>()}),
+            json!({"max_new_tokens": 30, "sampling_seed": 1, "top_p": 0.8, "top_k": 40, "ignore_eos": true}),
+        ),
+        (json!({"text": PROMPT}), json!({"temperature": 0, "stop": "132"})),
+        (json!({"text": PROMPT}), json!({"temperature": 0, "stop_token_ids": [52]})),
+        (json!({"text": PROMPT}), json!({"temperature": 0, "max_new_tokens": 0})),
+        (json!({"text": PROMPT}), json!({"temperature": 0, "min_new_tokens": 40, "max_new_tokens": 41})),
+    ] {
+        let mut body = prompt;
+        body["sampling_params"] = sampling;
+        body["return_logprob"] = json!(true);
+        body["logprob_start_len"] = json!(0);
+        body["top_logprobs_num"] = json!(2);
+        let expected = alone.generate(&body).await;
+        let (prefill, decode) = pair.generate(&body).await;
+        assert_eq!(
+            (&decode["text"], &decode["output_ids"]),
+            (&expected["text"], &expected["output_ids"]),
+            "{body}"
+        );
+        let (expected, prefill, decode) =
+            (&expected["meta_info"], &prefill["meta_info"], &decode["meta_info"]);
+        for name in ["output_token_logprobs", "output_top_logprobs", "finish_reason", "completion_tokens"] {
+            assert_eq!(decode[name], expected[name], "{name} of {body}");
+        }
+        // The prompt's side is the prefill server's to tell: a router puts it before the decode server's, which is empty.
+        assert_eq!(prefill["input_token_logprobs"], expected["input_token_logprobs"]);
+        assert_eq!(prefill["input_top_logprobs"], expected["input_top_logprobs"]);
+        assert_eq!(decode["input_token_logprobs"], json!([]));
+        check_stages(prefill, decode);
+    }
     pair.until_free().await;
-    println!("{:#}", pair.prefill.get("/server_info").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_and_streams_report_all_stages() {
+    // So few slots and pages that requests wait for both.
+    let pair = Pair::start_with(
+        &["--max-running-requests", "2"],
+        &["--max-running-requests", "3", "--max-total-tokens", "256"],
+    )
+    .await;
+    let texts: Vec<_> = (1..13).map(|term| format!("{term}+{term}=?\n")).collect();
+    let body = pair.paired(&json!({"text": texts, "sampling_params": greedy(20)}));
+    let (prefill, decode) = tokio::join!(pair.prefill.generate(&body), pair.decode.generate(&body));
+    for (index, (prefill, decode)) in
+        prefill.as_array().unwrap().iter().zip(decode.as_array().unwrap()).enumerate()
+    {
+        let sum = 2 * (index + 1);
+        assert!(decode["text"].as_str().unwrap().ends_with(&format!("#{sum}")), "{decode}");
+        check_stages(&prefill["meta_info"], &decode["meta_info"]);
+    }
+    let body = pair.paired(&json!({"text": texts, "sampling_params": greedy(20)}));
+    let (prefill, decode) = tokio::join!(pair.prefill.stream(&body), pair.decode.stream(&body));
+    for index in 0..texts.len() {
+        let last = |events: &[Value]| {
+            events.iter().rfind(|event| event["index"] == index).unwrap()["meta_info"].clone()
+        };
+        check_stages(&last(&prefill), &last(&decode));
+    }
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_requests_at_once_come_out_as_alone() {
+    let alone = Server::start(&[]).await;
+    let pair = Pair::start(&["--max-running-requests", "16", "--chunked-prefill-size", "64"]).await;
+    let body = |index: usize| {
+        let ids: Vec<_> = (0..=index * 29 % 200).map(|place| (place * 5 + index * 17) % 256).collect();
+        let sampling = json!({"max_new_tokens": 1 + index % 40, "ignore_eos": true, "sampling_seed": index});
+        json!({"input_ids": ids, "sampling_params": sampling, "return_logprob": true})
+    };
+    let bodies: Vec<_> = (0..48).map(body).collect();
+    let expected = join_all(bodies.iter().map(|body| alone.generate(body))).await;
+    let found = join_all(bodies.iter().map(|body| pair.generate(body))).await;
+    for (expected, (prefill, decode)) in expected.iter().zip(&found) {
+        assert_eq!(decode["output_ids"], expected["output_ids"]);
+        let name = "output_token_logprobs";
+        assert_eq!(decode["meta_info"][name], expected["meta_info"][name]);
+        check_stages(&prefill["meta_info"], &decode["meta_info"]);
+    }
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn either_half_may_come_first() {
+    let pair = Pair::start(&[]).await;
+    let ask = json!({"text": PROMPT, "sampling_params": greedy(8)});
+    let body = pair.paired(&ask);
+    let decode_later = async {
+        let load = pair.prefill.until("prefill waits", |load| live(load) == 1).await;
+        assert_eq!(load["disaggregation"]["prefill_bootstrap_queue_reqs"], 1);
+        pair.decode.generate(&body).await
+    };
+    let (prefill, decode) = tokio::join!(pair.prefill.generate(&body), decode_later);
+    check_stages(&prefill["meta_info"], &decode["meta_info"]);
+
+    let body = pair.paired(&ask);
+    let prefill_later = async {
+        let is_told = |load: &Value| load["disaggregation"]["decode_transfer_queue_reqs"] == 1;
+        pair.decode.until("decode waits", is_told).await;
+        pair.prefill.generate(&body).await
+    };
+    let (decode, prefill) = tokio::join!(pair.decode.generate(&body), prefill_later);
+    check_stages(&prefill["meta_info"], &decode["meta_info"]);
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_without_its_half_of_a_pair_is_refused() {
+    let pair = Pair::start(&[]).await;
+    let with = |name: &str, value: Value| {
+        let mut body = pair.paired(&json!({"text": PROMPT}));
+        body[name] = value;
+        body
+    };
+    let neither = json!({"text": PROMPT});
+    let cases = [
+        (&pair.prefill, neither.clone(), "bootstrap_room"),
+        (&pair.decode, neither, "bootstrap_room"),
+        (&pair.decode, with("bootstrap_host", Value::Null), "bootstrap_host"),
+        (&pair.prefill, with("bootstrap_room", json!(0)), "bootstrap_room must be"),
+        (&pair.decode, with("bootstrap_room", json!(1_u64 << 63)), "bootstrap_room must be"),
+        (&pair.decode, with("bootstrap_room", json!(-4)), "bootstrap_room"),
+        (&pair.decode, with("bootstrap_room", json!([1, 2])), "bootstrap_room has 2 entries"),
+        (&pair.decode, with("bootstrap_port", json!(70_000)), "bootstrap_port"),
+    ];
+    for (server, body, reason) in cases {
+        let (status, reply) = server.post("/generate", &body).await;
+        let message = reply["error"]["message"].as_str().unwrap_or_default();
+        assert!(status == StatusCode::BAD_REQUEST && message.contains(reason), "{body}: {status} {reply}");
+    }
+    // The largest room, and rooms that count up from one.
+    let (prefill, decode) = {
+        let body = with("bootstrap_room", json!(i64::MAX));
+        tokio::join!(pair.prefill.generate(&body), pair.decode.generate(&body))
+    };
+    check_stages(&prefill["meta_info"], &decode["meta_info"]);
+    let mut body =
+        json!({"text": ["1+2=?\n", "3+4=?\n"], "sampling_params": greedy(20), "bootstrap_room": 1_u64 << 40});
+    (body["bootstrap_host"], body["bootstrap_port"]) = (json!("127.0.0.1"), json!(pair.bootstrap_port));
+    let (_, decode) = tokio::join!(pair.prefill.generate(&body), pair.decode.generate(&body));
+    assert_eq!(decode[1]["text"], "3+4=7\n#7");
+    assert_eq!(pair.prefill.text(Method::GET, "/health_generate", "").await.0, StatusCode::NOT_FOUND);
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_room_has_one_live_request() {
+    let pair = Pair::start(&[]).await;
+    let body = pair.paired(&json!({"text": PROMPT, "sampling_params": greedy(64)}));
+    for (first, second) in [(&pair.prefill, &pair.decode), (&pair.decode, &pair.prefill)] {
+        let collide = async {
+            first.until("the first is there", |load| live(load) == 1).await;
+            let (status, reply) = first.post("/generate", &body).await;
+            let message = reply["error"]["message"].as_str().unwrap();
+            assert!(status == StatusCode::BAD_REQUEST && message.contains("in use"), "{status} {reply}");
+            let events = first.stream(&body).await;
+            assert_eq!(events[0]["meta_info"]["finish_reason"]["status_code"], 400);
+            // The first one is none the worse, and the room is free when it has ended.
+            second.generate(&body).await
+        };
+        tokio::join!(first.generate(&body), collide);
+    }
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_of_one_half_ends_the_other() {
+    let pair = Pair::start(&[]).await;
+    let abort = json!({"rid": "this one"});
+    // Before the other has come: it fails when it comes.
+    let halves = [(&pair.prefill, &pair.decode, "prefill"), (&pair.decode, &pair.prefill, "decode")];
+    for (aborted, other, name) in halves {
+        let mut body = pair.paired(&long(PROMPT));
+        body["rid"] = json!("this one");
+        let end = async {
+            aborted
+                .until("it waits for the other", |load| {
+                    let part = &load["disaggregation"];
+                    part["prefill_bootstrap_queue_reqs"] == 1 || part["decode_transfer_queue_reqs"] == 1
+                })
+                .await;
+            aborted.post("/abort_request", &abort).await;
+        };
+        let ((status, reply), ()) = tokio::join!(aborted.post("/generate", &body), end);
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{reply}");
+        let (status, reply) = other.post("/generate", &body).await;
+        let message = reply["error"]["message"].as_str().unwrap();
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(
+            message.contains(&format!("{name} server gave the request up: Aborted by AbortReq.")),
+            "{reply}"
+        );
+    }
+    // When the transfer is over, the decode half is on its own.
+    let mut body = pair.paired(&long(PROMPT));
+    body["rid"] = json!("this one");
+    let end = async {
+        pair.decode.until("it runs", |load| load["num_running_reqs"] == 1).await;
+        pair.decode.post("/abort_request", &abort).await;
+    };
+    let (prefill, decode, ()) = tokio::join!(pair.prefill.generate(&body), pair.decode.generate(&body), end);
+    assert_eq!(prefill["meta_info"]["finish_reason"]["type"], "length");
+    assert_eq!(decode["meta_info"]["finish_reason"]["type"], "abort");
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_goes_away_from_one_half_ends_the_other() {
+    let pair = Pair::start(&[]).await;
+    let body = pair.paired(&long(PROMPT)).to_string();
+    let is_told = |load: &Value| load["disaggregation"]["decode_transfer_queue_reqs"] == 1;
+    tokio::select! {
+        _ = pair.decode.send(Method::POST, "/generate", &body) => panic!("it ended by itself"),
+        _ = pair.decode.until("prefill was told", is_told) => {}
+    }
+    pair.decode.until_free().await;
+    let (status, _) = pair.prefill.text(Method::POST, "/generate", &body).await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_prefill_server_fails_its_rooms_and_is_found_again() {
+    let Pair { prefill, decode, bootstrap_port: port } = Pair::start(&[]).await;
+    let paired = |mut body: Value| {
+        (body["bootstrap_host"], body["bootstrap_port"]) = (json!("127.0.0.1"), json!(port));
+        body["bootstrap_room"] = json!(fresh_room());
+        body
+    };
+    let (transferred, waiting) = (paired(long(PROMPT)), paired(long(PROMPT)));
+    let kill = async {
+        prefill.generate(&transferred).await;
+        decode
+            .until("one runs and one waits", |load| {
+                load["num_running_reqs"] == 1 && load["disaggregation"]["decode_transfer_queue_reqs"] == 1
+            })
+            .await;
+        prefill.kill().await;
+    };
+    let (first, (status, reply), ()) =
+        tokio::join!(decode.generate(&transferred), decode.post("/generate", &waiting), kill);
+    // What was transferred goes on, what was not fails with a reason.
+    assert_eq!(first["meta_info"]["completion_tokens"], 2000);
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(reply["error"]["message"].as_str().unwrap().contains("connection to prefill server"), "{reply}");
+    decode.until_free().await;
+
+    // A new server at the old address.
+    let deadline = Instant::now() + PATIENCE;
+    let prefill = loop {
+        let port = port.to_string();
+        let args = ["--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", &port];
+        match Server::try_start(&args).await {
+            Ok(server) => break server,
+            Err(error) => assert!(Instant::now() < deadline, "the port is never free: {error}"),
+        }
+    };
+    assert_eq!(bootstrap_port(&prefill).await, port);
+    let body = paired(json!({"text": PROMPT, "sampling_params": greedy(64)}));
+    let (prefill_reply, decode_reply) = tokio::join!(prefill.generate(&body), decode.generate(&body));
+    check_stages(&prefill_reply["meta_info"], &decode_reply["meta_info"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_do_not_fit_refuse_each_other_by_name() {
+    let pair = Pair::start_with(&["--page-size", "16"], &["--page-size", "32"]).await;
+    let body = pair.paired(&json!({"text": PROMPT}));
+    let (status, reply) = pair.decode.post("/generate", &body).await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    let message = reply["error"]["message"].as_str().unwrap();
+    assert!(message.contains("page size differs: prefill 16, decode 32"), "{message}");
+    pair.decode.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_waits_for_ever() {
+    let late = ["--disaggregation-bootstrap-timeout", "0.2", "--disaggregation-waiting-timeout", "0.2"];
+    let pair = Pair::start(&late).await;
+    let mut nobody = pair.paired(&long(PROMPT));
+    nobody["bootstrap_port"] = json!(1);
+    for (server, body, state) in [
+        (&pair.prefill, pair.paired(&long(PROMPT)), "Bootstrapping"),
+        (&pair.decode, pair.paired(&long(PROMPT)), "WaitingForInput"),
+        (&pair.decode, nobody, "Bootstrapping"),
+    ] {
+        let (status, reply) = server.post("/generate", &body).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        let expected = format!("Request {} timed out after 0.2s in KVPoll.{state}", body["bootstrap_room"]);
+        assert_eq!(reply["error"]["message"], expected);
+        server.until_free().await;
+    }
 }

@@ -37,9 +37,8 @@ pub(crate) struct Pair {
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn options(args: &[&str]) -> EngineOptions {
-    let mut all = vec!["--model-path", "bundled"];
-    all.extend(args);
-    EngineOptions::from_args(all).unwrap()
+    let model: &[_] = if args.contains(&"--model-path") { &[] } else { &["--model-path", "bundled"] };
+    EngineOptions::from_args([model, args].concat()).unwrap()
 }
 
 /// A room that no other test has.
@@ -50,7 +49,11 @@ pub(crate) fn fresh_room() -> u64 {
 
 impl Server {
     pub(crate) async fn start(args: &[&str]) -> Self {
-        let engine = Engine::start(Published::publish(options(args))).await.unwrap();
+        Self::try_start(args).await.unwrap()
+    }
+
+    pub(crate) async fn try_start(args: &[&str]) -> Result<Self, EngineError> {
+        let engine = Engine::start(Published::publish(options(args))).await?;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -58,12 +61,12 @@ impl Server {
             stopped.await.ok();
         }));
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { address, client, stop: Some(stop), task }
+        Ok(Self { address, client, stop: Some(stop), task })
     }
 
-    /// Tells the server to stop.
-    pub(crate) fn tell_to_stop(&mut self) {
-        self.stop.take().unwrap().send(()).unwrap();
+    /// What tells the server to stop.
+    pub(crate) fn stop(&mut self) -> oneshot::Sender<()> {
+        self.stop.take().unwrap()
     }
 
     pub(crate) async fn ended(self) -> Result<(), EngineError> {

@@ -1,0 +1,315 @@
+//! Peers that do not keep to the protocol, or end in the middle of it: both sides of it spoken byte by byte.
+
+use std::collections::HashMap;
+
+use axum::extract::Query;
+use axum::routing::get;
+use axum::{Json, Router};
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::{PATIENCE, Pair, Server, fresh_room, greedy, live};
+
+const PROMPT: &str = "47+85+19=?\n";
+const PAGE_BYTES: usize = 16 * 2048;
+const ROW_BYTES: usize = 1344;
+
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const REFUSE: u8 = 3;
+const PREPARE: u8 = 4;
+const PAGES: u8 = 5;
+const ROW: u8 = 6;
+const RECEIVED: u8 = 7;
+const DONE: u8 = 8;
+const ABORT: u8 = 9;
+
+/// One end of a connection.
+struct Peer {
+    stream: TcpStream,
+}
+
+impl Peer {
+    async fn send(&mut self, kind: u8, body: &[u8]) {
+        let mut frame = (body.len() as u32).to_le_bytes().to_vec();
+        frame.push(kind);
+        frame.extend_from_slice(body);
+        self.stream.write_all(&frame).await.unwrap();
+    }
+
+    async fn receive(&mut self) -> (u8, Vec<u8>) {
+        let frame = async {
+            let mut header = [0; 5];
+            self.stream.read_exact(&mut header).await.unwrap();
+            let mut body = vec![0; u32::from_le_bytes(header[..4].try_into().unwrap()) as usize];
+            self.stream.read_exact(&mut body).await.unwrap();
+            (header[4], body)
+        };
+        tokio::time::timeout(PATIENCE, frame).await.unwrap()
+    }
+
+    /// Reads until the other end closes.
+    async fn until_closed(mut self) {
+        let mut rest = Vec::new();
+        tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await.unwrap().ok();
+    }
+
+    /// A decode server that has introduced itself; returns the prefill server's answer.
+    async fn decode(prefill_bootstrap: u64, fingerprint_off_by: u64) -> (Self, (u8, Vec<u8>)) {
+        let ask = async |rank: i64| {
+            let url = format!(
+                "/route?prefill_dp_rank={rank}&prefill_cp_rank={rank}&target_tp_rank={rank}&target_pp_rank={rank}"
+            );
+            http_get(prefill_bootstrap, &url).await
+        };
+        let (info, address) = (ask(-1).await, ask(0).await);
+        let fingerprint = u64::from_str_radix(info["model_fingerprint"].as_str().unwrap(), 16).unwrap();
+        let port = address["rank_port"].as_u64().unwrap() as u16;
+        let stream = TcpStream::connect((address["rank_ip"].as_str().unwrap(), port)).await.unwrap();
+        let mut peer = Self { stream };
+        let fingerprint = fingerprint.wrapping_add(fingerprint_off_by);
+        peer.send(HELLO, &hello(fingerprint)).await;
+        let answer = peer.receive().await;
+        (peer, answer)
+    }
+
+    async fn prepare(&mut self, room: u64, pages: u32) {
+        self.send(PREPARE, &[&room.to_le_bytes()[..], &pages.to_le_bytes()].concat()).await;
+    }
+}
+
+fn hello(fingerprint: u64) -> Vec<u8> {
+    let mut hello = b"RSKV\x01\x00".to_vec();
+    hello.extend(fingerprint.to_le_bytes());
+    hello.extend(16_u32.to_le_bytes());
+    hello.extend((PAGE_BYTES as u64).to_le_bytes());
+    hello.extend(b"float32");
+    hello
+}
+
+async fn http_get(port: u64, path: &str) -> Value {
+    let mut stream = TcpStream::connect(("127.0.0.1", port as u16)).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
+}
+
+fn prefill_request(room: u64) -> Value {
+    json!({"text": PROMPT, "sampling_params": greedy(64), "bootstrap_room": room})
+}
+
+fn message(reply: &Value) -> &str {
+    reply["error"]["message"].as_str().unwrap_or_else(|| panic!("no error: {reply}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefill_server_speaks_the_documented_protocol() {
+    let prefill = Pair::start_prefill(&[]).await;
+    let (mut decode, welcome) = Peer::decode(crate::support::bootstrap_port(&prefill).await, 0).await;
+    assert_eq!(welcome, (WELCOME, vec![]));
+    let room = fresh_room();
+    decode.prepare(room, 1).await;
+    let transfer = async {
+        let (kind, pages) = decode.receive().await;
+        assert_eq!((kind, pages.len()), (PAGES, 12 + PAGE_BYTES));
+        assert_eq!((&pages[..8], &pages[8..12]), (&room.to_le_bytes()[..], &[0; 4][..]));
+        let (kind, row) = decode.receive().await;
+        assert_eq!((kind, row.len()), (ROW, 8 + ROW_BYTES));
+        // The first token is a 4, and the room is the last column.
+        assert_eq!(
+            (&row[8..12], &row[row.len() - 64..][..8]),
+            (&52_u32.to_le_bytes()[..], &room.to_le_bytes()[..])
+        );
+        for bytes in [PAGE_BYTES, ROW_BYTES] {
+            decode.send(RECEIVED, &[room.to_le_bytes(), (bytes as u64).to_le_bytes()].concat()).await;
+        }
+        decode.send(DONE, &room.to_le_bytes()).await;
+    };
+    let body = prefill_request(room);
+    let (reply, ()) = tokio::join!(prefill.generate(&body), transfer);
+    let megabytes = reply["meta_info"]["pd_transfer_total_mb"].as_f64().unwrap();
+    assert!((megabytes * 1024.0 * 1024.0 - (PAGE_BYTES + ROW_BYTES) as f64).abs() < 0.5, "{reply}");
+    prefill.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_decode_peer_loses_its_rooms_and_harms_nobody() {
+    let pair = Pair::start(&[]).await;
+    let (_, refusal) = Peer::decode(pair.bootstrap_port, 1).await;
+    assert_eq!(refusal.0, REFUSE);
+    assert!(String::from_utf8(refusal.1).unwrap().starts_with("model fingerprint differs: prefill "));
+
+    // What the peer does once it has two rooms, one of them waiting for its request; and what the other then fails with.
+    let endings: [(&[u8], &str); 5] = [
+        (&[], "connection to the decode server ended: connection"),
+        (&[9, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 0, 0], "unknown kind of frame: 77"),
+        (&[255, 255, 255, 255, DONE], "the limit is 65536"),
+        (&[3, 0, 0, 0, DONE, 0, 0, 0], "malformed body"),
+        (&[9, 0, 0, 0, ROW, 0, 0, 0, 0, 0, 0, 0, 0, 0], "Row frame out of place"),
+    ];
+    for (bytes, reason) in endings {
+        let (mut decode, _) = Peer::decode(pair.bootstrap_port, 0).await;
+        let (room, early) = (fresh_room(), fresh_room());
+        decode.prepare(early, 1).await;
+        decode.prepare(room, 1).await;
+        let end = async {
+            // The pages and the row have come, and are not confirmed.
+            assert_eq!(decode.receive().await.0, PAGES);
+            assert_eq!(decode.receive().await.0, ROW);
+            let body = pair.paired(&json!({"text": PROMPT, "sampling_params": greedy(64)}));
+            tokio::join!(pair.prefill.generate(&body), pair.decode.generate(&body));
+            if bytes.is_empty() {
+                drop(decode);
+            } else {
+                decode.stream.write_all(bytes).await.unwrap();
+                decode.until_closed().await;
+            }
+        };
+        let body = prefill_request(room);
+        let ((status, reply), ()) = tokio::join!(pair.prefill.post("/generate", &body), end);
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(message(&reply).contains(reason), "{reply}");
+        pair.until_free().await;
+    }
+
+    // Halves that are not of one request.
+    let (mut decode, _) = Peer::decode(pair.bootstrap_port, 0).await;
+    let room = fresh_room();
+    decode.prepare(room, 5).await;
+    let (status, reply) = pair.prefill.post("/generate", &prefill_request(room)).await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(message(&reply).contains("its prompt takes 1 pages, decode allocated 5"), "{reply}");
+    assert_eq!(decode.receive().await.0, ABORT);
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decode_peer_that_does_not_read_holds_up_nobody() {
+    let pair = Pair::start(&[]).await;
+    let (mut decode, _) = Peer::decode(pair.bootstrap_port, 0).await;
+    // More than sockets and outbox hold: 4 MB a room.
+    let rooms: Vec<_> = (0..6).map(|_| fresh_room()).collect();
+    for room in &rooms {
+        decode.prepare(*room, 125).await;
+    }
+    let body = json!({"input_ids": vec![vec![49; 2000]; rooms.len()], "bootstrap_room": rooms, "sampling_params": greedy(1)});
+    let rest = async {
+        let computed = |load: &Value| load["disaggregation"]["prefill_inflight_queue_reqs"] == 6;
+        pair.prefill.until("all are computed", computed).await;
+        let body = pair.paired(&json!({"text": PROMPT, "sampling_params": greedy(64)}));
+        tokio::join!(pair.prefill.generate(&body), pair.decode.generate(&body));
+        assert_eq!(live(&pair.prefill.load().await), 6);
+        drop(decode);
+    };
+    let ((status, _), ()) = tokio::join!(pair.prefill.post("/generate", &body), rest);
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    pair.until_free().await;
+}
+
+/// What a prefill server sends of a room, and what the room fails with.
+type Misdeed<'a> = (&'a dyn Fn(u64) -> Vec<(u8, Vec<u8>)>, &'a str);
+
+/// A prefill server's bootstrap server and listener, without the rest. Returns the bootstrap port.
+async fn raw_prefill(info: Value) -> (u16, TcpListener) {
+    let transfer = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let bootstrap = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, rank_port) = (bootstrap.local_addr().unwrap().port(), transfer.local_addr().unwrap().port());
+    let route = async move |Query(query): Query<HashMap<String, i64>>| match query["target_tp_rank"] {
+        -1 => Json(info),
+        _ => Json(json!({"rank_ip": "127.0.0.1", "rank_port": rank_port})),
+    };
+    let router = Router::new().route("/route", get(route));
+    tokio::spawn(async move { axum::serve(bootstrap, router).await });
+    (port, transfer)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_prefill_peer_fails_its_rooms_and_harms_nobody() {
+    let decode = Server::start(&["--disaggregation-mode", "decode"]).await;
+    let state = decode.get("/server_info").await["internal_states"][0].clone();
+    let info = json!({
+        "page_size": 16,
+        "kv_cache_dtype": "float32",
+        "page_bytes": PAGE_BYTES,
+        "model_fingerprint": state["model_fingerprint"],
+    });
+    let page = |room: u64, first: u32, bytes: usize| {
+        (PAGES, [&room.to_le_bytes()[..], &first.to_le_bytes(), &vec![0; bytes]].concat())
+    };
+    let row = |room: u64, in_row: u64, token: u32| {
+        let mut row = vec![0; ROW_BYTES];
+        row[..4].copy_from_slice(&token.to_le_bytes());
+        row[ROW_BYTES - 64..][..8].copy_from_slice(&in_row.to_le_bytes());
+        (ROW, [&room.to_le_bytes()[..], &row].concat())
+    };
+    let misdeeds: [Misdeed; 9] = [
+        (&|_| vec![], "ended: connection"),
+        (&|room| vec![page(room, 0, PAGE_BYTES)], "ended: connection"),
+        (&|room| vec![page(room, 1, PAGE_BYTES)], "pages out of place"),
+        (&|room| vec![page(room, 0, PAGE_BYTES - 1)], "pages out of place"),
+        (&|room| vec![page(room, 0, 2 * PAGE_BYTES)], "pages out of place"),
+        (&|room| vec![row(room, room, 52)], "metadata row out of place"),
+        (
+            &|room| vec![page(room, 0, PAGE_BYTES), row(room, 0, 52)],
+            "Metadata corruption detected: row of room 0 for room",
+        ),
+        (&|room| vec![page(room, 0, PAGE_BYTES), row(room, room, 320)], "Metadata corruption detected"),
+        (&|_| vec![(PREPARE, vec![0; 12])], "Prepare frame out of place"),
+    ];
+    for (misdeed, reason) in misdeeds {
+        let (port, transfer) = raw_prefill(info.clone()).await;
+        let room = fresh_room();
+        let body = json!({
+            "text": PROMPT, "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room,
+        });
+        let prefill = async {
+            let mut prefill = Peer { stream: transfer.accept().await.unwrap().0 };
+            assert_eq!(prefill.receive().await.0, HELLO);
+            prefill.send(WELCOME, &[]).await;
+            let prepare = prefill.receive().await;
+            assert_eq!(prepare, (PREPARE, [&room.to_le_bytes()[..], &1_u32.to_le_bytes()].concat()));
+            let frames = misdeed(room);
+            for (kind, body) in &frames {
+                prefill.send(*kind, body).await;
+            }
+            if reason == "ended: connection" {
+                drop(prefill);
+            } else if reason.starts_with("Metadata") {
+                // Only the room is at fault: the prefill server is told, and the connection stays.
+                let kinds = [prefill.receive().await.0, prefill.receive().await.0, prefill.receive().await.0];
+                assert_eq!(kinds, [RECEIVED, RECEIVED, ABORT]);
+            } else {
+                prefill.until_closed().await;
+            }
+        };
+        let ((status, reply), ()) = tokio::join!(decode.post("/generate", &body), prefill);
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(message(&reply).contains(reason), "{reason}: {reply}");
+        decode.until_free().await;
+    }
+
+    // Servers that are of another kind, or of no kind.
+    for (info, reason) in [
+        (json!({"page_size": 1, "kv_cache_dtype": "auto"}), "it is a server of another kind"),
+        (json!("hello"), "its answer cannot be understood"),
+        (
+            json!({"page_size": 16, "kv_cache_dtype": "float16", "page_bytes": 1, "model_fingerprint": state["model_fingerprint"]}),
+            "KV cache type differs: prefill float16, decode float32",
+        ),
+    ] {
+        let (port, _transfer) = raw_prefill(info).await;
+        let room = fresh_room();
+        let body = json!({
+            "text": PROMPT, "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room,
+        });
+        let (status, reply) = decode.post("/generate", &body).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(message(&reply).contains(reason), "{reason}: {reply}");
+    }
+    decode.until_free().await;
+}
