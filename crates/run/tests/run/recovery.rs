@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use rollscope_run::{DamageKind, LogOptions, Run, WriterState};
+use rollscope_run::{DamageKind, LogOptions, Run, RunError, WriterState};
 use rollscope_trace::StepNumber;
 
 use crate::make::{append, exact_all, profile_record, run, writer};
@@ -123,6 +123,38 @@ fn what_a_crash_in_sealing_left_is_passed_over() {
     assert!(run.dir().join("manifest/3.json").is_file());
     assert_eq!(request_ids(&run), [0, 1]);
     assert_eq!(fs::read_dir(run.dir().join("steps/step=000001/requests")).unwrap().count(), 3);
+}
+
+/// Plays both parts: the test, and the process that may write a few kilobytes to a file and no more.
+#[test]
+fn a_write_that_fails_half_way_leaves_no_half_record() {
+    if let Some(dir) = std::env::var_os(WRITE_TO) {
+        return write_until_refused(Path::new(&dir));
+    }
+    let (_dir, run) = run();
+    let status = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "recovery::a_write_that_fails_half_way_leaves_no_half_record"])
+        .env(WRITE_TO, run.dir())
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let ids = request_ids(&run);
+    assert!(!ids.is_empty());
+    assert_eq!(ids, (0..ids.len() as u64).collect::<Vec<_>>());
+    assert_eq!(run.writers().unwrap()[0].damage, []);
+}
+
+fn write_until_refused(dir: &Path) {
+    let run = Run::open(dir).unwrap();
+    let mut writer = run.writer("child", LogOptions { segment_bytes: 1 << 20, buffer_bytes: 1500 }).unwrap();
+    let refused = (0..100).find_map(|number| writer.append(&profile_record(1, number)).err());
+    assert!(matches!(refused, Some(RunError::Io { action: "write", .. })), "{refused:?}");
+    let length = fs::metadata(run.dir().join("log/child/000001.seg")).unwrap().len();
+    assert_eq!(length, writer.position().offset);
+    assert!(writer.flush().is_err(), "what was taken is kept");
 }
 
 fn request_ids(run: &Run) -> Vec<u64> {
