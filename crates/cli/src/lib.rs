@@ -1,1 +1,67 @@
-//! The one binary, rollscope: puts the parts together.
+//! The one binary, `rollscope`: puts the parts together.
+//!
+//! Results go to stdout, everything else to stderr; [`Exit`] lists the exit codes. A command is one file in
+//! `commands/`; what several of them need stands beside it.
+
+mod clock;
+mod commands;
+mod exit;
+mod fleet;
+mod http;
+mod lifetime;
+mod output;
+mod table;
+
+use std::ffi::OsString;
+
+use clap::{ArgMatches, Command};
+
+pub use exit::Exit;
+use exit::Failure;
+
+/// Runs the command line; the first argument is the program's name.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> Exit {
+    let matches = match command().try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(error) => return exit::of_parse(&error),
+    };
+    match dispatch(&matches) {
+        Ok(()) => Exit::Done,
+        Err(failure) => exit::report(&failure),
+    }
+}
+
+/// The whole command line.
+pub fn command() -> Command {
+    Command::new("rollscope")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("See where every rollout's time goes.")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([
+            commands::demo::command(),
+            commands::gateway::command(),
+            commands::engine::command(),
+            commands::rollout::command(),
+            commands::report::command(),
+            commands::view::command(),
+        ])
+}
+
+fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
+    match matches.subcommand() {
+        Some(("demo", matches)) => commands::demo::run(matches),
+        Some(("gateway", matches)) => commands::gateway::run(matches),
+        Some(("engine", matches)) => commands::engine::run(matches),
+        Some(("rollout", matches)) => commands::rollout::run(matches),
+        Some(("report", matches)) => commands::report::run(matches),
+        Some(("view", matches)) => commands::view::run(matches),
+        // clap refuses everything else before.
+        _ => Ok(()),
+    }
+}
+
+/// The process's environment, for options that may come from there.
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}

@@ -1,2 +1,7 @@
 //! The `rollscope` command.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rollscope_cli::main(std::env::args_os()).into()
+}

@@ -1,0 +1,141 @@
+//! `rollscope demo`: the whole thing on this machine, as separate processes on loopback.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context as _, anyhow};
+use clap::{ArgMatches, Command};
+use rollscope_config::{Choice, Options as _, options};
+use rollscope_rollout::Rollout;
+
+use super::rollout::{Progress, SamplingOptions};
+use super::{block_on, report, view};
+use crate::clock::compact_utc;
+use crate::exit::Failure;
+use crate::fleet::Fleet;
+use crate::lifetime::{LifetimeOptions, shutdown};
+use crate::{environment, http, output};
+
+/// How the engines are set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// One prefill engine, one decode engine.
+    Pd,
+    /// One engine for both.
+    Unified,
+}
+
+options! {
+    /// Run the whole thing on this machine: engines, gateway, a rollout, the recorded run and its report.
+    pub(crate) struct DemoOptions, environment "ROLLSCOPE_DEMO" {
+        disagg {
+            /// Prefill and decode on engines of their own, or both on one.
+            mode: Mode = Mode::Pd;
+        }
+        model {
+            /// Checkpoint in Hugging Face layout, or `bundled`.
+            model_path: String = "bundled", value_name("DIR");
+        }
+        observability {
+            /// Folder of the run; a fresh one under `runs` otherwise.
+            out: Option<String> = None, value_name("DIR");
+            /// Serve the timeline afterwards, until interrupted.
+            serve: bool = false;
+        }
+    }
+}
+
+pub(crate) fn command() -> Command {
+    SamplingOptions::args(DemoOptions::command("demo"))
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let demo = DemoOptions::resolve(matches, &environment)?;
+    let sampling = SamplingOptions::resolve(matches, &environment)?;
+    let out = match &demo.out {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new("runs").join(format!("demo-{}", compact_utc(SystemTime::now()))),
+    };
+    if std::fs::read_dir(&out).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(Failure::Usage(anyhow!("{} is not empty; --out wants a fresh folder", out.display())));
+    }
+    block_on(async {
+        let mut fleet = Fleet::default();
+        let rolled_out = roll_out(&demo, &sampling, &out, &mut fleet).await;
+        fleet.stop().await;
+        rolled_out?;
+        report::print(&out)?;
+        let shown = out.display();
+        output::line(format_args!("the timeline: rollscope view {shown}"))?;
+        if demo.serve {
+            let options = view::ViewOptions { listen: "127.0.0.1:0".to_owned(), no_open: false };
+            return view::serve(&out, &options, &LifetimeOptions { exit_on_stdin_close: false }).await;
+        }
+        Ok(())
+    })
+}
+
+/// Starts the servers and has the rollout done; whatever ends it early is the error.
+async fn roll_out(
+    demo: &DemoOptions,
+    sampling: &SamplingOptions,
+    out: &Path,
+    fleet: &mut Fleet,
+) -> Result<(), Failure> {
+    let interrupted = shutdown(&LifetimeOptions { exit_on_stdin_close: false })?;
+    tokio::pin!(interrupted);
+    let gateway = tokio::select! {
+        url = start(demo, out, fleet) => url?,
+        () = &mut interrupted => return Err(interruption(out)),
+    };
+    output::note(format_args!("gateway on {gateway}, recording to {}", out.display()));
+    let rollout = Rollout::new(sampling.rollout(gateway, 1, None)?).map_err(Failure::usage)?;
+    let mut progress = Progress::new();
+    tokio::select! {
+        ended = rollout.run(|event| progress.show(&event)) => ended.map_err(anyhow::Error::from)?,
+        died = fleet.first_exit() => return Err(died.into()),
+        () = &mut interrupted => return Err(interruption(out)),
+    };
+    Ok(())
+}
+
+fn interruption(out: &Path) -> Failure {
+    Failure::Other(anyhow!("interrupted; what was recorded is in {}", out.display()))
+}
+
+/// Starts the engines and the gateway; returns the gateway's URL.
+async fn start(demo: &DemoOptions, out: &Path, fleet: &mut Fleet) -> anyhow::Result<String> {
+    let engine = |mode: &str| {
+        let args = ["engine", "--model-path", &demo.model_path, "--port", "0", "--disaggregation-mode", mode];
+        args.map(str::to_owned).to_vec()
+    };
+    let mut gateway: Vec<String> = ["gateway", "--port", "0", "--record"].map(str::to_owned).to_vec();
+    gateway.push(out.to_str().context("the run's folder has a name that is no UTF-8")?.to_owned());
+    match demo.mode {
+        Mode::Unified => {
+            let url = fleet.start("engine", &engine("null")).await?;
+            gateway.extend(["--worker-urls".to_owned(), url]);
+        }
+        Mode::Pd => {
+            let mut args = engine("prefill");
+            args.extend(["--disaggregation-bootstrap-port", "0"].map(str::to_owned));
+            let prefill = fleet.start("prefill", &args).await?;
+            let decode = fleet.start("decode", &engine("decode")).await?;
+            let port = bootstrap_port(&prefill).await?;
+            gateway.extend(["--pd-disaggregation".to_owned(), "--prefill".to_owned(), prefill, port]);
+            gateway.extend(["--decode".to_owned(), decode]);
+        }
+    }
+    fleet.start("gateway", &gateway).await
+}
+
+/// The port that a prefill engine picked for its bootstrap server, asked of the server itself.
+async fn bootstrap_port(prefill: &str) -> anyhow::Result<String> {
+    let info = http::get_json(&format!("{prefill}/server_info")).await?;
+    let port = &info["internal_states"][0]["disaggregation_bootstrap_port"];
+    port.as_u64().map(|port| port.to_string()).context("the prefill engine does not tell its bootstrap port")
+}
+
+impl Choice for Mode {
+    const SPELLINGS: &'static [(&'static str, Self)] = &[("pd", Self::Pd), ("unified", Self::Unified)];
+}

@@ -1,0 +1,30 @@
+//! `rollscope engine`: the embedded inference server.
+
+use clap::{ArgMatches, Command};
+use rollscope_config::{Options as _, Published};
+use rollscope_engine::{Engine, EngineError, EngineOptions};
+
+use super::{block_on, listen, ready_line};
+use crate::environment;
+use crate::exit::Failure;
+use crate::lifetime::{LifetimeOptions, shutdown};
+
+pub(crate) fn command() -> Command {
+    LifetimeOptions::args(EngineOptions::command("engine"))
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let options = EngineOptions::resolve(matches, &environment)?;
+    let lifetime = LifetimeOptions::resolve(matches, &environment)?;
+    block_on(async {
+        let shutdown = shutdown(&lifetime)?;
+        let (listener, address) = listen(&options.host, options.port).await?;
+        let engine = Engine::start(Published::publish(options)).await.map_err(failure)?;
+        ready_line("engine", address)?;
+        engine.serve(listener, shutdown).await.map_err(failure)
+    })
+}
+
+fn failure(error: EngineError) -> Failure {
+    if error.is_configuration() { Failure::usage(error) } else { Failure::Other(error.into()) }
+}

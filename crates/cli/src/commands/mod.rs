@@ -1,0 +1,40 @@
+//! The subcommands, one file each: its options, its [`clap::Command`] and what it does.
+
+pub(crate) mod demo;
+pub(crate) mod engine;
+pub(crate) mod gateway;
+pub(crate) mod report;
+pub(crate) mod rollout;
+pub(crate) mod view;
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+
+use crate::exit::Failure;
+
+/// Runs a command's asynchronous part.
+fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the asynchronous runtime")?;
+    let result = runtime.block_on(work);
+    // What still runs by now was told to end and has nothing left to say.
+    runtime.shutdown_background();
+    result
+}
+
+/// Listens on an address; the error names it.
+async fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), Failure> {
+    let listener =
+        TcpListener::bind((host, port)).await.with_context(|| format!("cannot listen on {host}:{port}"))?;
+    let address = listener.local_addr().context("the listener has no address")?;
+    Ok((listener, address))
+}
+
+/// The line that every server prints when it is ready to serve.
+fn ready_line(what: &str, address: SocketAddr) -> std::io::Result<()> {
+    crate::output::line(format_args!("rollscope {what} ready on http://{address}"))
+}

@@ -1,0 +1,175 @@
+//! `rollscope rollout`: prompts through a gateway, rewarded samples back.
+
+use std::path::{Path, PathBuf};
+
+use clap::{ArgMatches, Command};
+use indicatif::{ProgressBar, ProgressStyle};
+use rollscope_config::{Options as _, options};
+use rollscope_rollout::{Event, Prompt, Rollout, RolloutOptions, StepSummary};
+
+use super::block_on;
+use crate::environment;
+use crate::exit::Failure;
+use crate::output;
+
+options! {
+    /// Roll out: send prompts through a gateway, reward the samples, report both to it.
+    pub(crate) struct RolloutCommandOptions, environment "ROLLSCOPE_ROLLOUT" {
+        serving {
+            /// Address of the gateway, http://HOST:PORT.
+            url: String, value_name("URL");
+        }
+        exec {
+            /// Number of the first step.
+            first_step: u64 = 1;
+            /// Folder for each step's samples, as JSON lines.
+            out: Option<String> = None, value_name("DIR");
+        }
+    }
+}
+
+options! {
+    /// What to sample.
+    pub(crate) struct SamplingOptions, environment "ROLLSCOPE_ROLLOUT" {
+        exec {
+            /// File of prompts, a line {"prompt": …, "answer": …} each, or `bundled`.
+            prompts: String = "bundled", value_name("FILE");
+            /// Prompts of a step; a step takes the next ones, and the first ones again after the last.
+            prompts_per_step: usize = 64, range(1..=1_000_000);
+            /// Samples of a prompt.
+            samples_per_prompt: usize = 8, range(1..=1_000_000);
+            /// Steps.
+            steps: u64 = 3, range(1..=1_000_000);
+            /// Requests in flight at most.
+            concurrency: usize = 64, range(1..=65_536);
+            /// Sampling temperature.
+            temperature: f64 = 1.0, range(0.0..=100.0);
+            /// Nucleus of the distribution that is sampled from.
+            top_p: f64 = 1.0, range(0.000_001..=1.0);
+            /// Tokens of a response at most.
+            max_new_tokens: u32 = 96, range(1..=1_000_000);
+            /// Makes every sample's draw reproducible; without it the workers draw at random.
+            seed: Option<u64> = None;
+            /// Tries of a sample before it counts as failed.
+            attempts: u32 = 5, range(1..=1000);
+        }
+    }
+}
+
+/// Shows a rollout's progress on stderr: a bar on a terminal, a line per step elsewhere.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    first_error_told: bool,
+}
+
+pub(crate) fn command() -> Command {
+    SamplingOptions::args(RolloutCommandOptions::command("rollout"))
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let command = RolloutCommandOptions::resolve(matches, &environment)?;
+    let sampling = SamplingOptions::resolve(matches, &environment)?;
+    let options = sampling.rollout(command.url, command.first_step, command.out.map(PathBuf::from))?;
+    let rollout = Rollout::new(options).map_err(Failure::usage)?;
+    block_on(async {
+        let mut progress = Progress::new();
+        let steps = rollout.run(|event| progress.show(&event)).await.map_err(anyhow::Error::from)?;
+        drop(progress);
+        for step in &steps {
+            output::line(format_args!("{}", sentence(step)))?;
+        }
+        Ok(())
+    })
+}
+
+// === impl SamplingOptions ===
+
+impl SamplingOptions {
+    /// The driver's options for a rollout through `url`.
+    pub(crate) fn rollout(
+        &self,
+        url: String,
+        first_step: u64,
+        out: Option<PathBuf>,
+    ) -> Result<RolloutOptions, Failure> {
+        let prompts = match self.prompts.as_str() {
+            "bundled" => Prompt::bundled(),
+            path => Prompt::read(Path::new(path)),
+        };
+        Ok(RolloutOptions {
+            url,
+            prompts: prompts.map_err(Failure::usage)?,
+            prompts_per_step: self.prompts_per_step,
+            samples_per_prompt: self.samples_per_prompt,
+            steps: self.steps,
+            first_step,
+            concurrency: self.concurrency,
+            temperature: self.temperature,
+            top_p: self.top_p,
+            max_new_tokens: self.max_new_tokens,
+            seed: self.seed,
+            attempts: self.attempts,
+            out,
+        })
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        Self { bar: ProgressBar::hidden(), first_error_told: false }
+    }
+
+    pub(crate) fn show(&mut self, event: &Event<'_>) {
+        match event {
+            Event::StepBegan { step, samples } => {
+                let style = ProgressStyle::with_template("{prefix} {bar:40} {pos}/{len} samples, {eta} left");
+                self.bar = ProgressBar::new(*samples as u64).with_prefix(format!("step {step}"));
+                if let Ok(style) = style {
+                    self.bar.set_style(style);
+                }
+                if self.bar.is_hidden() {
+                    output::note(format_args!("step {step}: {samples} samples"));
+                }
+            }
+            Event::SampleDone(sample) => {
+                self.bar.inc(1);
+                if let (Some(error), false) = (&sample.error, self.first_error_told) {
+                    self.first_error_told = true;
+                    let told = format!(
+                        "step {} sample {}/{} failed (further failures are counted only): {error}",
+                        sample.step, sample.group, sample.index
+                    );
+                    self.bar.suspend(|| output::note(format_args!("{told}")));
+                }
+            }
+            Event::StepEnded(step) => {
+                self.bar.finish_and_clear();
+                output::note(format_args!("{}", sentence(step)));
+            }
+        }
+    }
+}
+
+/// A step in one line.
+fn sentence(step: &StepSummary) -> String {
+    let seconds = step.duration.as_secs_f64();
+    let mut parts = vec![format!("{} samples", step.completed)];
+    parts.extend(step.reward_mean.map(|reward| format!("reward mean {reward:.3}")));
+    parts.push(format!(
+        "{} tokens in {seconds:.1} s ({:.0} tokens/s)",
+        step.tokens,
+        step.tokens as f64 / seconds
+    ));
+    let mut count = |number: u64, what: &str| {
+        if number > 0 {
+            parts.push(format!("{number} {what}"));
+        }
+    };
+    count(step.retries, "retries");
+    count(step.failed as u64, "FAILED");
+    count(step.unreported, "spans and rewards not taken by the gateway");
+    format!("step {}: {}", step.step, parts.join(", "))
+}

@@ -1,0 +1,75 @@
+//! `rollscope view`: the timeline of a run in the browser.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::Context as _;
+use clap::{ArgMatches, Command};
+use rollscope_config::{Options as _, options};
+use rollscope_run::Run;
+use tokio::net::TcpListener;
+
+use super::report::{run_argument, run_of};
+use super::{block_on, ready_line};
+use crate::environment;
+use crate::exit::Failure;
+use crate::lifetime::{LifetimeOptions, shutdown};
+
+options! {
+    /// Serve the timeline of a run, also while it is being recorded.
+    pub(crate) struct ViewOptions, environment "ROLLSCOPE_VIEW" {
+        serving {
+            /// Address to listen on, HOST:PORT; port 0 picks a free one.
+            listen: String = "127.0.0.1:0", value_name("ADDR");
+            /// Do not open a browser.
+            no_open: bool = false;
+        }
+    }
+}
+
+pub(crate) fn command() -> Command {
+    LifetimeOptions::args(ViewOptions::command("view").arg(run_argument()))
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let options = ViewOptions::resolve(matches, &environment)?;
+    let lifetime = LifetimeOptions::resolve(matches, &environment)?;
+    let dir = run_of(matches)?;
+    block_on(serve(dir, &options, &lifetime))
+}
+
+/// Serves a run's timeline until told to end.
+pub(super) async fn serve(
+    dir: &Path,
+    options: &ViewOptions,
+    lifetime: &LifetimeOptions,
+) -> Result<(), Failure> {
+    let shutdown = shutdown(lifetime)?;
+    let run = Run::open(dir).map_err(anyhow::Error::from)?;
+    let listener = TcpListener::bind(&options.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", options.listen))?;
+    let address = listener.local_addr().context("the listener has no address")?;
+    ready_line("view", address)?;
+    if !options.no_open {
+        open_browser(&format!("http://{address}/"));
+    }
+    rollscope_view::serve(run, listener, shutdown).await.map_err(anyhow::Error::from)?;
+    Ok(())
+}
+
+/// Opens the page where there is a desktop; elsewhere the printed address has to do.
+fn open_browser(url: &str) {
+    let desktop = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
+    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    if desktop || cfg!(target_os = "macos") {
+        let quiet = std::process::Command::new(program)
+            .arg(url)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        // Without such a program the printed address has to do as well.
+        drop(quiet);
+    }
+}

@@ -1,0 +1,114 @@
+//! How the program ends: exit codes, and the one place that prints an error.
+
+use std::process::ExitCode;
+
+use rollscope_config::ConfigError;
+
+use crate::output;
+
+/// Exit codes; scripts rely on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// 0: done.
+    Done,
+    /// 1: anything but usage or configuration went wrong.
+    Failed,
+    /// 2: the command line, an option or the environment is wrong.
+    Usage,
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// What was asked for cannot be: exit code 2.
+    Usage(anyhow::Error),
+    /// It went wrong: exit code 1.
+    Other(anyhow::Error),
+}
+
+/// Tells an error on stderr and gives its exit code.
+pub(crate) fn report(failure: &Failure) -> Exit {
+    let (Failure::Usage(error) | Failure::Other(error)) = failure;
+    // A reader of stdout that has seen enough (`rollscope report RUN | head`) is no failure.
+    if is_broken_pipe(error) {
+        return Exit::Done;
+    }
+    output::note(format_args!("rollscope: {}", sentence(error)));
+    match failure {
+        Failure::Usage(_) => Exit::Usage,
+        Failure::Other(_) => Exit::Failed,
+    }
+}
+
+/// Prints what clap has to say: help and version on stdout, errors on stderr.
+pub(crate) fn of_parse(error: &clap::Error) -> Exit {
+    let wanted =
+        matches!(error.kind(), clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion);
+    // Where not even this can be written nobody is there to be told.
+    let _printed = error.print();
+    if wanted { Exit::Done } else { Exit::Usage }
+}
+
+/// An error and its causes in one sentence; a cause that the error before it has told already is left out.
+fn sentence(error: &anyhow::Error) -> String {
+    error.chain().skip(1).fold(error.to_string(), |said, cause| {
+        let cause = cause.to_string();
+        if said.contains(&cause) { said } else { format!("{said}: {cause}") }
+    })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<std::io::Error>();
+    cause.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+// === impl Exit ===
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+        })
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// A usage error.
+    pub(crate) fn usage(error: impl Into<anyhow::Error>) -> Self {
+        Self::Usage(error.into())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Usage(error.into())
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let told = std::io::Error::other("no such thing");
+        let error = Err::<(), _>(told).context("cannot read x: no such thing").context("report").unwrap_err();
+        assert_eq!(super::sentence(&error), "report: cannot read x: no such thing");
+    }
+}

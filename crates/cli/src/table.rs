@@ -1,0 +1,91 @@
+//! Text tables: columns as wide as their widest cell, the first to the left, the rest to the right.
+
+/// A table of text.
+#[derive(Debug)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+// === impl Table ===
+
+impl Table {
+    pub(crate) fn new<const N: usize>(head: [&str; N]) -> Self {
+        Self { rows: vec![head.map(str::to_owned).to_vec()] }
+    }
+
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The lines, two spaces between columns.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        self.rows.iter().map(move |row| {
+            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+                0 => format!("{cell:width$}"),
+                _ => format!("{cell:>width$}"),
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        })
+    }
+}
+
+/// A duration as people read it: three significant digits and a unit.
+pub(crate) fn duration(seconds: f64) -> String {
+    match seconds.abs() {
+        s if s >= 1.0 => format!("{} s", significant(seconds)),
+        s if s >= 1e-3 => format!("{} ms", significant(seconds * 1e3)),
+        0.0 => "0".to_owned(),
+        _ => format!("{} µs", significant(seconds * 1e6)),
+    }
+}
+
+/// Three significant digits, without an exponent; all digits of a larger number.
+pub(crate) fn significant(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        v if v >= 0.9995 => format!("{value:.2}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(["stage", "count", "mean"]);
+        table.row(["forward", "8", "12.5 ms"].map(str::to_owned));
+        table.row(["  µ", "1024", "1 s"].map(str::to_owned));
+        let lines: Vec<_> = table.lines().collect();
+        assert_eq!(lines, ["stage    count     mean", "forward      8  12.5 ms", "  µ       1024      1 s"]);
+    }
+
+    #[test]
+    fn numbers_have_three_digits_and_a_unit() {
+        for (seconds, text) in [
+            (0.0, "0"),
+            (1.234e-7, "0.123 µs"),
+            (0.000_012_34, "12.3 µs"),
+            (0.001, "1.00 ms"),
+            (0.0999, "99.9 ms"),
+            (0.123_4, "123 ms"),
+            (1.0, "1.00 s"),
+            (3600.0, "3600 s"),
+        ] {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The main job, as a newcomer runs it: the demo's processes, its run, its report.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use common::{children_of, command_line, is_alive, report, rollscope, run, run_well, stderr, until};
+use rollscope_run::Run;
+use rollscope_trace::{LegRole, Measure, Outcome, Stage, StepNumber, StepTrace};
+
+const SMALL: [&str; 6] = ["--steps", "2", "--prompts-per-step", "16", "--samples-per-prompt", "4"];
+
+fn demo(mode: &str, out: &Path) -> String {
+    let out = out.to_str().unwrap();
+    run_well(&[&["demo", "--mode", mode, "--out", out, "--seed", "7"], &SMALL[..]].concat())
+}
+
+fn steps(out: &Path) -> Vec<StepTrace> {
+    let run = Run::open(out).unwrap();
+    [1, 2].map(|step| run.step(StepNumber(step)).unwrap()).to_vec()
+}
+
+/// What both modes must show.
+fn check_common(printed: &str, out: &Path) {
+    let report = report(out);
+    assert_eq!(report["steps"].as_array().unwrap().len(), 2);
+    for step in report["steps"].as_array().unwrap() {
+        assert_eq!(step["samples"], 64);
+        let metric = |name: &str| step["metrics"][name].as_f64().unwrap();
+        assert!(metric("rollout/reward/mean") > 0.6, "{}", metric("rollout/reward/mean"));
+        let ended: f64 = Outcome::ALL.iter().map(|o| metric(&format!("perf/request/{}", o.name()))).sum();
+        assert!((metric("perf/request/count") - ended).abs() < 0.5);
+        assert!((metric("perf/request/completed") - 64.0).abs() < 0.5);
+        assert!((metric("perf/request/profiled_count") - 64.0).abs() < 0.5);
+        // The printed figures are those of the run directory.
+        let mean = metric("rollout/reward/mean");
+        assert!(printed.contains(&format!("reward mean {mean:.3}")), "{mean} is not in\n{printed}");
+    }
+    for step in steps(out) {
+        assert_eq!(step.samples.len(), 64);
+        for sample in &step.samples {
+            assert!(
+                sample.mark.reward.is_some() && sample.mark.response_tokens > Some(0),
+                "{:?}",
+                sample.mark
+            );
+            assert!(sample.spans.iter().any(|span| &*span.name == "reward"));
+            assert!(sample.requests.iter().any(|request| request.outcome == Outcome::Completed));
+        }
+    }
+}
+
+#[test]
+fn a_pd_rollout_is_profiled_per_sample() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let printed = demo("pd", &out);
+    check_common(&printed, &out);
+    for stage in
+        ["bootstrap queue", "bootstrap", "alloc wait", "forward", "transfer queue", "prealloc", "transfer"]
+    {
+        assert!(printed.contains(stage), "no {stage} in\n{printed}");
+    }
+    for request in steps(&out).iter().flat_map(StepTrace::requests) {
+        let value = |stage: Stage| request.measure(stage.measure()).unwrap();
+        for stage in Stage::ALL {
+            assert!(value(stage) >= 0.0);
+            let inside: f64 =
+                Stage::ALL.iter().filter(|s| s.parent() == Some(stage)).map(|s| value(*s)).sum();
+            assert!(inside <= value(stage) + 1e-6, "{stage:?} is shorter than what it contains");
+        }
+        let (prefill, decode) = (request.prefill().unwrap(), request.answer().unwrap());
+        assert_eq!((prefill.role, decode.role), (LegRole::Prefill, LegRole::Decode));
+        let on_prefill = value(Stage::PrefillBootstrapQueue) + value(Stage::PrefillForward);
+        assert!(on_prefill <= prefill.duration().as_secs_f64());
+        let on_decode =
+            value(Stage::DecodePrealloc) + value(Stage::DecodeTransfer) + value(Stage::DecodeForward);
+        assert!(on_decode <= decode.duration().as_secs_f64());
+        for measure in [Measure::TransferSpeed, Measure::TransferTotal] {
+            assert!(request.measure(measure).unwrap() > 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_unified_rollout_is_profiled_per_sample() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let printed = demo("unified", &out);
+    check_common(&printed, &out);
+    for request in steps(&out).iter().flat_map(StepTrace::requests) {
+        assert_eq!(request.legs.iter().map(|leg| leg.role).collect::<Vec<_>>(), [LegRole::Regular]);
+        assert!(Stage::ALL.iter().all(|stage| request.measure(stage.measure()).is_none()));
+        for measure in [Measure::QueueTime, Measure::E2eLatency, Measure::DecodeThroughput] {
+            assert!(request.measure(measure).unwrap() >= 0.0);
+        }
+    }
+}
+
+/// A demo that rolls out for longer than any test waits, and its three children.
+fn long_demo(out: &Path) -> (Child, Vec<u32>, BufReader<std::process::ChildStderr>) {
+    let mut demo = rollscope(&["demo", "--out", out.to_str().unwrap(), "--steps", "100000"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(demo.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("step 1:") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "the demo ended");
+    }
+    let children = children_of(demo.id());
+    assert_eq!(children.len(), 3);
+    (demo, children, said)
+}
+
+async fn all_end(demo: &mut Child, children: &[u32]) -> std::process::ExitStatus {
+    until("the demo ends", async || demo.try_wait().unwrap().is_some()).await;
+    until("its children end", async || !children.iter().any(|pid| is_alive(*pid))).await;
+    demo.wait().unwrap()
+}
+
+#[tokio::test]
+async fn ctrl_c_stops_every_process_and_keeps_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let (mut demo, children, said) = long_demo(&out);
+    common::signal(demo.id(), "-INT");
+    assert_eq!(all_end(&mut demo, &children).await.code(), Some(1));
+    let words: Vec<_> = said.lines().map(Result::unwrap).collect();
+    assert!(
+        words.last().unwrap().starts_with("rollscope: interrupted; what was recorded is in "),
+        "{words:?}"
+    );
+    assert!(report(&out)["steps"][0]["metrics"]["perf/request/count"].as_f64() > Some(0.0));
+}
+
+#[tokio::test]
+async fn a_child_that_dies_ends_the_demo_with_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let (mut demo, children, said) = long_demo(&out);
+    let decode = children.iter().find(|pid| command_line(**pid).contains("--disaggregation-mode decode"));
+    common::signal(*decode.unwrap(), "-KILL");
+    assert_eq!(all_end(&mut demo, &children).await.code(), Some(1));
+    let words: Vec<_> = said.lines().map(Result::unwrap).collect();
+    assert!(words.last().unwrap().starts_with("rollscope: decode ended (signal: 9"), "{words:?}");
+}
+
+#[tokio::test]
+async fn a_demo_that_is_killed_leaves_no_process_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut demo, children, _said) = long_demo(&dir.path().join("run"));
+    common::signal(demo.id(), "-KILL");
+    all_end(&mut demo, &children).await;
+}
+
+#[test]
+fn a_folder_that_is_not_empty_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("mine.txt"), "x").unwrap();
+    let output = run(&["demo", "--out", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("is not empty; --out wants a fresh folder"), "{}", stderr(&output));
+}

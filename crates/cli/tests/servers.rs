@@ -1,0 +1,135 @@
+//! Servers as separate processes: failures in mid-flight, and bad input.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
+
+mod common;
+
+use common::{Server, call, get, post, run, stderr, until};
+use serde_json::{Value, json};
+
+const ENGINE: [&str; 5] = ["engine", "--model-path", "bundled", "--port", "0"];
+
+fn engine(more: &[&str]) -> Server {
+    Server::start(&[&ENGINE[..], more].concat())
+}
+
+/// Prefill engine, decode engine, gateway.
+async fn pair() -> (Server, Server, Server) {
+    let prefill = engine(&["--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "0"]);
+    let decode = engine(&["--disaggregation-mode", "decode"]);
+    let info = get(&format!("{}/server_info", prefill.url)).await.1;
+    let bootstrap = info["internal_states"][0]["disaggregation_bootstrap_port"].to_string();
+    let gateway = Server::start(&[
+        "gateway",
+        "--port",
+        "0",
+        "--pd-disaggregation",
+        "--prefill",
+        &prefill.url,
+        &bootstrap,
+        "--decode",
+        &decode.url,
+    ]);
+    (prefill, decode, gateway)
+}
+
+fn greedy(text: &str, max_new_tokens: u32) -> Value {
+    let params =
+        json!({"temperature": 0, "max_new_tokens": max_new_tokens, "ignore_eos": max_new_tokens > 64});
+    json!({"text": text, "sampling_params": params, "return_logprob": true})
+}
+
+#[tokio::test]
+async fn a_decode_engine_that_dies_fails_its_requests_only() {
+    let (_prefill, mut decode, gateway) = pair().await;
+    let generate = format!("{}/generate", gateway.url);
+    let (status, reply) = post(&generate, &greedy("20+22=?\n", 64)).await;
+    assert_eq!((status, &reply["text"]), (200, &json!("20+22=42\n#42")));
+
+    let live: Vec<_> = (0..8)
+        .map(|_| {
+            let url = generate.clone();
+            tokio::spawn(async move { call("POST", &url, greedy("1+2=?\n", 1900).to_string()).await })
+        })
+        .collect();
+    let loads = format!("{}/v1/loads", decode.url);
+    until("the requests decode", async || get(&loads).await.1["loads"][0]["num_running_reqs"] == json!(8))
+        .await;
+    let port = decode.port().to_owned();
+    decode.kill();
+    for request in live {
+        // Nothing of the reply was sent yet, so that each of them gets a status and a sentence.
+        let (status, reply) = request.await.unwrap().unwrap();
+        assert!((500..600).contains(&status), "{status} {reply}");
+        assert!(!reply["error"]["message"].as_str().unwrap().is_empty());
+    }
+    let (status, reply) = post(&generate, &greedy("3+4=?\n", 64)).await;
+    assert!((500..600).contains(&status), "{status} {reply}");
+
+    let _decode =
+        Server::start(&[&ENGINE[..3], &["--port", &port, "--disaggregation-mode", "decode"]].concat());
+    let (status, reply) = post(&generate, &greedy("3+4=?\n", 64)).await;
+    assert_eq!((status, &reply["text"]), (200, &json!("3+4=7\n#7")));
+}
+
+#[tokio::test]
+async fn pd_and_unified_say_the_same() {
+    let (_prefill, _decode, pd) = pair().await;
+    let engine = engine(&[]);
+    let unified = Server::start(&["gateway", "--port", "0", "--worker-urls", &engine.url]);
+    for text in ["1+1=?\n", "99+98+97+96=?\n", "5+60+7=?\n"] {
+        let ask = async |server: &Server| post(&format!("{}/generate", server.url), &greedy(text, 64)).await;
+        let ((status, alone), (pd_status, paired)) = (ask(&unified).await, ask(&pd).await);
+        assert_eq!((status, pd_status), (200, 200), "{alone} {paired}");
+        assert_eq!(alone["output_ids"], paired["output_ids"]);
+        assert_eq!(alone["text"], paired["text"]);
+        for key in ["input_token_logprobs", "output_token_logprobs"] {
+            let logprobs = |reply: &Value| reply["meta_info"][key].as_array().unwrap().clone();
+            let (alone, paired) = (logprobs(&alone), logprobs(&paired));
+            assert_eq!(alone.len(), paired.len(), "{key}");
+            for (a, b) in alone.iter().zip(&paired) {
+                assert_eq!(a[1], b[1]);
+                let difference = a[0].as_f64().unwrap_or(0.0) - b[0].as_f64().unwrap_or(0.0);
+                assert!(difference.abs() < 1e-4, "{key}: {a} {b}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn servers_end_orderly_when_told() {
+    let (prefill, decode, gateway) = pair().await;
+    gateway.stop();
+    decode.stop();
+    prefill.stop();
+}
+
+#[tokio::test]
+async fn bad_input_gives_one_sentence_and_the_right_code() {
+    let taken = engine(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let not_a_run = dir.path().to_str().unwrap();
+    let port_taken = ["engine", "--model-path", "bundled", "--port", taken.port()];
+    let gateway_taken = ["gateway", "--worker-urls", &taken.url, "--port", taken.port()];
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["engine", "--model-path", "/no/such/dir", "--port", "0"], 2, "/no/such/dir"),
+        (&port_taken, 1, "cannot listen on 127.0.0.1:"),
+        (&gateway_taken, 1, "cannot listen on 127.0.0.1:"),
+        (&["gateway", "--worker-urls", "not a url"], 2, "not a url"),
+        (&["report", "/no/such/run"], 1, "/no/such/run"),
+        (&["report", not_a_run], 1, not_a_run),
+        (&["view", "/no/such/run", "--no-open"], 1, "/no/such/run"),
+        (&["rollout", "--url", "http://127.0.0.1:1", "--prompts", "/no/such/file"], 2, "/no/such/file"),
+        (&["rollout", "--url", "http://127.0.0.1:1", "--attempts", "1"], 1, "every sample failed"),
+    ];
+    for (args, code, words) in cases {
+        let output = run(args);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        let last = said.lines().last().unwrap_or_default();
+        assert!(last.starts_with("rollscope: ") && last.contains(words), "{args:?}: {said}");
+    }
+    let (status, reply) = post(&format!("{}/generate", taken.url), &json!({"text": 5})).await;
+    assert_eq!(status, 400, "{reply}");
+    assert!(reply["error"]["message"].as_str().unwrap().contains("text"), "{reply}");
+}
