@@ -18,13 +18,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use rollscope_run::{RunError, WriterState};
-use rollscope_trace::StepNumber;
+use rollscope_trace::{CloseReason, StepNumber};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use crate::numbers::NumbersAnswer;
 use crate::samples::SampleTable;
-use crate::source::{Index, Source};
+use crate::source::{Index, Source, StepState};
 
 /// Reads of the run at the same time; more wait.
 const CONCURRENT_READS: usize = 2;
@@ -162,12 +162,12 @@ impl Api {
 
 impl StepsAnswer {
     fn of(index: Index) -> Self {
-        let step = |(step, state): (StepNumber, crate::source::StepState)| StepAnswer {
-            step: step.0,
+        let step = |state: StepState| StepAnswer {
+            step: state.step.0,
             version: state.version,
-            closed: state.closed.map(rollscope_trace::CloseReason::name),
+            closed: state.closed.map(CloseReason::name),
             requests: state.requests,
-            samples: state.samples(),
+            samples: state.samples,
             user_spans: state.user_spans,
         };
         let dropped =

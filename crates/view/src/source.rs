@@ -1,6 +1,6 @@
 //! The run behind the API: followed, so that asking what is new costs only what is new.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -27,28 +27,38 @@ struct StepVersion {
 #[derive(Debug)]
 struct Tail {
     follow: Follow,
-    steps: BTreeMap<StepNumber, StepState>,
+    steps: BTreeMap<StepNumber, Tally>,
     dropped: Drops,
 }
 
 /// What is known of a step without its records.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct StepState {
+    /// Which step.
+    pub(crate) step: StepNumber,
     /// Grows with every record.
     pub(crate) version: u64,
     /// Requests that have ended.
     pub(crate) requests: u64,
+    /// Samples of which anything is known.
+    pub(crate) samples: usize,
     /// Spans of the user's own code.
     pub(crate) user_spans: u64,
     /// Why it was closed; nothing while it is open.
     pub(crate) closed: Option<CloseReason>,
-    samples: BTreeSet<SampleKey>,
+}
+
+/// Counts a step's records.
+#[derive(Debug)]
+struct Tally {
+    state: StepState,
+    samples: HashSet<SampleKey>,
 }
 
 /// What is known of a run at one moment.
 #[derive(Debug)]
 pub(crate) struct Index {
-    pub(crate) steps: Vec<(StepNumber, StepState)>,
+    pub(crate) steps: Vec<StepState>,
     pub(crate) dropped: Drops,
     /// Places in the log that could not be read, a sentence each.
     pub(crate) damage: Vec<String>,
@@ -75,7 +85,7 @@ impl Source {
         let mut tail = self.tail.lock();
         tail.catch_up()?;
         Ok(Index {
-            steps: tail.steps.iter().map(|(step, state)| (*step, state.clone())).collect(),
+            steps: tail.steps.values().map(|tally| tally.state).collect(),
             dropped: tail.dropped,
             damage: tail.follow.damage().map(ToString::to_string).collect(),
         })
@@ -87,7 +97,7 @@ impl Source {
         let version = {
             let mut tail = self.tail.lock();
             tail.catch_up()?;
-            tail.steps.get(&step).map(|state| state.version).ok_or(RunError::NoSuchStep { step })?
+            tail.steps.get(&step).map(|tally| tally.state.version).ok_or(RunError::NoSuchStep { step })?
         };
         let wanted = StepVersion { step, version };
         let mut last = self.last.lock();
@@ -123,37 +133,38 @@ impl Tail {
             self.dropped.user_records += count.user_records;
         }
         if let Some(step) = record.step() {
-            self.steps.entry(step).or_default().take(step, record);
+            self.steps.entry(step).or_insert_with(|| Tally::new(step)).take(record);
         }
     }
 }
 
-// === impl StepState ===
+// === impl Tally ===
 
-impl StepState {
-    /// Samples of which anything is known.
-    pub(crate) fn samples(&self) -> usize {
-        self.samples.len()
+impl Tally {
+    fn new(step: StepNumber) -> Self {
+        let state = StepState { step, version: 0, requests: 0, samples: 0, user_spans: 0, closed: None };
+        Self { state, samples: HashSet::new() }
     }
 
-    fn take(&mut self, step: StepNumber, record: Record) {
-        self.version += 1;
+    fn take(&mut self, record: Record) {
+        self.state.version += 1;
         let key = match record {
             Record::Profile(profile) => {
-                self.requests += 1;
-                profile.sample_key(step)
+                self.state.requests += 1;
+                profile.sample_key(self.state.step)
             }
             Record::Span(span) => {
-                self.user_spans += 1;
+                self.state.user_spans += 1;
                 span.key
             }
             Record::Sample(mark) => mark.key,
             Record::Close(close) => {
-                self.closed = Some(close.reason);
+                self.state.closed = Some(close.reason);
                 return;
             }
             Record::Dropped(_) => return,
         };
         self.samples.insert(key);
+        self.state.samples = self.samples.len();
     }
 }
