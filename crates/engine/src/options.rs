@@ -89,3 +89,39 @@ fn consistent(options: &EngineOptions) -> Result<(), ConfigError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use rollscope_config::Options as _;
+
+    use super::*;
+
+    #[test]
+    fn timeouts_have_the_names_of_the_field() {
+        let matches =
+            EngineOptions::command("engine").get_matches_from(["engine", "--model-path", "bundled"]);
+        let env = |name: &str| match name {
+            "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT" => Some("5".to_owned()),
+            "SGLANG_DISAGGREGATION_WAITING_TIMEOUT" => Some("0.5".to_owned()),
+            _ => None,
+        };
+        let options = EngineOptions::resolve(&matches, &env).unwrap();
+        let timeouts = (options.disaggregation_bootstrap_timeout, options.disaggregation_waiting_timeout);
+        assert_eq!(timeouts, (5.0, 0.5));
+    }
+
+    #[test]
+    fn options_that_contradict_each_other_are_refused() {
+        for (args, reason) in [
+            (
+                ["--max-total-tokens", "31", "--page-size", "32"],
+                "max_total_tokens (31) is less than one page (32)",
+            ),
+            (["--model-path", "sim:a", "--page-size", "32"], "simulated models are not supported, got sim:a"),
+        ] {
+            let model = if args[0] == "--model-path" { &[][..] } else { &["--model-path", "bundled"] };
+            let error = EngineOptions::from_args([model, &args].concat()).unwrap_err();
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+    }
+}

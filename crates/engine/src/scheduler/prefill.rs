@@ -15,7 +15,7 @@ use bytes::BytesMut;
 use rollscope_model::KvPool;
 
 use super::core::{Core, Queue};
-use crate::clock::Stamp;
+use crate::clock::{Clock, Stamp};
 use crate::disagg::frame::Frame;
 use crate::disagg::{Event, Link, LinkId, MetadataBuffers, What, pages_per_frame};
 use crate::output::{Abort, Finish};
@@ -92,7 +92,7 @@ impl PrefillSide {
         self.leave_bootstrap(core, now);
         self.time_out(core, now);
         for request in core.running.iter_mut().chain(&mut self.inflight) {
-            pump(&mut self.links, (&core.kv, &core.slots), request, now);
+            pump(&mut self.links, (&core.kv, &core.slots), request, &core.clock);
         }
     }
 
@@ -178,14 +178,7 @@ impl PrefillSide {
             }
             _ => false,
         };
-        let queues = [
-            &mut self.bootstrap,
-            &mut self.inflight,
-            &mut core.waiting,
-            &mut core.running,
-            &mut core.prefilled,
-        ];
-        let found = queues.into_iter().find_map(|queue| {
+        let found = self.queues(core).into_iter().find_map(|queue| {
             let index = queue.iter().position(|request| is_it(request))?;
             queue.remove(index)
         });
@@ -211,13 +204,7 @@ impl PrefillSide {
             _ => false,
         };
         let mut failed = Vec::new();
-        for queue in [
-            &mut self.bootstrap,
-            &mut self.inflight,
-            &mut core.waiting,
-            &mut core.running,
-            &mut core.prefilled,
-        ] {
+        for queue in self.queues(core) {
             failed.extend(super::take_where(queue, lost));
         }
         for request in failed {
@@ -280,10 +267,16 @@ impl PrefillSide {
         }
     }
 
+    /// All that hold requests.
+    fn queues<'a>(&'a mut self, core: &'a mut Core) -> [&'a mut Queue; 5] {
+        let Core { waiting, running, prefilled, .. } = core;
+        [&mut self.bootstrap, &mut self.inflight, waiting, running, prefilled]
+    }
+
     /// The sending half of a room that goes over this connection.
     fn outgoing<'a>(&'a mut self, core: &'a mut Core, link: LinkId, room: u64) -> Option<&'a mut Outgoing> {
-        let queues = [&mut self.inflight, &mut core.running, &mut core.prefilled];
-        let request = queues.into_iter().flatten().find(|request| request.room() == room)?;
+        let queues = self.queues(core).into_iter();
+        let request = queues.flatten().find(|request| request.room() == room)?;
         match &mut request.pair {
             Pair::Prefill(outgoing) if outgoing.link == Some(link) => Some(outgoing),
             _ => None,
@@ -296,7 +289,7 @@ fn pump(
     links: &mut BTreeMap<LinkId, Link>,
     (kv, slots): (&KvPool, &MetadataBuffers),
     request: &mut Request,
-    now: Stamp,
+    clock: &Clock,
 ) {
     let is_computed = request.is_prompt_computed();
     let complete =
@@ -307,6 +300,7 @@ fn pump(
     while outgoing.sent_pages < complete {
         let first = outgoing.sent_pages;
         let count = pages_per_frame(kv.page_bytes()).min(complete - first);
+        let start = clock.now();
         let offered = link.offer(|| {
             let mut data = BytesMut::with_capacity(count * kv.page_bytes());
             for page in &request.pages[first..first + count] {
@@ -317,7 +311,7 @@ fn pump(
         if !offered {
             return;
         }
-        outgoing.meter.sent(count * kv.page_bytes(), now);
+        outgoing.meter.sent(count * kv.page_bytes(), start);
         outgoing.sent_pages += count;
     }
     if is_computed
@@ -325,10 +319,10 @@ fn pump(
         && let Some(slot) = &outgoing.slot
     {
         let row = slots.copy(slot);
-        let bytes = row.len();
+        let (bytes, start) = (row.len(), clock.now());
         outgoing.row_sent = link.offer(|| Frame::Row { room, data: row });
         if outgoing.row_sent {
-            outgoing.meter.sent(bytes, now);
+            outgoing.meter.sent(bytes, start);
         }
     }
 }
