@@ -1,9 +1,98 @@
-//! `rollscope gateway`.
-use crate::exit::Failure;
+//! `rollscope gateway`: the data plane, with or without a recorder behind it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
 use clap::{ArgMatches, Command};
-pub(crate) fn command() -> Command {
-    Command::new("gateway")
+use http_body_util::BodyExt as _;
+use rollscope_config::{Options as _, Published, options};
+use rollscope_gateway::{Gateway, GatewayOptions, Mount, ReplyBody};
+use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle};
+use rollscope_run::{Run, RunInfo};
+use rollscope_trace::{ProfileSink, UnixNs};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::{block_on, listen, ready_line};
+use crate::exit::Failure;
+use crate::lifetime::{LifetimeOptions, shutdown};
+use crate::{environment, output};
+
+options! {
+    /// What is recorded.
+    struct RecordingOptions, environment "ROLLSCOPE_GATEWAY" {
+        observability {
+            /// Record request profiles, spans and rewards to this run; it is made where there is none.
+            record: Option<String> = None, value_name("DIR");
+            /// Bytes of records that may wait for the disk; what is beyond is dropped and counted.
+            record_queue_bytes: usize = 64 << 20, range(65_536..=1 << 40);
+        }
+    }
 }
-pub(crate) fn run(_: &ArgMatches) -> Result<(), Failure> {
-    Ok(())
+
+pub(crate) fn command() -> Command {
+    LifetimeOptions::args(RecordingOptions::args(GatewayOptions::command("gateway")))
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let options = GatewayOptions::resolve(matches, &environment)?;
+    let recording = RecordingOptions::resolve(matches, &environment)?;
+    let lifetime = LifetimeOptions::resolve(matches, &environment)?;
+    block_on(async {
+        let shutdown = shutdown(&lifetime)?;
+        let (listener, address) = listen(&options.host, options.port).await?;
+        let published = Published::publish(options);
+        let recorder = match &recording.record {
+            Some(dir) => Some(record(Path::new(dir), &recording, &published)?),
+            None => None,
+        };
+        let sink = recorder.as_ref().map(|recorder| Arc::new(recorder.handle()) as Arc<dyn ProfileSink>);
+        let mount = recorder.as_ref().map(|recorder| mount(recorder.handle()));
+        let gateway = Gateway::new(published, sink, mount)?;
+        ready_line("gateway", address)?;
+        gateway.serve(listener, shutdown).await;
+        if let Some(recorder) = recorder {
+            recorder.shutdown().await.map_err(anyhow::Error::from)?;
+        }
+        Ok(())
+    })
+}
+
+/// Starts recording into a run, new or not.
+fn record(
+    dir: &Path,
+    options: &RecordingOptions,
+    published: &Published<GatewayOptions>,
+) -> Result<Recorder, Failure> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
+    let info = RunInfo {
+        producer: format!("rollscope {}", env!("CARGO_PKG_VERSION")),
+        created: UnixNs(i64::try_from(since.as_nanos()).context("the clock is beyond 2262")?),
+        config: json!({"gateway": Value::Object(published.startup_json()), "recording": options.to_json()}),
+    };
+    let run = Run::create(dir, &info).map_err(Failure::usage)?;
+    let options = RecordOptions {
+        queue_bytes: options.record_queue_bytes,
+        on_trouble: Arc::new(|error: &RecordError| {
+            output::note(format_args!("rollscope: recording: {error}"))
+        }),
+        ..RecordOptions::default()
+    };
+    Ok(Recorder::start(run, &options).map_err(anyhow::Error::from)?)
+}
+
+/// The recorder's routes, as the gateway takes them.
+fn mount(recorder: RecorderHandle) -> Mount {
+    let routes = rollscope_record::routes(recorder);
+    Arc::new(move |request| {
+        let routes = routes.clone();
+        Box::pin(async move {
+            match routes.oneshot(request.map(axum::body::Body::new)).await {
+                Ok(response) => response.map(|body| ReplyBody::new(body.map_err(Into::into))),
+                Err(never) => match never {},
+            }
+        })
+    })
 }
