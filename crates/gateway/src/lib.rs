@@ -1,1 +1,54 @@
 //! The HTTP data plane between rollout code and inference workers.
+//!
+//! A request goes one way, whatever it asks for: [`request`](crate) reads it and plans, one or two legs are called,
+//! their replies are merged, and the client is answered. Disaggregation and streaming are values of the plan.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `options` | the options, and the fleet they name |
+//! | `server` | listener, routes, drain |
+//! | `request` | read, plan, run |
+//! | `relay`, `stream`, `pair`, `prefill` | pass a reply on; event by event; two legs at once; the prefill's half |
+//! | `leg`, `exchange`, `pool`, `outbound`, `abort` | one upstream call, down to the connection |
+//! | `flight`, `reading` | what is known of a live request, and the profile it leaves |
+//! | `reply`, `fault`, `body` | what clients get |
+//! | `admin`, `control`, `metrics` | everything that is no generation |
+//! | `core`, `clock` | what all requests share |
+//!
+//! Invariants: no body becomes a tree; a request and a leg end exactly once, in whatever way, and the books balance at
+//! any moment; of recording the gateway knows only
+//! [`ProfileSink::offer`](rollscope_trace::ProfileSink::offer), which never waits.
+
+mod options;
+mod server;
+
+mod request;
+
+mod pair;
+mod prefill;
+mod relay;
+mod stream;
+
+mod abort;
+mod exchange;
+mod leg;
+mod outbound;
+mod pool;
+
+mod flight;
+mod reading;
+
+mod body;
+mod fault;
+mod reply;
+
+mod admin;
+mod control;
+mod metrics;
+
+mod clock;
+mod core;
+
+pub use body::{BoxError, ReplyBody};
+pub use options::{GatewayOptions, PolicyName};
+pub use server::{Gateway, Mount};

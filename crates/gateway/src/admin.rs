@@ -1,0 +1,188 @@
+//! Workers that come and go: `/workers`.
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use rollscope_route::{Role, RoleKind, UrlError, WorkerUrl};
+use serde::{Deserialize, Serialize};
+
+use crate::body::ReplyBody;
+use crate::control::missing_roles;
+use crate::core::{Core, Mode};
+use crate::pool::{Pool, PooledWorker};
+use crate::reply::{json, refuse_plainly};
+use crate::request::read_body;
+
+/// Body of POST /workers.
+#[derive(Debug, Deserialize)]
+struct Registration {
+    url: String,
+    worker_type: Option<WorkerType>,
+    bootstrap_port: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum WorkerType {
+    Regular,
+    Prefill,
+    Decode,
+}
+
+/// A worker as it is shown.
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    id: &'a str,
+    url: &'a str,
+    worker_type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bootstrap_port: Option<u16>,
+    /// Legs in flight.
+    load: u64,
+    legs: Legs,
+}
+
+#[derive(Debug, Serialize)]
+struct Legs {
+    started: u64,
+    completed: u64,
+    truncated: u64,
+    failed: u64,
+    aborted: u64,
+    live: u64,
+}
+
+/// Why a worker can not be registered.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error("the body must be an object with url, and optionally worker_type and bootstrap_port: {0}")]
+    Body(serde_json::Error),
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    #[error("a gateway with --pd-disaggregation takes workers of worker_type prefill or decode")]
+    NotPaired,
+    #[error("a gateway without --pd-disaggregation takes workers of worker_type regular")]
+    NotRegular,
+    #[error("only a prefill worker has a bootstrap_port")]
+    Port,
+}
+
+/// A request may be larger, a registration not.
+const MAX_REGISTRATION_BYTES: usize = 64 << 10;
+
+/// GET /workers.
+pub(crate) fn list(core: &Core) -> Response<ReplyBody> {
+    let fleet = core.registry.fleet();
+    let workers: Vec<_> = fleet.all().map(|worker| show(worker)).collect();
+    let count = |kind: RoleKind| fleet.of(kind).len();
+    let stats = serde_json::json!({
+        "prefill_count": count(RoleKind::Prefill),
+        "decode_count": count(RoleKind::Decode),
+        "regular_count": count(RoleKind::Regular),
+    });
+    written(
+        StatusCode::OK,
+        &serde_json::json!({ "total": workers.len(), "workers": workers, "stats": stats }),
+    )
+}
+
+/// GET /workers/ID.
+pub(crate) fn get(core: &Core, id: &str) -> Response<ReplyBody> {
+    match core.registry.fleet().get(id) {
+        Some(worker) => written(StatusCode::OK, &show(worker)),
+        None => unknown(id),
+    }
+}
+
+/// POST /workers.
+pub(crate) async fn add(core: &Core, request: Request<Incoming>) -> Response<ReplyBody> {
+    let body = match read_body(request.into_body(), MAX_REGISTRATION_BYTES).await {
+        Ok(body) => body.to_bytes(),
+        Err(refusal) => return refuse_plainly(&refusal),
+    };
+    let (url, role) = match registration(core.mode, &body) {
+        Ok(registration) => registration,
+        Err(unfit) => return error(StatusCode::BAD_REQUEST, "invalid_worker", &unfit.to_string()),
+    };
+    let worker = core.registry.add(url, role, Pool::default(), &mut rand::rng());
+    let reply = serde_json::json!({
+        "status": "registered",
+        "worker_id": worker.id.as_str(),
+        "url": worker.url.as_str(),
+        "worker_type": role.kind().name(),
+    });
+    written(StatusCode::CREATED, &reply)
+}
+
+/// DELETE /workers/ID. What is in flight there goes on.
+pub(crate) fn remove(core: &Core, id: &str) -> Response<ReplyBody> {
+    match core.registry.remove(id) {
+        Some(worker) => {
+            let reply =
+                serde_json::json!({ "status": "removed", "worker_id": id, "url": worker.url.as_str() });
+            written(StatusCode::OK, &reply)
+        }
+        None => unknown(id),
+    }
+}
+
+/// GET /readiness: whether every role that a request needs has a worker.
+pub(crate) fn readiness(core: &Core) -> Response<ReplyBody> {
+    let missing: Vec<_> = missing_roles(core).iter().map(|kind| kind.name()).collect();
+    let total = core.registry.fleet().all().count();
+    if missing.is_empty() {
+        return written(StatusCode::OK, &serde_json::json!({ "status": "ready", "total_workers": total }));
+    }
+    let reply = serde_json::json!({ "status": "not ready", "total_workers": total, "missing": missing });
+    written(StatusCode::SERVICE_UNAVAILABLE, &reply)
+}
+
+fn registration(mode: Mode, body: &[u8]) -> Result<(WorkerUrl, Role), Unfit> {
+    let Registration { url, worker_type, bootstrap_port } =
+        serde_json::from_slice(body).map_err(Unfit::Body)?;
+    let role = match (mode, worker_type) {
+        (Mode::Regular, None | Some(WorkerType::Regular)) => Role::Regular,
+        (Mode::Pair, Some(WorkerType::Prefill)) => Role::Prefill { bootstrap_port },
+        (Mode::Pair, Some(WorkerType::Decode)) => Role::Decode,
+        (Mode::Pair, None | Some(WorkerType::Regular)) => return Err(Unfit::NotPaired),
+        (Mode::Regular, Some(WorkerType::Prefill | WorkerType::Decode)) => return Err(Unfit::NotRegular),
+    };
+    if bootstrap_port.is_some() && !matches!(role, Role::Prefill { .. }) {
+        return Err(Unfit::Port);
+    }
+    Ok((WorkerUrl::parse(&url)?, role))
+}
+
+fn show(worker: &PooledWorker) -> Shown<'_> {
+    let counts = worker.books.counts();
+    Shown {
+        id: worker.id.as_str(),
+        url: worker.url.as_str(),
+        worker_type: worker.role.kind().name(),
+        bootstrap_port: match worker.role {
+            Role::Prefill { bootstrap_port } => bootstrap_port,
+            Role::Regular | Role::Decode => None,
+        },
+        load: counts.live,
+        legs: Legs {
+            started: counts.started,
+            completed: counts.completed,
+            truncated: counts.truncated,
+            failed: counts.failed,
+            aborted: counts.aborted,
+            live: counts.live,
+        },
+    }
+}
+
+fn unknown(id: &str) -> Response<ReplyBody> {
+    error(StatusCode::NOT_FOUND, "unknown_worker", &format!("no worker has this id: {id}"))
+}
+
+fn error(status: StatusCode, code: &str, message: &str) -> Response<ReplyBody> {
+    let kind = status.canonical_reason().unwrap_or("Error");
+    written(status, &serde_json::json!({ "error": { "type": kind, "code": code, "message": message } }))
+}
+
+fn written(status: StatusCode, reply: &impl Serialize) -> Response<ReplyBody> {
+    json(status, serde_json::to_vec(reply).unwrap_or_default())
+}

@@ -1,0 +1,54 @@
+//! The gateway's clock: one monotonic clock, and a wall-clock anchor that is renewed each minute.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rollscope_trace::{Nanos, UnixNs};
+
+/// Tells the time.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    anchor: Mutex<Anchor>,
+}
+
+/// A moment on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Anchor {
+    pub(crate) at: Instant,
+    pub(crate) wall: UnixNs,
+}
+
+/// So old an anchor is renewed: long enough for no cost, short enough for a step of the wall clock.
+const ANCHOR_AGE: Duration = Duration::from_mins(1);
+
+// === impl Clock ===
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self { anchor: Mutex::new(Anchor::take()) }
+    }
+
+    /// Now, on both clocks.
+    pub(crate) fn now(&self) -> Anchor {
+        let at = Instant::now();
+        let mut anchor = self.anchor.lock();
+        if at.saturating_duration_since(anchor.at) > ANCHOR_AGE {
+            *anchor = Anchor::take();
+        }
+        Anchor { at, wall: anchor.wall.after(anchor.elapsed(at)) }
+    }
+}
+
+// === impl Anchor ===
+
+impl Anchor {
+    /// Time from here to a later moment.
+    pub(crate) fn elapsed(&self, at: Instant) -> Nanos {
+        Nanos(u64::try_from(at.saturating_duration_since(self.at).as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn take() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { at: Instant::now(), wall: UnixNs(i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX)) }
+    }
+}

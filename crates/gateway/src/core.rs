@@ -1,0 +1,187 @@
+//! What all requests share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rollscope_config::{ConfigError, Published};
+use rollscope_route::{Books, Choice, Policy, Registry, RoleKind, Rooms};
+use rollscope_trace::{Profile, ProfileSink};
+
+use crate::clock::Clock;
+use crate::fault::Refusal;
+use crate::options::GatewayOptions;
+use crate::pool::Pool;
+
+/// The state of a gateway.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) options: Published<GatewayOptions>,
+    pub(crate) mode: Mode,
+    pub(crate) registry: Registry<Pool>,
+    policies: Policies,
+    pub(crate) rooms: Rooms,
+    pub(crate) rids: LiveRids,
+    /// The requests, whatever became of them.
+    pub(crate) requests: Books,
+    pub(crate) counters: Counters,
+    pub(crate) clock: Clock,
+    sink: Option<Arc<dyn ProfileSink>>,
+}
+
+/// How requests are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Each by one worker.
+    Regular,
+    /// Each by a prefill and a decode worker.
+    Pair,
+}
+
+/// What only ever grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Profiles that the recorder did not take.
+    pub(crate) records_dropped: AtomicU64,
+    /// Replies that carry what the prefill worker measured.
+    pub(crate) merged: AtomicU64,
+    /// Replies that went out without.
+    pub(crate) unmerged: AtomicU64,
+    /// Connections that could not be accepted.
+    pub(crate) accept_errors: AtomicU64,
+}
+
+/// The names that clients gave to live requests, and how many bear each.
+#[derive(Debug, Default)]
+pub(crate) struct LiveRids(Mutex<BTreeMap<String, usize>>);
+
+#[derive(Debug)]
+struct Policies {
+    regular: Policy,
+    prefill: Policy,
+    decode: Policy,
+}
+
+// === impl Core ===
+
+impl Core {
+    pub(crate) fn new(
+        published: Published<GatewayOptions>,
+        sink: Option<Arc<dyn ProfileSink>>,
+    ) -> Result<Self, ConfigError> {
+        let options = published.startup();
+        let regular = options.policy.0;
+        let policies = Policies {
+            regular: Policy::new(regular),
+            prefill: Policy::new(options.prefill_policy.map_or(regular, |policy| policy.0)),
+            decode: Policy::new(options.decode_policy.map_or(regular, |policy| policy.0)),
+        };
+        let registry = Registry::new();
+        for (url, role) in options.workers()? {
+            registry.add(url, role, Pool::default(), &mut rand::rng());
+        }
+        Ok(Self {
+            mode: if options.pd_disaggregation { Mode::Pair } else { Mode::Regular },
+            options: published,
+            registry,
+            policies,
+            rooms: Rooms::default(),
+            rids: LiveRids::default(),
+            requests: Books::default(),
+            counters: Counters::default(),
+            clock: Clock::new(),
+            sink,
+        })
+    }
+
+    /// Chooses a worker of a role.
+    pub(crate) fn choose(&self, kind: RoleKind) -> Result<Choice<Pool>, Refusal> {
+        let policy = match kind {
+            RoleKind::Regular => &self.policies.regular,
+            RoleKind::Prefill => &self.policies.prefill,
+            RoleKind::Decode => &self.policies.decode,
+        };
+        policy.choose(self.registry.fleet().of(kind), &mut rand::rng()).ok_or(Refusal::NoWorker(kind))
+    }
+
+    /// The roles that a request needs.
+    pub(crate) fn roles(&self) -> &'static [RoleKind] {
+        match self.mode {
+            Mode::Regular => &[RoleKind::Regular],
+            Mode::Pair => &[RoleKind::Prefill, RoleKind::Decode],
+        }
+    }
+
+    pub(crate) fn is_recording(&self) -> bool {
+        self.sink.is_some()
+    }
+
+    /// Offers a profile; one that is not taken is counted.
+    pub(crate) fn record(&self, profile: Profile) {
+        if let Some(sink) = &self.sink
+            && sink.offer(profile).is_err()
+        {
+            self.counters.records_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn request_limit(&self) -> Duration {
+        Duration::from_secs(self.options.startup().request_timeout_secs)
+    }
+
+    pub(crate) fn connect_limit(&self) -> Duration {
+        Duration::from_secs_f64(self.options.startup().connect_timeout_secs)
+    }
+}
+
+// === impl LiveRids ===
+
+impl LiveRids {
+    pub(crate) fn add(&self, rids: &[String]) {
+        let mut live = self.0.lock();
+        for rid in rids {
+            *live.entry(rid.clone()).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn remove(&self, rids: &[String]) {
+        let mut live = self.0.lock();
+        for rid in rids {
+            if let Some(count) = live.get_mut(rid) {
+                *count -= 1;
+                if *count == 0 {
+                    live.remove(rid);
+                }
+            }
+        }
+    }
+
+    /// Whether aborting this name would hit no other live request. SGLang takes a name to abort for a prefix,
+    /// so `req-1` would end `req-10` too, and an empty name everything.
+    pub(crate) fn is_safe_to_abort(&self, rid: &str) -> bool {
+        let live = self.0.lock();
+        let mut hit = live.range(rid.to_owned()..).take_while(|(other, _)| other.starts_with(rid));
+        !rid.is_empty() && hit.all(|(other, count)| other == rid && *count <= 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_abort_never_hits_another_live_request() {
+        let rids = LiveRids::default();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        rids.add(&names(&["req-1", "req-10", "b", "b", ""]));
+        for (rid, safe) in
+            [("req-1", false), ("req-10", true), ("b", false), ("", false), ("req", false), ("c", true)]
+        {
+            assert_eq!(rids.is_safe_to_abort(rid), safe, "{rid:?}");
+        }
+        rids.remove(&names(&["req-10", "b"]));
+        assert!(rids.is_safe_to_abort("req-1") && rids.is_safe_to_abort("b"));
+    }
+}

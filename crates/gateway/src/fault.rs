@@ -1,0 +1,109 @@
+//! What can go wrong between a client and the workers, as data: whose fault, which status, whether to try again.
+
+use std::io;
+use std::time::Duration;
+
+use http::StatusCode;
+use rollscope_route::RoleKind;
+use rollscope_wire::Malformed;
+
+use crate::reply::WorkerReply;
+
+/// What can go wrong with one upstream call.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpstreamFault {
+    #[error("no connection: {0}")]
+    Connect(#[source] io::Error),
+    #[error("no connection within {limit:?}")]
+    ConnectTimeout { limit: Duration },
+    #[error("connection lost before the reply: {}", chain(.0))]
+    Lost(#[source] hyper::Error),
+    #[error("reply cut: {}", chain(.0))]
+    Cut(#[source] hyper::Error),
+    #[error("reply ended without its last event")]
+    Unfinished,
+    #[error("reply not finished within {limit:?}")]
+    Timeout { limit: Duration },
+}
+
+/// Why a request gets something else than a worker's good reply.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("no {0} worker is registered; add one by POST /workers")]
+    NoWorker(RoleKind),
+    #[error("malformed request: {0}")]
+    Malformed(#[from] Malformed),
+    #[error("request body larger than --max-payload-size, {limit_bytes} bytes")]
+    TooLarge { limit_bytes: usize },
+    #[error("request body lost: {0}")]
+    BodyLost(#[source] hyper::Error),
+    #[error("a disaggregated fleet needs the request body without content-encoding: {encoding}")]
+    Encoded { encoding: String },
+    #[error("{limit} requests are live, which is --max-concurrent-requests")]
+    Busy { limit: u64 },
+    #[error(
+        "not known to a gateway with --pd-disaggregation, which can not forward it to one worker: {path}"
+    )]
+    UnknownPath { path: String },
+    #[error("method not allowed for {path}: {method}")]
+    Method { method: http::Method, path: String },
+    #[error("{role} worker {url}: {fault}")]
+    Worker { role: RoleKind, url: String, fault: UpstreamFault },
+    /// The worker refused: its own reply is the client's.
+    #[error("{0}")]
+    Reply(Box<WorkerReply>),
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// Status of the reply.
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::NoWorker(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Malformed(_) | Self::BodyLost(_) => StatusCode::BAD_REQUEST,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Encoded { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
+            Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Worker {
+                fault: UpstreamFault::Timeout { .. } | UpstreamFault::ConnectTimeout { .. },
+                ..
+            } => StatusCode::GATEWAY_TIMEOUT,
+            Self::Worker { .. } => StatusCode::BAD_GATEWAY,
+            Self::Reply(reply) => reply.status(),
+        }
+    }
+
+    /// A word for programs.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::NoWorker(_) => "no_available_workers",
+            Self::Malformed(_) => "malformed_request",
+            Self::TooLarge { .. } => "payload_too_large",
+            Self::BodyLost(_) => "request_body_lost",
+            Self::Encoded { .. } => "unsupported_content_encoding",
+            Self::Busy { .. } => "too_many_requests",
+            Self::UnknownPath { .. } => "unknown_path",
+            Self::Method { .. } => "method_not_allowed",
+            Self::Worker { role: RoleKind::Regular, .. } => "worker_error",
+            Self::Worker { role: RoleKind::Prefill, .. } => "prefill_server_error",
+            Self::Worker { role: RoleKind::Decode, .. } => "decode_server_error",
+            Self::Reply(_) => "worker_reply",
+        }
+    }
+
+    /// Seconds after which another try may help.
+    pub(crate) fn retry_after_s(&self) -> Option<u32> {
+        matches!(self, Self::NoWorker(_) | Self::Busy { .. }).then_some(1)
+    }
+}
+
+/// An error with its causes: hyper's outermost alone says little.
+fn chain(error: &hyper::Error) -> String {
+    std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source())
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
+}

@@ -1,0 +1,257 @@
+//! One request on its way: its place in the books, its legs, and at its end its profile.
+//!
+//! A flight ends exactly once: by [`Flight::land`], or as aborted when the last that holds it lets go, which is
+//! what happens when a client leaves. Only then is the profile made and offered, so that whatever way a
+//! request ends, it leaves one.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::HeaderMap;
+use parking_lot::Mutex;
+use rollscope_route::{Ending, RoomGuard, Ticket};
+use rollscope_trace::{
+    BatchSlot, Join, LegRole, Nanos, Outcome, Profile, Report, RequestId, StepNumber, WorkerRef,
+};
+use rollscope_wire::Shape;
+
+use crate::clock::Anchor;
+use crate::core::Core;
+use crate::fault::Refusal;
+
+/// A live request.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) core: Arc<Core>,
+    arrival: Anchor,
+    path: Box<str>,
+    /// Set while the request is planned, before anybody shares it.
+    pub(crate) facts: Facts,
+    state: Mutex<State>,
+}
+
+/// What the request says.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) join: Join,
+    /// Names that the client gave.
+    pub(crate) rids: Vec<String>,
+    pub(crate) shape: Shape,
+    pub(crate) stream: bool,
+    /// Why these workers.
+    pub(crate) decision: String,
+    pub(crate) rooms: Option<RoomGuard>,
+    /// Whether it leaves a profile: generations do, what is merely forwarded does not.
+    pub(crate) is_profiled: bool,
+}
+
+/// What becomes of it.
+#[derive(Debug)]
+struct State {
+    ticket: Option<Ticket>,
+    legs: Vec<LegLog>,
+    retries: u32,
+    status: Option<u16>,
+    first_byte: Option<Nanos>,
+    end: Nanos,
+    outcome: Outcome,
+    error: Option<String>,
+}
+
+/// What is known of a leg.
+#[derive(Debug)]
+pub(crate) struct LegLog {
+    pub(crate) role: LegRole,
+    pub(crate) worker: WorkerRef,
+    pub(crate) dispatch: Nanos,
+    pub(crate) first_byte: Option<Nanos>,
+    pub(crate) end: Option<Nanos>,
+    pub(crate) status: Option<u16>,
+    pub(crate) outcome: Outcome,
+    pub(crate) error: Option<String>,
+    /// One a sample.
+    pub(crate) reports: Vec<Report>,
+}
+
+// === impl Flight ===
+
+impl Flight {
+    /// Begins one, unless too many are live.
+    pub(crate) fn begin(
+        core: &Arc<Core>,
+        arrival: Anchor,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Self, Refusal> {
+        let ticket = match core.options.startup().concurrency_limit() {
+            Some(limit) => core.requests.open_below(limit).ok_or_else(|| {
+                core.requests.open().end(Ending::Failed);
+                Refusal::Busy { limit }
+            })?,
+            None => core.requests.open(),
+        };
+        let facts = Facts {
+            join: join(headers),
+            rids: Vec::new(),
+            shape: Shape::Single,
+            stream: false,
+            decision: String::new(),
+            rooms: None,
+            is_profiled: false,
+        };
+        let state = State {
+            ticket: Some(ticket),
+            legs: Vec::new(),
+            retries: 0,
+            status: None,
+            first_byte: None,
+            end: Nanos::default(),
+            outcome: Outcome::Aborted,
+            error: None,
+        };
+        Ok(Self { core: Arc::clone(core), arrival, path: path.into(), facts, state: Mutex::new(state) })
+    }
+
+    /// Takes note of the names that the client gave.
+    pub(crate) fn name(&mut self, rids: Vec<String>) {
+        self.core.rids.add(&rids);
+        self.facts.join.rid = rids.first().filter(|_| rids.len() == 1).map(|rid| rid.as_str().into());
+        self.facts.rids = rids;
+    }
+
+    /// Time since arrival.
+    pub(crate) fn elapsed(&self) -> Nanos {
+        self.arrival.elapsed(Instant::now())
+    }
+
+    /// Enters a leg; gives its number.
+    pub(crate) fn enter(&self, leg: LegLog) -> usize {
+        let mut state = self.state.lock();
+        state.legs.push(leg);
+        state.legs.len() - 1
+    }
+
+    /// Writes to a leg's log.
+    pub(crate) fn log(&self, leg: usize, write: impl FnOnce(&mut LegLog)) {
+        if let Some(leg) = self.state.lock().legs.get_mut(leg) {
+            write(leg);
+        }
+    }
+
+    pub(crate) fn count_retry(&self) {
+        self.state.lock().retries += 1;
+    }
+
+    /// The client is being answered with this status.
+    pub(crate) fn answer(&self, status: u16) {
+        self.state.lock().status = Some(status);
+    }
+
+    /// The first byte of the reply's body goes to the client.
+    pub(crate) fn stamp_first_byte(&self) {
+        let now = self.elapsed();
+        self.state.lock().first_byte.get_or_insert(now);
+    }
+
+    /// Ends it. What was said first stands.
+    pub(crate) fn land(&self, outcome: Outcome, error: Option<String>) {
+        let now = self.elapsed();
+        let mut state = self.state.lock();
+        if let Some(ticket) = state.ticket.take() {
+            (state.outcome, state.error, state.end) = (outcome, error, now);
+            ticket.end(ending(outcome));
+        }
+    }
+
+    fn profiles(&self) -> Vec<Profile> {
+        let state = self.state.lock();
+        let size = match self.facts.shape {
+            Shape::Single => None,
+            Shape::Batch(size) => Some(size),
+        };
+        (0..size.unwrap_or(1)).map(|index| self.profile(&state, index, size)).collect()
+    }
+
+    /// The profile of one sample.
+    fn profile(&self, state: &State, index: usize, size: Option<usize>) -> Profile {
+        let mut join = self.facts.join.clone();
+        if let Some(rid) = self.facts.rids.get(index) {
+            join.rid = Some(rid.as_str().into());
+        }
+        let index_32 = u32::try_from(index).unwrap_or(u32::MAX);
+        Profile {
+            id: RequestId(rand::random()),
+            join,
+            endpoint: self.path.clone(),
+            stream: self.facts.stream,
+            batch: size
+                .map(|size| BatchSlot { index: index_32, size: u32::try_from(size).unwrap_or(u32::MAX) }),
+            arrival: self.arrival.wall,
+            first_byte: state.first_byte,
+            end: state.end,
+            status: state.status,
+            outcome: state.outcome,
+            error: state.error.as_deref().map(Into::into),
+            decision: self.facts.decision.as_str().into(),
+            retries: state.retries,
+            legs: state.legs.iter().map(|leg| leg.of_sample(index, state.end)).collect(),
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.land(Outcome::Aborted, Some("the client left before the reply's end".to_owned()));
+        self.core.rids.remove(&self.facts.rids);
+        if self.facts.is_profiled && self.core.is_recording() {
+            for profile in self.profiles() {
+                self.core.record(profile);
+            }
+        }
+    }
+}
+
+// === impl LegLog ===
+
+impl LegLog {
+    fn of_sample(&self, index: usize, request_end: Nanos) -> rollscope_trace::Leg {
+        let mut leg = rollscope_trace::Leg {
+            role: self.role,
+            worker: self.worker.clone(),
+            dispatch: self.dispatch,
+            first_byte: self.first_byte,
+            end: self.end.unwrap_or(request_end),
+            status: self.status,
+            outcome: self.outcome,
+            error: self.error.as_deref().map(Into::into),
+            report: self.reports.get(index).cloned().unwrap_or_default(),
+        };
+        leg.report.bound_by(leg.duration());
+        leg
+    }
+}
+
+/// What the headers say of the sample that a request belongs to. What can not be read counts as not said.
+fn join(headers: &HeaderMap) -> Join {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u64>().ok());
+    Join {
+        step: number("x-rollscope-step").map(StepNumber),
+        group: text("x-rollscope-group").map(Into::into),
+        sample: text("x-rollscope-sample").map(Into::into),
+        attempt: number("x-rollscope-attempt").and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(0),
+        traceparent: text("traceparent").map(Into::into),
+        session: text("x-smg-routing-key").map(Into::into),
+        rid: None,
+    }
+}
+
+/// An outcome, for the books.
+pub(crate) fn ending(outcome: Outcome) -> Ending {
+    match outcome {
+        Outcome::Completed => Ending::Completed,
+        Outcome::Truncated => Ending::Truncated,
+        Outcome::Failed => Ending::Failed,
+        Outcome::Aborted => Ending::Aborted,
+    }
+}

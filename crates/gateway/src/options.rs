@@ -1,0 +1,163 @@
+//! The gateway's options, and the fleet that they name.
+
+use rollscope_config::{Choice, ConfigError, options};
+use rollscope_route::{PolicyKind, Role, WorkerUrl};
+
+/// A way of choosing workers, as an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolicyName(pub PolicyKind);
+
+impl Choice for PolicyName {
+    const SPELLINGS: &'static [(&'static str, Self)] = &[
+        ("round_robin", Self(PolicyKind::RoundRobin)),
+        ("random", Self(PolicyKind::Random)),
+        ("power_of_two", Self(PolicyKind::PowerOfTwo)),
+    ];
+}
+
+options! {
+    /// Stand between rollout code and inference workers, merge what a prefill and a decode worker measured into
+    /// one reply, and keep a profile of every request.
+    ///
+    /// The names are those of SGLang's router. Workers may also come and go at run time, by POST /workers and
+    /// DELETE /workers/ID; none at the start is fine.
+    pub struct GatewayOptions, environment "ROLLSCOPE_GATEWAY", check check {
+        serving {
+            /// Address to listen on.
+            host: String = "127.0.0.1";
+            /// Port to listen on; 0 picks a free one.
+            port: u16 = 30000;
+            /// Workers that do everything: http://HOST:PORT.
+            worker_urls: Vec<String> = &[], alias("worker"), value_name("URL");
+            /// How a worker is chosen.
+            ///
+            /// round_robin takes one after the other, random any, power_of_two the one with fewer requests in flight
+            /// of any two. In a disaggregated fleet it holds for both sides unless they have their own.
+            policy: PolicyName = PolicyName(PolicyKind::RoundRobin);
+            /// Largest request body that is taken, in bytes.
+            max_payload_size: usize = 512 << 20, range(1..=1 << 40);
+            /// Seconds until a worker that has not finished its reply is given up. Long generations take half an hour.
+            request_timeout_secs: u64 = 3600, range(1..=604_800);
+            /// Seconds until a connection to a worker that does not come about is given up.
+            connect_timeout_secs: f64 = 5.0, range(0.01..=600.0);
+            /// Requests that may be live at once; more are refused with status 429. -1 for no limit.
+            max_concurrent_requests: i64 = -1, range(-1..=i64::MAX);
+            /// Seconds that live requests get to finish when the gateway is told to stop.
+            shutdown_grace_period_secs: u64 = 180, range(0..=604_800);
+        }
+        disagg {
+            /// Send each request to a prefill and a decode worker.
+            pd_disaggregation: bool = false;
+            /// A prefill worker and the port of its bootstrap server: http://HOST:PORT [PORT|none].
+            prefill: Vec<(String, Option<u16>)> = &[], value_name("URL [BOOTSTRAP_PORT|none]");
+            /// A decode worker: http://HOST:PORT.
+            decode: Vec<String> = &[], value_name("URL");
+            /// How a prefill worker is chosen, if not as --policy says.
+            prefill_policy: Option<PolicyName> = None;
+            /// How a decode worker is chosen, if not as --policy says.
+            decode_policy: Option<PolicyName> = None;
+            /// Seconds that the last part of a reply is held for what the prefill worker measured.
+            ///
+            /// The prefill worker is usually done long before. When it is not, the reply goes out without, and that is
+            /// counted.
+            merge_wait_secs: f64 = 1.0, range(0.0..=600.0);
+            /// Largest reply that is read for its measurements, in bytes; a larger one passes unread and unmerged.
+            max_merge_bytes: usize = 256 << 20, range(1024..=1 << 40);
+        }
+    }
+}
+
+// === impl GatewayOptions ===
+
+impl GatewayOptions {
+    /// The workers that the options name, in their order.
+    pub(crate) fn workers(&self) -> Result<Vec<(WorkerUrl, Role)>, ConfigError> {
+        let regular = self.worker_urls.iter().map(|url| (url, Role::Regular));
+        let prefill = self.prefill.iter().map(|(url, port)| (url, Role::Prefill { bootstrap_port: *port }));
+        let decode = self.decode.iter().map(|url| (url, Role::Decode));
+        let mut workers: Vec<(WorkerUrl, Role)> = Vec::new();
+        for (given, role) in regular.chain(prefill).chain(decode) {
+            let url = WorkerUrl::parse(given).map_err(|error| ConfigError::Conflict(error.to_string()))?;
+            if workers.iter().any(|(other, _)| *other == url) {
+                return Err(ConfigError::Conflict(format!("worker URL given twice: {given}")));
+            }
+            workers.push((url, role));
+        }
+        Ok(workers)
+    }
+
+    /// The limit on live requests, if there is one.
+    pub(crate) fn concurrency_limit(&self) -> Option<u64> {
+        u64::try_from(self.max_concurrent_requests).ok()
+    }
+}
+
+fn check(options: &GatewayOptions) -> Result<(), ConfigError> {
+    let conflict = |sentence: &str| Err(ConfigError::Conflict(sentence.to_owned()));
+    if options.pd_disaggregation && !options.worker_urls.is_empty() {
+        return conflict(
+            "--worker-urls names workers that do everything, --pd-disaggregation wants --prefill and --decode",
+        );
+    }
+    let names_pair = !options.prefill.is_empty() || !options.decode.is_empty();
+    if !options.pd_disaggregation && names_pair {
+        return conflict("--prefill and --decode need --pd-disaggregation");
+    }
+    if options.max_concurrent_requests == 0 {
+        return conflict("--max-concurrent-requests 0 would refuse every request; -1 means no limit");
+    }
+    options.workers().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use rollscope_config::Options as _;
+
+    use super::*;
+
+    fn workers(args: &str) -> Result<String, String> {
+        let options =
+            GatewayOptions::from_args(args.split_whitespace()).map_err(|error| error.to_string())?;
+        let workers = options.workers().unwrap();
+        Ok(workers.iter().map(|(url, role)| format!("{url} {role:?}")).collect::<Vec<_>>().join(", "))
+    }
+
+    #[test]
+    fn a_fleet_is_named_as_for_sglangs_router() {
+        for (args, expected) in [
+            ("", ""),
+            (
+                "--worker-urls http://a:1 http://b:2 --worker http://c:3",
+                "http://a:1 Regular, http://b:2 Regular, http://c:3 Regular",
+            ),
+            (
+                "--pd-disaggregation --prefill http://a:1 8998 --prefill http://b:1 none --prefill http://c:1 --decode http://d:1 --policy random",
+                "http://a:1 Prefill { bootstrap_port: Some(8998) }, http://b:1 Prefill { bootstrap_port: None }, \
+                 http://c:1 Prefill { bootstrap_port: None }, http://d:1 Decode",
+            ),
+            ("--pd-disaggregation --prefill-policy power_of_two", ""),
+        ] {
+            assert_eq!(workers(args).as_deref(), Ok(expected), "{args}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_meant_is_refused_before_anything_starts() {
+        for (args, sentence) in [
+            ("--prefill http://a:1", "--prefill and --decode need --pd-disaggregation"),
+            (
+                "--pd-disaggregation --worker-urls http://a:1",
+                "--worker-urls names workers that do everything",
+            ),
+            ("--worker-urls http://a:1 http://a:1/", "worker URL given twice: http://a:1/"),
+            ("--worker-urls http://a:1@2", "no user name"),
+            ("--worker-urls a:1", "must look like http://HOST:PORT"),
+            ("--pd-disaggregation --prefill http://a:1 x", "--prefill"),
+            ("--policy cache", "--policy"),
+            ("--max-concurrent-requests 0", "-1 means no limit"),
+        ] {
+            let error = workers(args).unwrap_err();
+            assert!(error.contains(sentence), "{args}: {error}");
+        }
+    }
+}

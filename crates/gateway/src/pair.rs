@@ -1,0 +1,98 @@
+//! A request served by a prefill and a decode worker, which are called at once.
+//!
+//! Until decode's first token the two stand and fall together: whichever fails first is the client's reply, and
+//! the other is given up. After it decode goes on alone, and a failing prefill costs only what it would have
+//! contributed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Response;
+use rollscope_route::RoleKind;
+use rollscope_trace::Outcome;
+use rollscope_wire::{Chunks, LogprobJoin, Reply};
+
+use crate::body::ReplyBody;
+use crate::fault::Refusal;
+use crate::flight::Flight;
+use crate::leg::Answer;
+use crate::outbound::Outbound;
+use crate::pool::PooledWorker;
+use crate::prefill::Prefill;
+use crate::reading::{Reading, count_merge};
+use crate::relay::relay_with;
+use crate::reply::{WorkerReply, landing};
+use crate::stream::EventRelay;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) prefill: Arc<PooledWorker>,
+    pub(crate) decode: Arc<PooledWorker>,
+    pub(crate) outbound: Outbound,
+    /// Whether the replies are SGLang's, which can be merged.
+    pub(crate) is_merging: bool,
+    /// Whether log-probabilities of the prompt are asked for.
+    pub(crate) joins_logprobs: bool,
+}
+
+// === impl Pair ===
+
+impl Pair {
+    /// Serves the request.
+    pub(crate) async fn run(self, flight: Arc<Flight>) -> Result<Response<ReplyBody>, Refusal> {
+        let mut prefill = Prefill::begin(&flight, self.prefill, self.outbound.clone(), self.is_merging);
+        let decode = Answer::call(Arc::clone(&flight), RoleKind::Decode, self.decode, self.outbound);
+        let answer = prefill.or_refuse(decode).await?;
+        if !answer.is_success() {
+            return Err(prefill.or_refuse(answer.into_refusal()).await?);
+        }
+        if answer.is_event_stream() && answer.is_plain() {
+            let mut events = EventRelay::new(flight, answer, self.is_merging);
+            prefill.or_refuse(events.first_event()).await?;
+            return Ok(events.into_response(Some((prefill, self.joins_logprobs))));
+        }
+        unary(flight, prefill, answer, self.joins_logprobs).await
+    }
+}
+
+async fn unary(
+    flight: Arc<Flight>,
+    mut prefill: Prefill,
+    mut answer: Answer,
+    joins_logprobs: bool,
+) -> Result<Response<ReplyBody>, Refusal> {
+    let options = flight.core.options.startup();
+    let (limit_bytes, wait) = (options.max_merge_bytes, Duration::from_secs_f64(options.merge_wait_secs));
+    let mut body = Chunks::new();
+    if let Some(first) = prefill.or_refuse(answer.body.next()).await? {
+        body.push(first);
+        let rest = prefill.alongside(answer.body.collect(limit_bytes)).await?;
+        body.append(&rest.bytes);
+        if rest.is_partial {
+            count_merge(&flight.core, false);
+            return Ok(relay_with(flight, answer, body, false));
+        }
+    }
+    let scanned = (prefill.is_merging() && answer.is_plain()).then(|| Reply::scan(&body));
+    let Some(Ok(reply)) = scanned else {
+        if prefill.is_merging() {
+            count_merge(&flight.core, false);
+        }
+        answer.body.end(Outcome::Completed, None);
+        return Ok(landing(flight, &answer.head, body, (Outcome::Completed, None)));
+    };
+    let reading = Reading::of(&reply);
+    answer.body.report(reading.reports);
+    if let Some(failure) = reading.failure {
+        answer.body.end(Outcome::Failed, Some(failure));
+        return Err(Refusal::Reply(Box::new(WorkerReply { head: answer.head, body })));
+    }
+    answer.body.end(Outcome::Completed, None);
+    // Held for the prefill's reply no longer than a stream's last event would be.
+    let _in_time = tokio::time::timeout(wait, prefill.settled()).await;
+    let join = if joins_logprobs { LogprobJoin::Always } else { LogprobJoin::Never };
+    let merged = prefill.share().and_then(|share| reply.merge(share, join).ok());
+    count_merge(&flight.core, merged.is_some());
+    Ok(landing(flight, &answer.head, merged.unwrap_or(body), (Outcome::Completed, None)))
+}

@@ -1,0 +1,158 @@
+//! The prefill leg of a pair, which goes on beside the decode leg.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use rollscope_route::RoleKind;
+use rollscope_trace::{Outcome, Report};
+use rollscope_wire::{Chunks, Element, EventSplitter, Part, PrefillShare, Reply};
+
+use crate::fault::Refusal;
+use crate::flight::Flight;
+use crate::leg::Answer;
+use crate::outbound::Outbound;
+use crate::pool::PooledWorker;
+use crate::reading::{LastWords, Reading};
+use crate::reply::WorkerReply;
+
+/// A prefill leg.
+pub(crate) struct Prefill {
+    /// Whether its reply is merged into decode's.
+    is_merging: bool,
+    state: State,
+}
+
+enum State {
+    Pending(BoxFuture<'static, Result<PrefillShare, Refusal>>),
+    Done(PrefillShare),
+    /// It failed when that no longer mattered.
+    Lost,
+}
+
+// === impl Prefill ===
+
+impl Prefill {
+    /// Begins the leg, which proceeds while anything of this is awaited.
+    pub(crate) fn begin(
+        flight: &Arc<Flight>,
+        worker: Arc<PooledWorker>,
+        outbound: Outbound,
+        is_merging: bool,
+    ) -> Self {
+        let run = run(Arc::clone(flight), worker, outbound, is_merging).boxed();
+        Self { is_merging, state: State::Pending(run) }
+    }
+
+    pub(crate) fn is_merging(&self) -> bool {
+        self.is_merging
+    }
+
+    /// What it contributes, once its reply is there.
+    pub(crate) fn share(&self) -> Option<&PrefillShare> {
+        match &self.state {
+            State::Done(share) if self.is_merging => Some(share),
+            _ => None,
+        }
+    }
+
+    /// Does some work of decode's that is in vain if the prefill fails meanwhile: then the prefill's refusal is the
+    /// result, and the work is dropped.
+    pub(crate) async fn or_refuse<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, Refusal>>,
+    ) -> Result<T, Refusal> {
+        tokio::pin!(work);
+        loop {
+            let State::Pending(run) = &mut self.state else { return work.await };
+            tokio::select! {
+                biased;
+                ended = run => self.state = State::Done(ended?),
+                done = &mut work => return done,
+            }
+        }
+    }
+
+    /// Does some work of decode's that no longer depends on the prefill.
+    pub(crate) async fn alongside<T>(&mut self, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        loop {
+            if !matches!(self.state, State::Pending(_)) {
+                return work.await;
+            }
+            tokio::select! {
+                biased;
+                () = self.settled() => {}
+                done = &mut work => return done,
+            }
+        }
+    }
+
+    /// Waits until the leg has ended. Dropping the future loses nothing.
+    pub(crate) async fn settled(&mut self) {
+        if let State::Pending(run) = &mut self.state {
+            self.state = run.await.map_or(State::Lost, State::Done);
+        }
+    }
+}
+
+/// The leg from begin to end.
+async fn run(
+    flight: Arc<Flight>,
+    worker: Arc<PooledWorker>,
+    outbound: Outbound,
+    is_merging: bool,
+) -> Result<PrefillShare, Refusal> {
+    let limit_bytes = flight.core.options.startup().max_merge_bytes;
+    let samples = flight.facts.shape.samples();
+    let mut answer = Answer::call(flight, RoleKind::Prefill, worker, outbound).await?;
+    if !answer.is_success() {
+        return Err(answer.into_refusal().await?);
+    }
+    let (is_plain, is_events) = (answer.is_plain(), answer.is_event_stream());
+    let collected = answer.body.collect(limit_bytes).await?;
+    if collected.is_partial {
+        while answer.body.next().await?.is_some() {}
+    }
+    let mut share = PrefillShare::default();
+    let mut reading = Reading::default();
+    if is_merging && is_plain && !collected.is_partial {
+        if is_events {
+            reading = read_events(&collected.bytes, samples, &mut share);
+        } else if let Ok(reply) = Reply::scan(&collected.bytes) {
+            share.add(&reply);
+            reading = Reading::of(&reply);
+        }
+    }
+    answer.body.report(reading.reports);
+    if let Some(failure) = reading.failure {
+        answer.body.end(Outcome::Failed, Some(failure));
+        return Err(Refusal::Reply(Box::new(WorkerReply { head: answer.head, body: collected.bytes })));
+    }
+    answer.body.end(Outcome::Completed, None);
+    Ok(share)
+}
+
+/// Reads a streamed reply that is there as a whole.
+fn read_events(body: &Chunks, samples: usize, share: &mut PrefillShare) -> Reading {
+    let mut splitter = EventSplitter::new(usize::MAX);
+    let mut words = LastWords::new(samples);
+    for piece in body.pieces() {
+        splitter.push(piece.clone());
+    }
+    let mut parts: Vec<Part> = std::iter::from_fn(|| splitter.next_part()).collect();
+    parts.extend(splitter.finish());
+    for part in parts {
+        let Part::Event(event) = part else { continue };
+        let Some(payload) = event.payload().filter(|_| !event.is_done()) else { continue };
+        if let Ok(reply) = Reply::scan(&payload) {
+            share.add(&reply);
+            let index = reply.elements().first().and_then(Element::index).unwrap_or(0);
+            words.note(index, payload.clone());
+        }
+    }
+    let mut reading = words.read().0;
+    reading.reports.resize_with(samples.max(1), Report::default);
+    reading
+}

@@ -1,0 +1,120 @@
+//! A worker's reply passed on as it comes, whatever it is.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http::Response;
+use rollscope_trace::Outcome;
+use rollscope_wire::Chunks;
+
+use crate::body::{BoxError, ReplyBody, pieces, whole};
+use crate::flight::Flight;
+use crate::leg::{Answer, LegBody};
+use crate::outbound::end_to_end;
+use crate::reading::Reading;
+use crate::reply::response;
+
+/// A reply on its way.
+struct Relay {
+    flight: Arc<Flight>,
+    body: LegBody,
+    /// Read before the relay began, and not passed on yet.
+    ahead: std::vec::IntoIter<Bytes>,
+    /// Why the reply counts as failed whatever it says: its status.
+    refusal: Option<String>,
+    /// The reply so far, if it is to be read for its measurements.
+    kept: Option<Chunks>,
+    limit_bytes: usize,
+    is_over: bool,
+}
+
+/// Passes a reply on. With `is_read`, what it says of itself goes into the profile.
+pub(crate) fn relay(flight: Arc<Flight>, answer: Answer, is_read: bool) -> Response<ReplyBody> {
+    relay_with(flight, answer, Chunks::new(), is_read)
+}
+
+/// Passes on a reply whose beginning has been read.
+pub(crate) fn relay_with(
+    flight: Arc<Flight>,
+    answer: Answer,
+    ahead: Chunks,
+    is_read: bool,
+) -> Response<ReplyBody> {
+    let Answer { head, body } = answer;
+    flight.answer(head.status.as_u16());
+    let headers = end_to_end(&head.headers);
+    let mut relay = Relay {
+        refusal: (!head.status.is_success()).then(|| format!("worker answered {}", head.status)),
+        kept: (is_read && head.status.is_success()).then(Chunks::new),
+        limit_bytes: flight.core.options.startup().max_merge_bytes,
+        ahead: ahead.into_iter().collect::<Vec<_>>().into_iter(),
+        flight,
+        body,
+        is_over: false,
+    };
+    if relay.body.is_empty() && relay.ahead.len() == 0 {
+        // The server does not ask for a body that has no bytes.
+        relay.conclude();
+        return response(head.status, headers, whole(Chunks::new()));
+    }
+    let stream = unfold(Box::new(relay), |mut relay| async move {
+        let piece = relay.next().await?;
+        Some((piece, relay))
+    });
+    response(head.status, headers, pieces(stream))
+}
+
+// === impl Relay ===
+
+impl Relay {
+    async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
+        if let Some(piece) = self.ahead.next() {
+            self.flight.stamp_first_byte();
+            return Some(Ok(piece));
+        }
+        if self.is_over {
+            return None;
+        }
+        match self.body.next().await {
+            Ok(Some(piece)) => {
+                self.flight.stamp_first_byte();
+                self.keep(&piece);
+                // The server counts the bytes of a reply of known length, and asks for no more after the last.
+                if self.body.is_empty() && matches!(self.body.next().await, Ok(None)) {
+                    self.conclude();
+                }
+                Some(Ok(piece))
+            }
+            Ok(None) => {
+                self.conclude();
+                None
+            }
+            Err(refusal) => {
+                self.is_over = true;
+                self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
+                Some(Err(refusal.into()))
+            }
+        }
+    }
+
+    fn keep(&mut self, piece: &Bytes) {
+        if let Some(kept) = &mut self.kept {
+            kept.push(piece.clone());
+            if kept.len() > self.limit_bytes {
+                self.kept = None;
+            }
+        }
+    }
+
+    /// The reply is whole.
+    fn conclude(&mut self) {
+        self.is_over = true;
+        let reading = self.kept.take().map(|kept| Reading::of_body(&kept)).unwrap_or_default();
+        self.body.report(reading.reports);
+        let failure = self.refusal.take().or(reading.failure);
+        let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Completed };
+        self.body.end(outcome, failure.clone());
+        self.flight.land(outcome, failure);
+    }
+}

@@ -1,0 +1,167 @@
+//! The way of a request: read, plan, run, and a reply whatever happens.
+
+use std::sync::Arc;
+
+use http::header::CONTENT_ENCODING;
+use http::{Request, Response};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use rollscope_route::{Role, RoleKind};
+use rollscope_wire::{Bootstrap, Chunks, Dialect, GenerateRequest};
+
+use crate::body::ReplyBody;
+use crate::core::{Core, Mode};
+use crate::fault::Refusal;
+use crate::flight::Flight;
+use crate::leg::{Answer, is_plain};
+use crate::outbound::Outbound;
+use crate::pair::Pair;
+use crate::pool::PooledWorker;
+use crate::relay::relay;
+use crate::reply::{refuse, refuse_plainly};
+use crate::stream::EventRelay;
+
+/// What is asked for, as far as the gateway must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    /// SGLang's own generation.
+    Generate,
+    /// OpenAI's chat completions.
+    Chat,
+    /// OpenAI's completions.
+    Completions,
+    /// Anything else, which one worker answers.
+    Other,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+enum Plan {
+    One { worker: Arc<PooledWorker>, outbound: Outbound, is_read: bool },
+    Pair(Pair),
+}
+
+/// Serves a request.
+pub(crate) async fn serve(
+    core: Arc<Core>,
+    request: Request<Incoming>,
+    endpoint: Endpoint,
+) -> Response<ReplyBody> {
+    let arrival = core.clock.now();
+    let (head, incoming) = request.into_parts();
+    let mut flight = match Flight::begin(&core, arrival, head.uri.path(), &head.headers) {
+        Ok(flight) => flight,
+        Err(refusal) => return refuse_plainly(&refusal),
+    };
+    flight.facts.is_profiled = endpoint != Endpoint::Other;
+    let planned = plan(&mut flight, &head, incoming, endpoint).await;
+    let flight = Arc::new(flight);
+    let served = match planned {
+        Ok(plan) => plan.run(Arc::clone(&flight)).await,
+        Err(refusal) => Err(refusal),
+    };
+    served.unwrap_or_else(|refusal| refuse(flight, refusal))
+}
+
+// === impl Plan ===
+
+impl Plan {
+    async fn run(self, flight: Arc<Flight>) -> Result<Response<ReplyBody>, Refusal> {
+        match self {
+            Self::Pair(pair) => pair.run(flight).await,
+            Self::One { worker, outbound, is_read } => {
+                let answer = Answer::call(Arc::clone(&flight), RoleKind::Regular, worker, outbound).await?;
+                let is_plain = answer.is_plain();
+                let is_stream = answer.is_success() && answer.is_event_stream() && is_plain;
+                if is_stream && flight.facts.is_profiled {
+                    return Ok(EventRelay::new(flight, answer, is_read).into_response(None));
+                }
+                Ok(relay(flight, answer, is_read && is_plain))
+            }
+        }
+    }
+}
+
+/// Reads the request and decides what is to be done.
+async fn plan(
+    flight: &mut Flight,
+    head: &http::request::Parts,
+    incoming: Incoming,
+    endpoint: Endpoint,
+) -> Result<Plan, Refusal> {
+    let core = Arc::clone(&flight.core);
+    let body = read_body(incoming, core.options.startup().max_payload_size).await?;
+    let dialect = endpoint.dialect().filter(|_| is_plain(&head.headers));
+    let Some(dialect) = dialect else {
+        return plan_unread(flight, head, body);
+    };
+    let request = GenerateRequest::scan(&body, dialect)?;
+    flight.name(request.rids.clone());
+    flight.facts.shape = request.shape;
+    flight.facts.stream = request.stream;
+    if core.mode == Mode::Regular {
+        let choice = core.choose(RoleKind::Regular)?;
+        flight.facts.decision = choice.why;
+        let (worker, outbound) = (choice.worker, Outbound::forward(head, body));
+        return Ok(Plan::One { worker, outbound, is_read: endpoint == Endpoint::Generate });
+    }
+    let (prefill, decode) = (core.choose(RoleKind::Prefill)?, core.choose(RoleKind::Decode)?);
+    flight.facts.decision = format!("prefill {}; decode {}", prefill.why, decode.why);
+    let rooms = core.rooms.draw(request.shape.samples(), &mut rand::rng());
+    let port = match prefill.worker.role {
+        Role::Prefill { bootstrap_port } => bootstrap_port,
+        Role::Regular | Role::Decode => None,
+    };
+    let bootstrap = Bootstrap { host: prefill.worker.url.host(), port, rooms: rooms.rooms() };
+    let mut outbound = Outbound::forward(head, request.with_bootstrap(&bootstrap));
+    let is_merging = endpoint == Endpoint::Generate;
+    if is_merging {
+        outbound.ask_for_identity();
+    }
+    let joins_logprobs = is_merging && request.return_logprob;
+    flight.facts.rooms = Some(rooms);
+    let (prefill, decode) = (prefill.worker, decode.worker);
+    Ok(Plan::Pair(Pair { prefill, decode, outbound, is_merging, joins_logprobs }))
+}
+
+/// A request that is not read: it goes to one worker as it is.
+fn plan_unread(flight: &mut Flight, head: &http::request::Parts, body: Chunks) -> Result<Plan, Refusal> {
+    if flight.core.mode == Mode::Pair {
+        let encoding = head.headers.get(CONTENT_ENCODING).map_or(String::new(), |value| format!("{value:?}"));
+        return Err(Refusal::Encoded { encoding });
+    }
+    let choice = flight.core.choose(RoleKind::Regular)?;
+    flight.facts.decision = choice.why;
+    Ok(Plan::One { worker: choice.worker, outbound: Outbound::forward(head, body), is_read: false })
+}
+
+pub(crate) async fn read_body(mut incoming: Incoming, limit_bytes: usize) -> Result<Chunks, Refusal> {
+    let mut body = Chunks::new();
+    let too_large = || Refusal::TooLarge { limit_bytes };
+    if incoming.size_hint().lower() > limit_bytes as u64 {
+        return Err(too_large());
+    }
+    while let Some(frame) = incoming.frame().await {
+        if let Ok(piece) = frame.map_err(Refusal::BodyLost)?.into_data() {
+            body.push(piece);
+        }
+        if body.len() > limit_bytes {
+            return Err(too_large());
+        }
+    }
+    Ok(body)
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    fn dialect(self) -> Option<Dialect> {
+        match self {
+            Self::Generate => Some(Dialect::Generate),
+            Self::Chat => Some(Dialect::Chat),
+            Self::Completions => Some(Dialect::Completions),
+            Self::Other => None,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The listener: connections, routes, and an orderly end.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::GracefulShutdown;
+use rollscope_config::{ConfigError, Published};
+use rollscope_trace::ProfileSink;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::body::{ReplyBody, whole};
+use crate::core::{Core, Mode};
+use crate::fault::Refusal;
+use crate::options::GatewayOptions;
+use crate::reply::{json, refuse_plainly};
+use crate::request::Endpoint;
+use crate::{admin, control, metrics, request};
+
+/// Serves the paths under `/rollscope/`, which belong to somebody else.
+pub type Mount = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<ReplyBody>> + Send + Sync>;
+
+/// The HTTP data plane.
+#[derive(Clone)]
+pub struct Gateway {
+    core: Arc<Core>,
+    mount: Option<Mount>,
+}
+
+/// Where a call goes.
+#[derive(Debug, PartialEq, Eq)]
+enum Route<'a> {
+    Request(Endpoint),
+    /// Answered by the first worker.
+    First,
+    /// Answered by all workers.
+    All,
+    Workers,
+    Worker(&'a str),
+    Alive,
+    Readiness,
+    Metrics,
+    Mount,
+}
+
+/// Pause after a connection could not be accepted, for want of descriptors most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// A gateway with these options. Profiles are offered to the sink; with none, none are made. The mount serves
+    /// the paths under `/rollscope/`.
+    pub fn new(
+        options: Published<GatewayOptions>,
+        sink: Option<Arc<dyn ProfileSink>>,
+        mount: Option<Mount>,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self { core: Arc::new(Core::new(options, sink)?), mount })
+    }
+
+    /// Serves until `shutdown` comes true, then takes no more connections and returns when the live requests have
+    /// ended, or after `--shutdown-grace-period-secs`.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        let graceful = GracefulShutdown::new();
+        let mut connections = JoinSet::new();
+        tokio::pin!(shutdown);
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = &mut shutdown => break,
+            };
+            while connections.try_join_next().is_some() {}
+            let Ok((stream, _)) = accepted else {
+                self.core.counters.accept_errors.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            self.connect(stream, &graceful, &mut connections);
+        }
+        drop(listener);
+        let grace = Duration::from_secs(self.core.options.startup().shutdown_grace_period_secs);
+        let _in_time = tokio::time::timeout(grace, graceful.shutdown()).await;
+    }
+
+    fn connect(&self, stream: TcpStream, graceful: &GracefulShutdown, connections: &mut JoinSet<()>) {
+        if stream.set_nodelay(true).is_err() {
+            return; // it has been closed already
+        }
+        let gateway = self.clone();
+        let service = service_fn(move |request| {
+            let gateway = gateway.clone();
+            async move { Ok::<_, Infallible>(gateway.handle(request).await) }
+        });
+        let connection =
+            graceful.watch(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        connections.spawn(async move {
+            // A client that leaves, or is cut off, is no event; its request has been accounted for.
+            drop(connection.await);
+        });
+    }
+
+    async fn handle(&self, request: Request<Incoming>) -> Response<ReplyBody> {
+        let core = &self.core;
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let refuse = |refusal: Refusal| refuse_plainly(&refusal);
+        let route = Route::of(&path);
+        if !route.allows(&method) {
+            return refuse(Refusal::Method { method, path });
+        }
+        match route {
+            Route::Request(Endpoint::Other) if core.mode == Mode::Pair => {
+                refuse(Refusal::UnknownPath { path })
+            }
+            Route::Request(endpoint) => request::serve(Arc::clone(core), request, endpoint).await,
+            Route::First => control::ask_first(core, request).await,
+            Route::All => control::ask_all(core, request).await,
+            Route::Workers if method == Method::POST => admin::add(core, request).await,
+            Route::Workers => admin::list(core),
+            Route::Worker(id) if method == Method::DELETE => admin::remove(core, id),
+            Route::Worker(id) => admin::get(core, id),
+            Route::Alive => Response::new(whole("OK")),
+            Route::Readiness => admin::readiness(core),
+            Route::Metrics => metrics::page(core),
+            Route::Mount => match &self.mount {
+                Some(mount) => mount(request).await,
+                None => not_recording(),
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+// === impl Route ===
+
+impl<'a> Route<'a> {
+    fn of(path: &'a str) -> Self {
+        match path {
+            "/generate" => Self::Request(Endpoint::Generate),
+            "/v1/chat/completions" => Self::Request(Endpoint::Chat),
+            "/v1/completions" => Self::Request(Endpoint::Completions),
+            "/v1/models" | "/get_model_info" | "/model_info" | "/get_server_info" | "/server_info" => {
+                Self::First
+            }
+            "/flush_cache" | "/abort_request" => Self::All,
+            "/workers" => Self::Workers,
+            "/health" | "/liveness" => Self::Alive,
+            "/readiness" => Self::Readiness,
+            "/metrics" => Self::Metrics,
+            _ => match (path.strip_prefix("/workers/"), path.starts_with("/rollscope/")) {
+                (Some(id), _) => Self::Worker(id),
+                (None, true) => Self::Mount,
+                (None, false) => Self::Request(Endpoint::Other),
+            },
+        }
+    }
+
+    fn allows(&self, method: &Method) -> bool {
+        let allowed: &[Method] = match self {
+            Self::Request(Endpoint::Other) | Self::Mount => return true,
+            Self::Request(Endpoint::Generate) => &[Method::POST, Method::PUT],
+            Self::Request(Endpoint::Chat | Endpoint::Completions) => &[Method::POST],
+            Self::All | Self::Workers => &[Method::GET, Method::POST],
+            Self::Worker(_) => &[Method::GET, Method::DELETE],
+            Self::First | Self::Alive | Self::Readiness | Self::Metrics => &[Method::GET, Method::HEAD],
+        };
+        allowed.contains(method)
+    }
+}
+
+fn not_recording() -> Response<ReplyBody> {
+    let body =
+        r#"{"error":{"type":"Not Found","code":"not_recording","message":"this gateway records nothing"}}"#;
+    json(StatusCode::NOT_FOUND, body.into())
+}

@@ -1,0 +1,272 @@
+//! A stream of events passed on event by event, with what the prefill worker measured merged in.
+//!
+//! The client's first event is decode's first event; the prefill's reply is awaited nowhere but in front of an
+//! event that would otherwise be the last to carry it, or that carries a list which is to be joined, and there for
+//! at most `--merge-wait-secs`. A failure after the reply's head is one event that says so, and a cut.
+//!
+//! ```text
+//! // Open => (Open | Cutting | Over)
+//! // Cutting => Over
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http::Response;
+use http::header::CONTENT_LENGTH;
+use rollscope_trace::Outcome;
+use rollscope_wire::{Chunks, Element, Event, EventSplitter, LogprobJoin, Part, Reply};
+
+use crate::body::{BoxError, ReplyBody, pieces};
+use crate::fault::Refusal;
+use crate::flight::Flight;
+use crate::leg::{Answer, LegBody};
+use crate::outbound::end_to_end;
+use crate::prefill::Prefill;
+use crate::reading::{LastWords, count_merge};
+use crate::reply::{error_body, response};
+
+/// A stream on its way.
+pub(crate) struct EventRelay {
+    flight: Arc<Flight>,
+    head: http::response::Parts,
+    body: LegBody,
+    splitter: EventSplitter,
+    /// Received and not looked at.
+    parts: VecDeque<Part>,
+    /// Ready for the client.
+    out: VecDeque<Bytes>,
+    words: LastWords,
+    /// Whether payloads are SGLang's, so that they say how a sample ended.
+    is_read: bool,
+    merge: Option<Merge>,
+    stage: Stage,
+}
+
+/// The merge of a prefill reply into a stream.
+struct Merge {
+    prefill: Prefill,
+    joins_logprobs: bool,
+    /// By sample: its list has been joined in an earlier event.
+    joined: Vec<bool>,
+    patience: Patience,
+    is_merged: bool,
+    wait: Duration,
+}
+
+/// Which events are held for the prefill's reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    /// One with a list to be joined, and a sample's last.
+    ForListOrLast,
+    /// One with a list has been held; from now on only a sample's last.
+    ForLast,
+    /// It was held in vain.
+    None,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Open,
+    /// The error event is out.
+    Cutting(Refusal),
+    Over,
+}
+
+// === impl EventRelay ===
+
+impl EventRelay {
+    /// A stream whose head has come. With `is_read`, what it says of itself goes into the profile.
+    pub(crate) fn new(flight: Arc<Flight>, answer: Answer, is_read: bool) -> Self {
+        let limit_bytes = flight.core.options.startup().max_merge_bytes;
+        Self {
+            words: LastWords::new(flight.facts.shape.samples()),
+            flight,
+            is_read,
+            head: answer.head,
+            body: answer.body,
+            splitter: EventSplitter::new(limit_bytes),
+            parts: VecDeque::new(),
+            out: VecDeque::new(),
+            merge: None,
+            stage: Stage::Open,
+        }
+    }
+
+    /// Waits for the first event with a payload, before which nothing is promised to the client.
+    pub(crate) async fn first_event(&mut self) -> Result<(), Refusal> {
+        let is_payload = |part: &Part| !matches!(part, Part::Event(event) if event.payload().is_none());
+        while !self.parts.iter().any(is_payload) {
+            match self.body.next().await? {
+                Some(received) => {
+                    self.splitter.push(received);
+                    self.parts.extend(std::iter::from_fn(|| self.splitter.next_part()));
+                }
+                None => return Err(self.body.unfinished()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The stream as a reply, with the share of a prefill worker that is asked for from now on.
+    pub(crate) fn into_response(mut self, prefill: Option<(Prefill, bool)>) -> Response<ReplyBody> {
+        self.merge = prefill.map(|(prefill, joins_logprobs)| Merge {
+            prefill,
+            joins_logprobs,
+            joined: vec![false; self.flight.facts.shape.samples().max(1)],
+            patience: if joins_logprobs { Patience::ForListOrLast } else { Patience::ForLast },
+            is_merged: false,
+            wait: Duration::from_secs_f64(self.flight.core.options.startup().merge_wait_secs),
+        });
+        self.flight.answer(self.head.status.as_u16());
+        let status = self.head.status;
+        let mut headers = end_to_end(&self.head.headers);
+        headers.remove(CONTENT_LENGTH);
+        let stream = unfold(Box::new(self), |mut relay| async move {
+            let piece = relay.next().await?;
+            Some((piece, relay))
+        });
+        response(status, headers, pieces(stream))
+    }
+
+    async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
+        loop {
+            if let Some(piece) = self.out.pop_front() {
+                self.flight.stamp_first_byte();
+                return Some(Ok(piece));
+            }
+            match std::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Open => {
+                    self.stage = Stage::Open;
+                    self.step().await;
+                }
+                Stage::Cutting(refusal) => {
+                    // The server drops what it has not written when a body fails: let it write first.
+                    tokio::task::yield_now().await;
+                    return Some(Err(refusal.into()));
+                }
+                Stage::Over => return None,
+            }
+        }
+    }
+
+    async fn step(&mut self) {
+        if let Some(part) = self.parts.pop_front().or_else(|| self.splitter.next_part()) {
+            return self.take(part).await;
+        }
+        match self.receive().await {
+            Ok(Some(received)) => self.splitter.push(received),
+            Ok(None) => self.conclude().await,
+            Err(refusal) => self.cut(refusal),
+        }
+    }
+
+    /// The next piece of the stream, while the prefill's reply comes in.
+    async fn receive(&mut self) -> Result<Option<Bytes>, Refusal> {
+        match &mut self.merge {
+            Some(merge) => merge.prefill.alongside(self.body.next()).await,
+            None => self.body.next().await,
+        }
+    }
+
+    async fn take(&mut self, part: Part) {
+        let Part::Event(event) = part else { return self.out.extend(part.into_raw()) };
+        let payload = event.payload().filter(|_| self.is_read && !event.is_done());
+        self.words.is_done |= event.is_done();
+        let Some(payload) = payload else { return self.out.extend(event.raw) };
+        if self.merge.is_none() && !self.words.wants_index() {
+            self.words.note(0, payload);
+            return self.out.extend(event.raw);
+        }
+        let merged = match Reply::scan(&payload).as_ref().map(|reply| (reply, reply.elements())) {
+            Ok((reply, [element])) => {
+                self.words.note(element.index().unwrap_or(0), payload.clone());
+                match &mut self.merge {
+                    Some(merge) => merge.apply(&event, reply, element).await,
+                    None => None,
+                }
+            }
+            _ => None,
+        };
+        self.out.extend(merged.unwrap_or(event.raw));
+    }
+
+    /// The worker has ended the stream.
+    async fn conclude(&mut self) {
+        let splitter = std::mem::replace(&mut self.splitter, EventSplitter::new(0));
+        if let Some(part) = splitter.finish() {
+            self.take(part).await;
+        }
+        let (reading, is_finished) = self.words.read();
+        self.body.report(reading.reports);
+        if !is_finished {
+            let refusal = self.body.unfinished();
+            return self.cut(refusal);
+        }
+        let outcome = if reading.failure.is_some() { Outcome::Failed } else { Outcome::Completed };
+        self.body.end(outcome, reading.failure.clone());
+        self.flight.land(outcome, reading.failure);
+        self.settle();
+    }
+
+    /// The stream is broken: tells the client in a last event, then cuts.
+    fn cut(&mut self, refusal: Refusal) {
+        self.body.report(self.words.read().0.reports);
+        self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
+        self.out.extend([
+            Bytes::from_static(b"data: "),
+            error_body(&refusal).into(),
+            Bytes::from_static(b"\n\n"),
+        ]);
+        self.settle();
+        self.stage = Stage::Cutting(refusal);
+    }
+
+    /// Nothing more will be merged.
+    fn settle(&mut self) {
+        self.stage = Stage::Over;
+        if let Some(merge) = self.merge.take()
+            && merge.prefill.is_merging()
+        {
+            count_merge(&self.flight.core, merge.is_merged);
+        }
+    }
+}
+
+// === impl Merge ===
+
+impl Merge {
+    /// The event with the prefill's share; nothing if it goes as it came.
+    async fn apply(&mut self, event: &Event, reply: &Reply<'_>, element: &Element<'_>) -> Option<Chunks> {
+        self.hold(element).await;
+        let share = self.prefill.share()?;
+        let joined = self.joined.get_mut(element.index().unwrap_or(0))?;
+        let join = match (self.joins_logprobs, element.is_finished() && !*joined) {
+            (false, _) => LogprobJoin::Never,
+            (true, false) => LogprobJoin::WherePresent,
+            (true, true) => LogprobJoin::Always,
+        };
+        let merged = reply.merge(share, join).ok()?;
+        *joined |= element.has_input_logprobs();
+        self.is_merged = true;
+        Some(event.with_payload(&merged))
+    }
+
+    /// Waits for the prefill's reply where this event is the last chance.
+    async fn hold(&mut self, element: &Element<'_>) {
+        let is_held = match self.patience {
+            Patience::ForListOrLast => element.is_finished() || element.has_input_logprobs(),
+            Patience::ForLast => element.is_finished(),
+            Patience::None => false,
+        };
+        if !is_held {
+            return;
+        }
+        let is_settled = tokio::time::timeout(self.wait, self.prefill.settled()).await.is_ok();
+        let in_vain = element.is_finished() && !is_settled;
+        self.patience = if in_vain { Patience::None } else { Patience::ForLast };
+    }
+}
