@@ -1,7 +1,5 @@
 //! Servers as separate processes: failures in mid-flight, and bad input.
 
-#![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
-
 mod common;
 
 use common::{Server, call, get, post, run, stderr, until};

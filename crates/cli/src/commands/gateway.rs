@@ -76,7 +76,7 @@ fn record(
     let options = RecordOptions {
         queue_bytes: options.record_queue_bytes,
         on_trouble: Arc::new(|error: &RecordError| {
-            output::note(format_args!("rollscope: recording: {error}"))
+            output::note(format_args!("rollscope: recording: {error}"));
         }),
         ..RecordOptions::default()
     };
