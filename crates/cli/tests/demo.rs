@@ -14,6 +14,20 @@ use rollscope_trace::{LegRole, Measure, Outcome, Stage, StepNumber, StepTrace};
 
 const SMALL: [&str; 6] = ["--steps", "2", "--prompts-per-step", "16", "--samples-per-prompt", "4"];
 
+/// One sample, from disk, as text and as JSON.
+fn check_sample(out: &Path, sample: &str, names: &[&str]) {
+    let run = out.to_str().unwrap();
+    let text = run_well(&["report", run, "--step", "1", "--sample", sample]);
+    let json: serde_json::Value =
+        serde_json::from_str(&run_well(&["report", run, "--step", "1", "--sample", sample, "--json"]))
+            .unwrap();
+    let spans = json["samples"][0]["spans"].as_array().unwrap().clone();
+    for name in names {
+        assert!(text.contains(name), "no {name} in\n{text}");
+        assert!(spans.iter().any(|span| span["name"] == *name), "no {name} in {json}");
+    }
+}
+
 fn demo(mode: &str, out: &Path) -> String {
     let out = out.to_str().unwrap();
     run_well(&[&["demo", "--mode", mode, "--out", out, "--seed", "7"], &SMALL[..]].concat())
@@ -65,6 +79,8 @@ fn a_pd_rollout_is_profiled_per_sample() {
     {
         assert!(printed.contains(stage), "no {stage} in\n{printed}");
     }
+    let names = ["sglang_pd_prefill", "bootstrap_queue", "sglang_pd_decode", "transfer", "forward", "reward"];
+    check_sample(&out, "3/1", &names);
     for request in steps(&out).iter().flat_map(StepTrace::requests) {
         let value = |stage: Stage| request.measure(stage.measure()).unwrap();
         for stage in Stage::ALL {
@@ -92,6 +108,7 @@ fn a_unified_rollout_is_profiled_per_sample() {
     let out = dir.path().join("run");
     let printed = demo("unified", &out);
     check_common(&printed, &out);
+    check_sample(&out, "3/1", &["sglang_generate", "queue", "prefill", "decode", "reward"]);
     for request in steps(&out).iter().flat_map(StepTrace::requests) {
         assert_eq!(request.legs.iter().map(|leg| leg.role).collect::<Vec<_>>(), [LegRole::Regular]);
         assert!(Stage::ALL.iter().all(|stage| request.measure(stage.measure()).is_none()));

@@ -1,5 +1,7 @@
 //! `rollscope report`: the numbers of a run's steps, from disk.
 
+mod sample;
+
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
@@ -22,6 +24,8 @@ options! {
         observability {
             /// Only this step.
             step: Option<u64> = None;
+            /// Only this sample, as GROUP/SAMPLE, with everything that is known of it.
+            sample: Option<String> = None, value_name("ID");
             /// Print one JSON object.
             json: bool = false;
         }
@@ -74,6 +78,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let options = ReportOptions::resolve(matches, &environment)?;
     let dir = run_of(matches)?;
     let traces = read(dir, options.step)?;
+    if let Some(id) = &options.sample {
+        return sample::print(dir, &traces, id, options.json);
+    }
     if options.json {
         let steps: Vec<Value> = traces.iter().map(step_json).collect();
         let report = json!({"run": dir.display().to_string(), "steps": steps});
@@ -128,15 +135,18 @@ fn step_json(trace: &StepTrace) -> Value {
 }
 
 fn finding_json(finding: &Finding) -> Value {
-    let value = |attr: &Attr| match attr {
+    let evidence: Map<String, Value> =
+        finding.evidence.iter().map(|(name, attr)| (name.to_string(), attr_json(attr))).collect();
+    json!({"check": finding.check, "explain": finding.explain, "evidence": evidence})
+}
+
+fn attr_json(attr: &Attr) -> Value {
+    match attr {
         Attr::Bool(value) => json!(value),
         Attr::Int(value) => json!(value),
         Attr::Float(value) => json!(value),
         Attr::Text(value) => json!(value),
-    };
-    let evidence: Map<String, Value> =
-        finding.evidence.iter().map(|(name, attr)| (name.to_string(), value(attr))).collect();
-    json!({"check": finding.check, "explain": finding.explain, "evidence": evidence})
+    }
 }
 
 /// A step as text.

@@ -1,0 +1,78 @@
+//! One sample of a run: its spans as a tree, with their attributes.
+
+use std::path::Path;
+
+use anyhow::anyhow;
+use rollscope_trace::{Attr, SampleTrace, Span, StepTrace, sample_spans};
+use serde_json::{Map, Value, json};
+
+use super::attr_json;
+use crate::exit::Failure;
+use crate::output;
+use crate::table::duration;
+
+/// Prints every sample of that name in the steps given.
+pub(super) fn print(dir: &Path, traces: &[StepTrace], id: &str, as_json: bool) -> Result<(), Failure> {
+    let named = |trace: &StepTrace| {
+        trace.samples.iter().filter(|sample| sample.key.to_string() == id).cloned().collect::<Vec<_>>()
+    };
+    let samples: Vec<SampleTrace> = traces.iter().flat_map(named).collect();
+    if samples.is_empty() {
+        return Err(Failure::Other(anyhow!("no sample {id} in {}", dir.display())));
+    }
+    if as_json {
+        let samples: Vec<Value> = samples.iter().map(json_of).collect();
+        output::line(format_args!("{}", json!({"run": dir.display().to_string(), "samples": samples})))?;
+        return Ok(());
+    }
+    for sample in &samples {
+        output::line(format_args!("step {}, sample {}", sample.key.step, sample.key))?;
+        for line in lines(&sample_spans(sample)) {
+            output::line(format_args!("{line}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A line per span: begin since the sample's own, length, name; then its attributes, indented.
+fn lines(spans: &[Span]) -> Vec<String> {
+    let Some(root) = spans.first() else { return Vec::new() };
+    let mut lines = Vec::new();
+    for span in spans {
+        let depth = std::iter::successors(span.parent, |id| spans.get(*id as usize)?.parent).count();
+        let indent = "  ".repeat(depth);
+        let begin = duration(span.start.since(root.start).as_secs_f64());
+        let length = span
+            .end
+            .map_or_else(|| "still open".to_owned(), |end| duration(end.since(span.start).as_secs_f64()));
+        let placed = match span.bound.0 {
+            0 => String::new(),
+            _ => format!(" (placed within ±{})", duration(span.bound.as_secs_f64())),
+        };
+        lines.push(format!("{begin:>9} {length:>10}  {indent}{}{placed}", span.name));
+        let attr = |(name, value): &(_, Attr)| format!("{:22}{indent}  {name} = {}", "", attr_json(value));
+        lines.extend(span.attrs.iter().map(attr));
+    }
+    lines
+}
+
+fn json_of(sample: &SampleTrace) -> Value {
+    let spans: Vec<Value> = sample_spans(sample)
+        .iter()
+        .map(|span| {
+            let attrs: Map<String, Value> =
+                span.attrs.iter().map(|(name, attr)| (name.to_string(), attr_json(attr))).collect();
+            json!({
+                "id": span.id,
+                "parent": span.parent,
+                "name": span.name,
+                "lane": span.lane.name(),
+                "start_unix_ns": span.start.0,
+                "end_unix_ns": span.end.map(|end| end.0),
+                "bound_ns": span.bound.0,
+                "attrs": attrs,
+            })
+        })
+        .collect();
+    json!({"step": sample.key.step.0, "sample": sample.key.to_string(), "reward": sample.mark.reward, "spans": spans})
+}
