@@ -1,7 +1,7 @@
 //! The HTTP data plane between rollout code and inference workers.
 //!
-//! A request goes one way, whatever it asks for: [`request`](crate) reads it and plans, one or two legs are called,
-//! their replies are merged, and the client is answered. Disaggregation and streaming are values of the plan.
+//! A request goes one way, whatever it asks for: it is read and planned, one or two legs are called, their replies
+//! are merged, and the client is answered. Disaggregation and streaming are values of the plan.
 //!
 //! | module | what it does |
 //! |---|---|

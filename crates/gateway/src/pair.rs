@@ -70,6 +70,7 @@ async fn unary(
         let rest = prefill.alongside(answer.body.collect(limit_bytes)).await?;
         body.append(&rest.bytes);
         if rest.is_partial {
+            let _in_time = tokio::time::timeout(wait, prefill.settled()).await;
             count_merge(&flight.core, false);
             return Ok(relay_with(flight, answer, body, false));
         }

@@ -70,6 +70,7 @@ impl PrefillShare {
         let samples = match reply.elements.first().and_then(|element| element.index) {
             _ if reply.is_batch => Some(&self.samples[..]).filter(|_| self.is_batch),
             Some(index) if self.is_batch => self.samples.get(index..=index),
+            None if self.is_batch => None,
             _ => Some(&self.samples[..]),
         };
         samples.filter(|samples| samples.len() == reply.elements.len()).ok_or(mismatch)

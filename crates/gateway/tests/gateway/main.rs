@@ -1,6 +1,16 @@
 //! The gateway on real sockets, between a client that sees every break and workers scripted to the byte.
 
 #[cfg(test)]
+mod admin;
+#[cfg(test)]
+mod failures;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod pair;
+#[cfg(test)]
+mod record;
+#[cfg(test)]
 mod regular;
+#[cfg(test)]
+mod stream;

@@ -81,6 +81,7 @@ fn a_batch_is_merged_element_by_element() {
     }
     let mismatch = Unmerged::Mismatch { prefill: 1, decode: 1 };
     assert_eq!(merge("[{}]", "{}", LogprobJoin::Always), Err(mismatch));
+    assert_eq!(merge("{}", "[{}]", LogprobJoin::Always), Err(mismatch));
 }
 
 #[test]

@@ -1,0 +1,194 @@
+//! Everything that is no generation: workers that come and go, probes, fan-out, figures, the mount.
+
+use std::sync::Arc;
+
+use http::{Method, Response};
+use http_body_util::{BodyExt as _, Full};
+use rollscope_config::{Options as _, Published};
+use rollscope_gateway::{BoxError, Gateway, GatewayOptions, Mount};
+use rollscope_testkit::{Client, FakeWorker, Gate, Script, refusing_address};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::harness::TestGateway;
+
+async fn call(gateway: &TestGateway, method: Method, path: &str, body: &str) -> (u16, Value) {
+    let reply = Client::call(gateway.address, method, path, &[], body).await;
+    let status = reply.status.as_u16();
+    let text = reply.text().await;
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+#[tokio::test]
+async fn workers_come_and_go() {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::json(200, "{}"));
+    let gateway = TestGateway::start("").await;
+    assert_eq!(call(&gateway, Method::GET, "/readiness", "").await.0, 503);
+    assert_eq!(call(&gateway, Method::GET, "/health", "").await, (200, json!("OK")));
+    assert_eq!(call(&gateway, Method::GET, "/liveness", "").await.0, 200);
+    let registration = json!({ "url": worker.url(), "worker_type": "regular" }).to_string();
+    let (status, reply) = call(&gateway, Method::POST, "/workers", &registration).await;
+    assert_eq!((status, &reply["status"]), (201, &json!("registered")));
+    let id = reply["worker_id"].as_str().unwrap().to_owned();
+    assert_eq!(call(&gateway, Method::GET, "/readiness", "").await.0, 200);
+    assert_eq!(gateway.generate("{}").await.text().await, "{}");
+    gateway.settled(&[("completed", 1)]).await;
+
+    let (_, list) = call(&gateway, Method::GET, "/workers", "").await;
+    assert_eq!((&list["total"], &list["stats"]["regular_count"]), (&json!(1), &json!(1)));
+    let shown = &list["workers"][0];
+    assert_eq!((&shown["id"], &shown["url"]), (&json!(id), &json!(worker.url())));
+    assert_eq!((&shown["worker_type"], &shown["legs"]["completed"]), (&json!("regular"), &json!(1)));
+    assert_eq!(call(&gateway, Method::GET, &format!("/workers/{id}"), "").await.1, *shown);
+
+    // The same address registered anew is another worker, with books of its own.
+    let (_, again) = call(&gateway, Method::POST, "/workers", &registration).await;
+    assert_ne!(again["worker_id"], json!(id));
+    let (_, list) = call(&gateway, Method::GET, "/workers", "").await;
+    assert_eq!((&list["total"], &list["workers"][0]["legs"]["started"]), (&json!(1), &json!(0)));
+    assert_eq!(call(&gateway, Method::DELETE, &format!("/workers/{id}"), "").await.0, 404);
+    let id = again["worker_id"].as_str().unwrap();
+    let gate = Gate::new();
+    worker.on("/generate", Script::sse().event("{}").wait(&gate).event("[DONE]").end());
+    let mut live = gateway.generate("{}").await;
+    assert!(live.next().await.is_some());
+    assert_eq!(call(&gateway, Method::DELETE, &format!("/workers/{id}"), "").await.0, 200);
+    assert_eq!(call(&gateway, Method::GET, "/workers", "").await.1["total"], 0);
+    assert_eq!(gateway.generate("{}").await.status, 503);
+    gate.open();
+    assert_eq!(live.text().await, "data: [DONE]\n\n");
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_pair_is_registered_with_its_port() {
+    let gateway = TestGateway::start("--pd-disaggregation").await;
+    for body in [
+        r#"{"url":"http://a:1","worker_type":"prefill","bootstrap_port":8998}"#,
+        r#"{"url":"http://b:1","worker_type":"decode"}"#,
+    ] {
+        assert_eq!(call(&gateway, Method::POST, "/workers", body).await.0, 201);
+    }
+    let (_, list) = call(&gateway, Method::GET, "/workers", "").await;
+    assert_eq!(list["workers"][0]["bootstrap_port"], 8998);
+    assert_eq!(list["stats"], json!({ "prefill_count": 1, "decode_count": 1, "regular_count": 0 }));
+    assert_eq!(call(&gateway, Method::GET, "/readiness", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_worker_that_can_not_be_is_refused_with_a_sentence() {
+    for (args, body, sentence) in [
+        ("", "", "the body must be an object"),
+        ("", r#"{"url":"http://a:1@2"}"#, "no user name"),
+        ("", r#"{"url":"http://a:1","worker_type":"prefill"}"#, "worker_type regular"),
+        ("", r#"{"url":"http://a:1","bootstrap_port":1}"#, "only a prefill worker"),
+        ("--pd-disaggregation", r#"{"url":"http://a:1"}"#, "worker_type prefill or decode"),
+        ("--pd-disaggregation", r#"{"url":"http://a:1","worker_type":"other"}"#, "unknown variant"),
+    ] {
+        let gateway = TestGateway::start(args).await;
+        let (status, reply) = call(&gateway, Method::POST, "/workers", body).await;
+        let message = reply["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains(sentence), "{body}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_worker_speaks_for_the_fleet() {
+    let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+    for path in ["/v1/models", "/get_model_info", "/model_info", "/get_server_info", "/server_info"] {
+        prefill.on(path, Script::json(200, "{\"is\":\"prefill\"}"));
+    }
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+    for path in ["/v1/models", "/get_model_info", "/model_info", "/get_server_info?x=1", "/server_info"] {
+        assert_eq!(call(&gateway, Method::GET, path, "").await, (200, json!({ "is": "prefill" })), "{path}");
+    }
+    assert_eq!(prefill.calls("/get_server_info")[0].request.target, "/get_server_info?x=1");
+    // A kept connection that breaks is no reason for a GET to fail.
+    prefill.on_next("/server_info", [Script::new().reset(), Script::json(200, "{}")]);
+    assert_eq!(call(&gateway, Method::GET, "/server_info", "").await.0, 200);
+    let gateway = TestGateway::start("").await;
+    assert_eq!(call(&gateway, Method::GET, "/server_info", "").await.0, 503);
+}
+
+#[tokio::test]
+async fn all_workers_are_asked_and_each_answer_is_shown() {
+    let (first, second) = (FakeWorker::start().await, FakeWorker::start().await);
+    first.on("/flush_cache", Script::json(200, "{\"n\": 1.0}"));
+    second.on("/flush_cache", Script::json(400, "pending \"requests\""));
+    let gateway = TestGateway::regular(&[&first, &second]).await;
+    let reply = Client::call(gateway.address, Method::POST, "/flush_cache?timeout=1", &[], "").await;
+    assert_eq!(reply.status, 400);
+    assert_eq!(
+        reply.text().await,
+        format!(
+            "{{\"results\":[{{\"worker\":\"{}\",\"status\":200,\"body\":{{\"n\": 1.0}}}},\
+             {{\"worker\":\"{}\",\"status\":400,\"body\":\"pending \\\"requests\\\"\"}}]}}",
+            first.url(),
+            second.url()
+        )
+    );
+    assert_eq!(first.calls("/flush_cache")[0].request.target, "/flush_cache?timeout=1");
+    for worker in [&first, &second] {
+        worker.on("/abort_request", Script::head(200, &[], Some(0)));
+    }
+    let body = r#"{"rid":"x"}"#;
+    let (status, reply) = call(&gateway, Method::POST, "/abort_request", body).await;
+    assert_eq!((status, &reply["results"][1]["body"]), (200, &json!("")));
+    assert_eq!(second.calls("/abort_request")[0].request.text(), body);
+
+    let gateway = TestGateway::start(&format!("--worker-urls http://{}", refusing_address().await)).await;
+    let (status, reply) = call(&gateway, Method::GET, "/flush_cache", "").await;
+    assert!(
+        status == 502 && reply["results"][0]["body"].as_str().unwrap().contains("no connection"),
+        "{reply}"
+    );
+}
+
+#[tokio::test]
+async fn the_figures_are_prometheus_text() {
+    let worker = FakeWorker::start().await;
+    let gateway = TestGateway::regular(&[&worker]).await;
+    let reply = Client::get(gateway.address, "/metrics").await;
+    assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let page = reply.text().await;
+    let families: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .map(|line| line.split(' ').next().unwrap())
+        .collect();
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(families.contains(&name.split('{').next().unwrap()), "{line}");
+        value.parse::<u64>().unwrap();
+    }
+    assert!(
+        page.contains(&format!(
+            "rollscope_worker_in_flight{{worker=\"{}\",role=\"regular\"}} 0",
+            worker.url()
+        ))
+    );
+}
+
+#[tokio::test]
+async fn what_is_mounted_gets_its_paths_and_nothing_else() {
+    let mount: Mount = Arc::new(|request| {
+        Box::pin(async move {
+            let path = request.uri().path().to_owned();
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let reply = Full::new([path.as_bytes(), b" ", &body].concat().into());
+            Response::new(reply.map_err(|never| -> BoxError { match never {} }).boxed_unsync())
+        })
+    });
+    let options = GatewayOptions::from_args([""; 0]).unwrap();
+    let gateway = Gateway::new(Published::publish(options), None, Some(mount)).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = tokio::spawn(gateway.serve(listener, std::future::pending()));
+    let reply = Client::post(address, "/rollscope/v1/spans", "x").await;
+    assert_eq!(reply.text().await, "/rollscope/v1/spans x");
+    assert_eq!(Client::get(address, "/other").await.status, 503);
+    served.abort();
+    let gateway = TestGateway::start("").await;
+    assert_eq!(Client::get(gateway.address, "/rollscope/v1/spans").await.status, 404);
+}

@@ -1,0 +1,242 @@
+//! Every way in which one half of a pair can fail before the first token, unary and streamed: what the client gets,
+//! what the other half sees, and that the books balance.
+
+use rollscope_testkit::{CallEnd, Client, FakeWorker, Script, refusing_address};
+use rollscope_trace::LegRole;
+
+use crate::harness::{TestGateway, legs};
+
+/// A way to fail.
+struct Fault {
+    name: &'static str,
+    /// Nothing: the worker refuses connections.
+    script: Option<Script>,
+    /// The client's reply.
+    status: u16,
+    body: &'static str,
+    /// How the leg ends.
+    leg: &'static str,
+}
+
+const ABORT: &str = r#"{"text":"","meta_info":{"id":"x","finish_reason":{"type":"abort","message":"out of memory","status_code":null}}}"#;
+
+fn faults(stream: bool) -> Vec<Fault> {
+    let head = || {
+        if stream {
+            Script::sse()
+        } else {
+            Script::head(200, &[("content-type", "application/json")], Some(500))
+        }
+    };
+    let abort =
+        if stream { Script::sse().event(ABORT).event("[DONE]").end() } else { Script::json(200, ABORT) };
+    let fault = |name, script, status, body, leg| Fault { name, script: Some(script), status, body, leg };
+    vec![
+        Fault { name: "refuse", script: None, status: 502, body: "no connection", leg: "failed" },
+        fault("reset before head", Script::new().reset(), 502, "connection lost before the reply", "failed"),
+        fault("close before head", Script::new().close(), 502, "connection lost before the reply", "failed"),
+        fault(
+            "garbage",
+            Script::new().raw("no HTTP\r\n\r\n").close(),
+            502,
+            "connection lost before the reply",
+            "failed",
+        ),
+        fault("reset after head", head().reset(), 502, "reply cut", "truncated"),
+        fault("close after head", head().close(), 502, "reply cut", "truncated"),
+        fault(
+            "half body",
+            head().send(if stream { "data: {\"te" } else { "{\"te" }).close(),
+            502,
+            "reply cut",
+            "truncated",
+        ),
+        fault(
+            "4xx",
+            Script::json(400, r#"{"error":{"message":"prompt too long"}}"#),
+            400,
+            r#"{"error":{"message":"prompt too long"}}"#,
+            "failed",
+        ),
+        fault("429", Script::json(429, "queue full"), 429, "queue full", "failed"),
+        fault("5xx", Script::json(500, "scheduler died"), 500, "scheduler died", "failed"),
+        fault("200 abort", abort, 200, "out of memory", "failed"),
+    ]
+}
+
+/// A worker that fails so, or the address of none.
+async fn failing(fault: &Fault) -> (Option<FakeWorker>, std::net::SocketAddr) {
+    let Some(script) = &fault.script else { return (None, refusing_address().await) };
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", script.clone());
+    let address = worker.address();
+    (Some(worker), address)
+}
+
+async fn check(fault: &Fault, failing_role: LegRole, stream: bool) {
+    let prefill_fails = failing_role == LegRole::Prefill;
+    let what = format!("{} of {}, stream: {stream}", fault.name, failing_role.name());
+    let (_failing, failing) = failing(fault).await;
+    let other = FakeWorker::start().await;
+    // A decode worker may have announced its stream long before its first token.
+    let waits = if stream && prefill_fails { Script::sse().hang() } else { Script::new().hang() };
+    other.on("/generate", waits);
+    other.on("/abort_request", Script::json(200, ""));
+    let (prefill, decode) =
+        if prefill_fails { (failing, other.address()) } else { (other.address(), failing) };
+    let gateway = TestGateway::pair(prefill, decode, "").await;
+    let reply = gateway.generate(&format!(r#"{{"text":"a","rid":"r-1","stream":{stream}}}"#)).await;
+    assert_eq!(reply.status, fault.status, "{what}");
+    let code = if prefill_fails { "prefill_server_error" } else { "decode_server_error" };
+    let body = reply.text().await;
+    assert!(body.contains(fault.body), "{what}: {body}");
+    assert_eq!(body.contains(code), fault.status == 502, "{what}: {body}");
+    for call in other.calls("/generate").iter().take(1) {
+        assert_ne!(call.end, Some(CallEnd::Played), "{what}");
+        assert_eq!(other.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft), "{what}");
+    }
+    let figures = gateway.settled(&[("failed", 1), ("completed", 0), ("aborted", 0)]).await;
+    assert_eq!(legs(&figures, failing, fault.leg), 1, "{what}: {figures:#?}");
+    // A refused connection may be noticed before the other worker is called at all.
+    if fault.script.is_some() || !other.calls("/generate").is_empty() {
+        assert_eq!(legs(&figures, other.address(), "aborted"), 1, "{what}: {figures:#?}");
+        let told = other.arrived("/abort_request", 1).await;
+        assert_eq!(told[0].request.text(), r#"{"rid":"r-1"}"#, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn prefill_fails() {
+    for stream in [false, true] {
+        for fault in faults(stream) {
+            check(&fault, LegRole::Prefill, stream).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn decode_fails() {
+    for stream in [false, true] {
+        for fault in faults(stream) {
+            // A streamed abort is decode's own last word, an event like any other.
+            if !(stream && fault.name == "200 abort") {
+                check(&fault, LegRole::Decode, stream).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_streamed_abort_of_decode_is_passed_on_and_counted_as_failed() {
+    let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+    prefill.on("/generate", Script::new().hang());
+    decode.on("/generate", Script::sse().event(ABORT).event("[DONE]").end());
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 0.01").await;
+    let body = gateway.generate(r#"{"stream":true}"#).await.text().await;
+    assert_eq!(body, format!("data: {ABORT}\n\ndata: [DONE]\n\n"));
+    assert_eq!(prefill.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft));
+    let figures = gateway.settled(&[("failed", 1)]).await;
+    assert_eq!(legs(&figures, decode.address(), "failed"), 1);
+    assert_eq!(legs(&figures, prefill.address(), "aborted"), 1);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_both() {
+    for (what, prefill_script, decode_script) in [
+        ("both silent", Script::new().hang(), Script::new().hang()),
+        ("prefill done", Script::json(200, "{}"), Script::new().hang()),
+        ("decode announced", Script::new().hang(), Script::sse().hang()),
+        ("decode streaming", Script::new().hang(), Script::sse().event(r#"{"meta_info":{}}"#).hang()),
+        ("decode half done", Script::new().hang(), Script::head(200, &[], Some(99)).send("{").hang()),
+    ] {
+        let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+        prefill.on("/generate", prefill_script);
+        decode.on("/generate", decode_script);
+        let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+        let address = gateway.address;
+        let client = tokio::spawn(async move { Client::post(address, "/generate", "{}").await.rest().await });
+        prefill.arrived("/generate", 1).await;
+        decode.arrived("/generate", 1).await;
+        if what == "prefill done" {
+            prefill.ended("/generate", 1).await;
+        }
+        client.abort();
+        assert_eq!(decode.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft), "{what}");
+        prefill.ended("/generate", 1).await;
+        let figures = gateway.settled(&[("aborted", 1)]).await;
+        assert_eq!(legs(&figures, decode.address(), "aborted"), 1, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn the_next_request_is_served_as_if_nothing_had_been() {
+    let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+    prefill.on("/generate", Script::json(200, r#"{"meta_info":{"pd_prefill_retry_count":0}}"#));
+    decode.on("/generate", Script::new().hang());
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+    let address = gateway.address;
+    let live = tokio::spawn(async move { Client::post(address, "/generate", "{}").await });
+    decode.arrived("/generate", 1).await;
+    let decode_address = decode.address();
+    drop(decode);
+    let reply = live.await.unwrap();
+    assert_eq!(reply.status, 502);
+    assert!(reply.text().await.contains(&format!("decode worker http://{decode_address}: connection lost")));
+    assert!(gateway.generate("{}").await.text().await.contains("no connection"));
+    let decode = FakeWorker::start_at(decode_address).await;
+    decode.on("/generate", Script::json(200, r#"{"meta_info":{}}"#));
+    assert_eq!(gateway.generate("{}").await.text().await, r#"{"meta_info":{"pd_prefill_retry_count":0}}"#);
+    gateway.settled(&[("completed", 1), ("failed", 2)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_books_balance_at_any_moment() {
+    let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+    let ok = |body: &str| Script::json(200, body);
+    let turns = std::sync::atomic::AtomicUsize::new(0);
+    decode.on_each("/generate", move |_| {
+        match turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 4 {
+            0 => Script::new().reset(),
+            1 => Script::json(503, "busy"),
+            2 => Script::sse().event(r#"{"meta_info":{}}"#).reset(),
+            _ => Script::json(200, r#"{"meta_info":{}}"#),
+        }
+    });
+    prefill.on("/generate", ok(r#"{"meta_info":{}}"#));
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+    let address = gateway.address;
+    let clients: Vec<_> = (0..8)
+        .map(|client| {
+            tokio::spawn(async move {
+                for round in 0..10 {
+                    let reply = Client::post(address, "/generate", "{}").await;
+                    if (client + round) % 3 > 0 {
+                        reply.rest().await;
+                    }
+                }
+            })
+        })
+        .collect();
+    while clients.iter().any(|client| !client.is_finished()) {
+        let figures = gateway.figures().await;
+        let of = |name: &str| figures[name];
+        let ended: u64 = figures
+            .iter()
+            .filter(|(name, _)| name.starts_with("rollscope_requests_total"))
+            .map(|(_, n)| n)
+            .sum();
+        assert_eq!(of("rollscope_requests_started_total"), ended + of("rollscope_requests_live"));
+        for worker in [&prefill, &decode] {
+            let of = |prefix: &str| {
+                let is_it = |name: &str| name.starts_with(prefix) && name.contains(&worker.url());
+                figures.iter().filter(|(name, _)| is_it(name)).map(|(_, count)| count).sum::<u64>()
+            };
+            assert_eq!(
+                of("rollscope_legs_started_total"),
+                of("rollscope_legs_total") + of("rollscope_worker_in_flight")
+            );
+        }
+    }
+    let figures = gateway.settled(&[]).await;
+    assert_eq!(figures["rollscope_requests_started_total"], 80);
+}

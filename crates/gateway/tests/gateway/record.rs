@@ -1,0 +1,144 @@
+//! The profile that a request leaves, in whatever way it ended.
+
+use rollscope_testkit::{Client, FakeWorker, Script};
+use rollscope_trace::{BatchSlot, LegRole, Measure, Outcome, StepNumber};
+
+use crate::harness::TestGateway;
+use crate::pair::{DECODE, PREFILL, pair_of};
+
+#[tokio::test]
+async fn a_pairs_profile_holds_both_legs() {
+    let (prefill, decode) = pair_of(Script::json(200, PREFILL), Script::json(200, DECODE)).await;
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+    let headers = [
+        ("x-rollscope-step", "7"),
+        ("x-rollscope-group", "g"),
+        ("x-rollscope-sample", "s"),
+        ("x-rollscope-attempt", "2"),
+        ("traceparent", "00-1-2-01"),
+        ("x-smg-routing-key", "session"),
+    ];
+    Client::post_with(gateway.address, "/generate", &headers, r#"{"rid":"r","text":"a"}"#).await.text().await;
+    let [profile] = &gateway.profiles(1).await[..] else { panic!("one profile") };
+    let join = &profile.join;
+    assert_eq!(
+        (join.step, join.group.as_deref(), join.sample.as_deref()),
+        (Some(StepNumber(7)), Some("g"), Some("s"))
+    );
+    assert_eq!((join.attempt, join.traceparent.as_deref()), (2, Some("00-1-2-01")));
+    assert_eq!((join.session.as_deref(), join.rid.as_deref()), (Some("session"), Some("r")));
+    assert_eq!((&*profile.endpoint, profile.stream, profile.batch), ("/generate", false, None));
+    assert_eq!((profile.status, profile.outcome, profile.retries), (Some(200), Outcome::Completed, 0));
+    assert_eq!(&*profile.decision, "prefill round_robin: only one; decode round_robin: only one");
+
+    assert_eq!(
+        profile.legs.iter().map(|leg| leg.role).collect::<Vec<_>>(),
+        [LegRole::Prefill, LegRole::Decode]
+    );
+    for (leg, worker) in profile.legs.iter().zip([&prefill, &decode]) {
+        assert_eq!((&*leg.worker.url, leg.worker.instance.len()), (&*worker.url(), 16));
+        assert_eq!((leg.status, leg.outcome), (Some(200), Outcome::Completed));
+        let first_byte = leg.first_byte.unwrap();
+        assert!(leg.dispatch <= first_byte && first_byte <= leg.end && leg.end <= profile.end);
+    }
+    assert!(profile.first_byte.unwrap() >= profile.legs[1].end && profile.first_byte.unwrap() <= profile.end);
+    assert_eq!(profile.measure(Measure::TransferTotal), Some(1.5));
+    assert_eq!(profile.measure(Measure::CompletionTokens), Some(7.0));
+    assert_eq!(profile.finish().unwrap().kind.name(), "stop");
+    assert!(profile.arrival.0 > 1_600_000_000_000_000_000);
+}
+
+#[tokio::test]
+async fn a_stream_is_profiled_by_its_last_word() {
+    let worker = FakeWorker::start().await;
+    let event = |tokens: u32, finish: &str| {
+        format!(
+            r#"{{"meta_info":{{"completion_tokens":{tokens},"weight_version":"v3","finish_reason":{finish}}}}}"#
+        )
+    };
+    let stream =
+        Script::sse().event(&event(1, "null")).event(&event(9, r#"{"type":"length"}"#)).event("[DONE]").end();
+    worker.on("/generate", stream);
+    let gateway = TestGateway::regular(&[&worker]).await;
+    gateway.generate(r#"{"stream":true}"#).await.text().await;
+    let profile = &gateway.profiles(1).await[0];
+    assert_eq!(
+        (profile.stream, profile.outcome, profile.weight_version()),
+        (true, Outcome::Completed, Some("v3"))
+    );
+    assert_eq!(profile.measure(Measure::CompletionTokens), Some(9.0));
+    assert_eq!(profile.legs[0].role, LegRole::Regular);
+}
+
+#[tokio::test]
+async fn each_sample_of_a_batch_leaves_a_profile() {
+    let worker = FakeWorker::start().await;
+    let element = |tokens: u32| {
+        format!(r#"{{"meta_info":{{"completion_tokens":{tokens},"finish_reason":{{"type":"stop"}}}}}}"#)
+    };
+    worker.on("/generate", Script::json(200, &format!("[{},{}]", element(3), element(4))));
+    let gateway = TestGateway::regular(&[&worker]).await;
+    gateway.generate(r#"{"text":["a","b"],"rid":["r0","r1"]}"#).await.text().await;
+    let profiles = gateway.profiles(2).await;
+    assert_ne!(profiles[0].id, profiles[1].id);
+    for (index, profile) in (0_u32..).zip(&profiles) {
+        assert_eq!(profile.batch, Some(BatchSlot { index, size: 2 }));
+        assert_eq!(profile.join.rid.as_deref(), Some(&*format!("r{index}")));
+        assert_eq!(profile.measure(Measure::CompletionTokens), Some(f64::from(3 + index)));
+    }
+}
+
+#[tokio::test]
+async fn whatever_happens_there_is_one_profile_that_says_what() {
+    let cases = [
+        (Script::json(400, "too long"), Outcome::Failed, Some(400), "worker answered 400"),
+        (Script::new().reset(), Outcome::Failed, Some(502), "connection lost"),
+        (Script::sse().event("{}").reset(), Outcome::Truncated, Some(200), "reply cut"),
+        (Script::head(200, &[], Some(9)).send("{").reset(), Outcome::Truncated, Some(200), "reply cut"),
+    ];
+    for (script, outcome, status, error) in cases {
+        let worker = FakeWorker::start().await;
+        worker.on("/generate", script);
+        let gateway = TestGateway::regular(&[&worker]).await;
+        gateway.generate("{}").await.rest().await;
+        let profile = gateway.profiles(1).await.pop().unwrap();
+        assert_eq!((profile.outcome, profile.status), (outcome, status), "{error}");
+        assert!(profile.error.as_deref().unwrap().contains(error), "{:?}", profile.error);
+        assert_eq!(profile.legs.len(), 1, "{error}");
+    }
+    let gateway = TestGateway::start("").await;
+    gateway.generate("{}").await.text().await;
+    gateway.generate("{").await.text().await;
+    let profiles = gateway.profiles(2).await;
+    assert_eq!(profiles.iter().map(|profile| profile.status).collect::<Vec<_>>(), [Some(503), Some(400)]);
+    assert!(profiles.iter().all(|profile| profile.legs.is_empty() && profile.outcome == Outcome::Failed));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_leaves_a_profile() {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::sse().event(r#"{"meta_info":{"completion_tokens":1}}"#).hang());
+    let gateway = TestGateway::regular(&[&worker]).await;
+    let mut reply = gateway.generate(r#"{"stream":true}"#).await;
+    assert!(reply.next().await.is_some());
+    reply.leave();
+    let profile = gateway.profiles(1).await.pop().unwrap();
+    assert_eq!((profile.outcome, profile.status), (Outcome::Aborted, Some(200)));
+    assert_eq!(profile.legs[0].outcome, Outcome::Aborted);
+    assert!(profile.first_byte.is_some() && profile.legs[0].first_byte.is_some());
+}
+
+#[tokio::test]
+async fn a_full_recorder_costs_no_request_and_is_counted() {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::json(200, "{}"));
+    worker.on("/v1/embeddings", Script::json(200, "{}"));
+    let gateway = TestGateway::with_sink(&format!("--worker-urls {}", worker.url()), 1).await;
+    for _ in 0..3 {
+        assert_eq!(gateway.generate("{}").await.text().await, "{}");
+    }
+    Client::post(gateway.address, "/v1/embeddings", "{}").await.text().await;
+    let figures = gateway.settled(&[("completed", 4)]).await;
+    assert_eq!(figures["rollscope_records_dropped_total"], 2);
+    gateway.profiles(1).await;
+}

@@ -1,0 +1,210 @@
+//! Streams of pairs: the first event at once, the merge into what follows, and breaks.
+
+use rollscope_testkit::{CallEnd, Client, End, FakeWorker, Gate, Reply, Script};
+use serde_json::Value;
+
+use crate::harness::TestGateway;
+use crate::pair::{PREFILL, pair_of, waiting};
+
+const SHARE: &str = r#""pd_prefill_forward_duration":0.10000000149011612,"pd_transfer_total_mb":1.50,"#;
+
+/// An event of decode's.
+fn event(tokens: u32, finish: &str) -> String {
+    format!(
+        r#"{{"text":"t","meta_info":{{"id":"d","finish_reason":{finish},"completion_tokens":{tokens}}}}}"#
+    )
+}
+
+fn merged(event: &str) -> String {
+    event.replacen(r#""meta_info":{"#, &format!("\"meta_info\":{{{SHARE}"), 1)
+}
+
+fn sse(events: &[&str]) -> String {
+    events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
+}
+
+fn last_events() -> Script {
+    Script::sse().event(PREFILL).event("[DONE]").end()
+}
+
+async fn piece(reply: &mut Reply) -> String {
+    String::from_utf8(reply.next().await.unwrap().to_vec()).unwrap()
+}
+
+async fn gateway(prefill: &FakeWorker, decode: &FakeWorker) -> TestGateway {
+    TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 60").await
+}
+
+#[tokio::test]
+async fn what_prefill_measured_is_merged_into_the_events_that_follow_it() {
+    let first = Gate::new();
+    let (one, two) = (event(1, "null"), event(2, r#"{"type":"stop"}"#));
+    let script = Script::sse().event(&one).wait(&first).event(&two).event("[DONE]").end();
+    let (prefill, decode) = pair_of(last_events(), script).await;
+    let gateway = gateway(&prefill, &decode).await;
+    let mut reply = gateway.generate(r#"{"stream":true}"#).await;
+    assert_eq!(reply.header("content-type"), Some("text/event-stream"));
+    let head = reply.next().await.unwrap();
+    assert!(head.starts_with(b"data: {\"text\""));
+    prefill.ended("/generate", 1).await;
+    first.open();
+    let (rest, end) = reply.rest().await;
+    let all = String::from_utf8_lossy(&head).into_owned() + &rest;
+    assert!(all.ends_with(&sse(&[&merged(&two), "[DONE]"])), "{all}");
+    assert_eq!(end, End::Clean);
+    let figures = gateway.settled(&[("completed", 1)]).await;
+    assert_eq!(figures["rollscope_merges_total{result=\"merged\"}"], 1);
+}
+
+#[tokio::test]
+async fn the_first_event_waits_for_nothing_and_the_last_for_prefill() {
+    let (slow, tail) = (Gate::new(), Gate::new());
+    let (one, two) = (event(1, "null"), event(2, r#"{"type":"length","length":2}"#));
+    let decode = Script::sse().event(&one).wait(&tail).event(&two).event("[DONE]").end();
+    let (prefill, decode) = pair_of(waiting(&slow, PREFILL), decode).await;
+    let gateway = gateway(&prefill, &decode).await;
+    let mut reply = gateway.generate(r#"{"stream":true}"#).await;
+    // The prefill worker has not said a word.
+    assert_eq!(piece(&mut reply).await, sse(&[&one]));
+    tail.open();
+    decode.ended("/generate", 1).await;
+    slow.open();
+    assert_eq!(reply.rest().await, (sse(&[&merged(&two), "[DONE]"]), End::Clean));
+    gateway.settled(&[("completed", 1)]).await;
+}
+
+#[tokio::test]
+async fn the_last_event_waits_no_longer_than_it_may() {
+    let two = event(2, r#"{"type":"stop"}"#);
+    let (prefill, decode) =
+        pair_of(Script::new().hang(), Script::sse().event(&two).event("[DONE]").end()).await;
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 0.02").await;
+    let reply = gateway.generate(r#"{"stream":true}"#).await;
+    assert_eq!(reply.rest().await, (sse(&[&two, "[DONE]"]), End::Clean));
+    assert_eq!(prefill.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft));
+    let figures = gateway.settled(&[("completed", 1)]).await;
+    assert_eq!(figures["rollscope_merges_total{result=\"unmerged\"}"], 1);
+}
+
+#[tokio::test]
+async fn logprobs_are_joined_in_the_event_that_has_them() {
+    let with_list = r#"{"meta_info":{"finish_reason":null,"input_token_logprobs":[]}}"#;
+    let last = r#"{"meta_info":{"finish_reason":{"type":"stop"}}}"#;
+    for list_first in [true, false] {
+        let gate = Gate::new();
+        let script = if list_first { Script::sse().event(with_list) } else { Script::sse() };
+        let script = script.event(last).event("[DONE]").end();
+        let (prefill, decode) = pair_of(waiting(&gate, PREFILL), script).await;
+        let gateway = gateway(&prefill, &decode).await;
+        let address = gateway.address;
+        let body = r#"{"stream":true,"return_logprob":true}"#;
+        let reply = tokio::spawn(async move { Client::post(address, "/generate", body).await.rest().await });
+        // Decode has said all it had to say before prefill says a word.
+        decode.ended("/generate", 1).await;
+        gate.arrivals(1).await;
+        gate.open();
+        let (body, end) = reply.await.unwrap();
+        assert_eq!(end, End::Clean);
+        let events: Vec<Value> = body
+            .split_terminator("\n\n")
+            .filter(|event| !event.contains("[DONE]"))
+            .map(|event| serde_json::from_str(event.trim_start_matches("data: ")).unwrap())
+            .collect();
+        let joined: Vec<bool> =
+            events.iter().map(|event| event["meta_info"]["input_token_logprobs"][1][1] == 2).collect();
+        assert_eq!(joined, if list_first { vec![true, false] } else { vec![true] }, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn events_are_cut_out_of_whatever_the_network_makes_of_them() {
+    let last = event(2, r#"{"type":"stop"}"#);
+    let stream = format!(": hi\r\n\r\ndata: {}\r\n\r\ndata:{last}\n\ndata: [DONE]", event(1, "null"));
+    let whole = stream.replace(&last, &merged(&last));
+    for size in [1, 7, 1000] {
+        let mut script = Script::sse();
+        for piece in stream.as_bytes().chunks(size) {
+            script = script.send(std::str::from_utf8(piece).unwrap());
+        }
+        let (prefill, decode) = pair_of(last_events(), script.end()).await;
+        let gateway = gateway(&prefill, &decode).await;
+        let (body, end) = gateway.generate(r#"{"stream":true}"#).await.rest().await;
+        // The first event may or may not have met the prefill's reply.
+        let body = body.replacen(&merged(&event(1, "null")), &event(1, "null"), 1);
+        assert_eq!((body, end), (whole.clone(), End::Clean), "pieces of {size}");
+    }
+}
+
+#[tokio::test]
+async fn a_streamed_batch_is_merged_sample_by_sample() {
+    let part = |index: u32, member: &str, finish: &str| {
+        format!(r#"{{"index":{index},"meta_info":{{{member}"finish_reason":{finish}}}}}"#)
+    };
+    let done = r#"{"type":"stop"}"#;
+    let prefill =
+        [part(0, "\"pd_prefill_retry_count\":4,", done), part(1, "\"pd_prefill_retry_count\":5,", done)];
+    let decode = [part(1, "", done), part(0, "", done)];
+    let stream =
+        |events: &[String; 2]| Script::sse().event(&events[0]).event(&events[1]).event("[DONE]").end();
+    let (prefill, decode) = pair_of(stream(&prefill), stream(&decode)).await;
+    let gateway = gateway(&prefill, &decode).await;
+    let (body, end) = gateway.generate(r#"{"text":["a","b"],"stream":true}"#).await.rest().await;
+    let expected = [
+        part(1, "\"pd_prefill_retry_count\":5,", done),
+        part(0, "\"pd_prefill_retry_count\":4,", done),
+        "[DONE]".to_owned(),
+    ];
+    assert_eq!((body, end), (sse(&expected.each_ref().map(|event| &**event)), End::Clean));
+}
+
+#[tokio::test]
+async fn a_break_after_the_first_event_is_told_and_the_other_is_cancelled() {
+    for (what, end) in
+        [("reset", Script::reset as fn(Script) -> Script), ("close", Script::close), ("end", Script::end)]
+    {
+        let first = event(1, "null");
+        let (prefill, decode) = pair_of(Script::new().hang(), end(Script::sse().event(&first))).await;
+        let gateway = gateway(&prefill, &decode).await;
+        let (body, end) = gateway.generate(r#"{"stream":true}"#).await.rest().await;
+        assert_eq!(end, End::Cut, "{what}");
+        let mut events = body.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap());
+        assert_eq!(events.next(), Some(&*first), "{what}");
+        let error: Value = serde_json::from_str(events.next().unwrap()).unwrap();
+        assert_eq!(error["error"]["code"], "decode_server_error", "{what}");
+        assert_eq!(prefill.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft), "{what}");
+        gateway.settled(&[("truncated", 1)]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_prefill_that_fails_after_the_first_event_costs_only_its_share() {
+    let (fail, tail) = (Gate::new(), Gate::new());
+    let (one, two) = (event(1, "null"), event(2, r#"{"type":"stop"}"#));
+    let decode = Script::sse().event(&one).wait(&tail).event(&two).event("[DONE]").end();
+    let (prefill, decode) = pair_of(Script::new().wait(&fail).reset(), decode).await;
+    let gateway = gateway(&prefill, &decode).await;
+    let mut reply = gateway.generate(r#"{"stream":true}"#).await;
+    assert_eq!(piece(&mut reply).await, sse(&[&one]));
+    fail.open();
+    prefill.ended("/generate", 1).await;
+    tail.open();
+    assert_eq!(reply.rest().await, (sse(&[&two, "[DONE]"]), End::Clean));
+    let figures = gateway.settled(&[("completed", 1)]).await;
+    assert_eq!(figures["rollscope_merges_total{result=\"unmerged\"}"], 1);
+}
+
+#[tokio::test]
+async fn openai_streams_pass_untouched_in_pairs() {
+    let chunk = r#"{"choices":[{"delta":{"content":"a"}}],"meta_info":{}}"#;
+    let (prefill, decode) = pair_of(Script::new(), Script::new()).await;
+    let path = "/v1/chat/completions";
+    prefill.on(path, Script::sse().event(PREFILL).event("[DONE]").end());
+    decode.on(path, Script::sse().event(chunk).event("[DONE]").end());
+    let gateway = gateway(&prefill, &decode).await;
+    let reply = Client::post(gateway.address, path, r#"{"messages":[],"stream":true}"#).await;
+    assert_eq!(reply.rest().await, (sse(&[chunk, "[DONE]"]), End::Clean));
+    decode.on(path, Script::sse().event(chunk).end());
+    let reply = Client::post(gateway.address, path, r#"{"messages":[],"stream":true}"#).await;
+    assert_eq!(reply.rest().await.1, End::Cut);
+    gateway.settled(&[("completed", 1), ("truncated", 1)]).await;
+}
