@@ -262,7 +262,8 @@ impl Merge {
             Patience::ForLast => element.is_finished(),
             Patience::None => false,
         };
-        if !is_held {
+        // Where decode has failed there is nothing to wait for: the prefill is about to be cancelled.
+        if !is_held || element.is_aborted() || element.is_error() {
             return;
         }
         let is_settled = tokio::time::timeout(self.wait, self.prefill.settled()).await.is_ok();

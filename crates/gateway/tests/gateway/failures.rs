@@ -131,7 +131,7 @@ async fn a_streamed_abort_of_decode_is_passed_on_and_counted_as_failed() {
     let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
     prefill.on("/generate", Script::new().hang());
     decode.on("/generate", Script::sse().event(ABORT).event("[DONE]").end());
-    let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 0.01").await;
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 600").await;
     let body = gateway.generate(r#"{"stream":true}"#).await.text().await;
     assert_eq!(body, format!("data: {ABORT}\n\ndata: [DONE]\n\n"));
     assert_eq!(prefill.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft));
