@@ -18,11 +18,12 @@ STAGES = [
 
 
 def table(name):
-    return f"read_parquet('{RUN}/steps/step=*/{name}/*.parquet', hive_partitioning = true)"
+    return f"read_parquet('{RUN}/steps/step=*/{name}/*.parquet', hive_types = {{step: bigint}})"
 
 
 def one(query):
-    return duckdb.sql(query).fetchone()
+    [row] = duckdb.sql(query).fetchall()
+    return row
 
 
 def main():

@@ -28,6 +28,8 @@ SAMPLING_PARAMS = {
     "spaces_between_special_tokens": False,
 }
 GREEDY = SAMPLING_PARAMS | {"temperature": 0.0}
+# Long enough that a stream comes in pieces.
+LONG = GREEDY | {"max_new_tokens": 400, "ignore_eos": True}
 STAGES = [
     "pd_prefill_bootstrap_queue_duration",
     "pd_prefill_bootstrap_duration",
@@ -56,10 +58,13 @@ async def main(servers):
         check_sample(greedy, "greedy")
         assert ANSWER in greedy["text"], greedy["text"]
 
-        streamed = await generate_streamed(client, gateway, GREEDY)
-        check_sample(streamed, "streamed")
-        same = lambda reply: (reply["text"], reply["meta_info"]["output_token_logprobs"])
-        assert same(streamed) == same(greedy), (streamed, greedy)
+        whole = await generate(client, gateway, LONG)
+        streamed, chunks = await generate_streamed(client, gateway, LONG)
+        check_sample(streamed, f"streamed in {chunks} chunks")
+        assert chunks > 1, "the stream came in one piece"
+        for field in ("text", "output_ids"):
+            assert streamed[field] == whole[field], (field, streamed, whole)
+        assert streamed["meta_info"]["output_token_logprobs"] == whole["meta_info"]["output_token_logprobs"]
 
         group = await asyncio.gather(*(generate(client, gateway, SAMPLING_PARAMS) for _ in range(GROUP)))
         for sample in group:
@@ -73,7 +78,7 @@ async def main(servers):
         await client.post(f"{gateway.url}/abort_request", json={"rid": "nobody's"})
         await leave(client, gateway)
     servers.stop()
-    check_run(run, completed=GROUP + 3)
+    check_run(run, completed=GROUP + 4)
 
 
 async def register(client, gateway, prefill, decode):
@@ -119,15 +124,14 @@ async def generate_streamed(client, gateway, sampling_params):
                 assert chunk["text"].startswith(reply["text"]), f"not cumulative: {chunk['text']}"
             reply, chunks = chunk, chunks + 1
     assert done, "the stream has no [DONE]"
-    assert chunks > 1, f"the stream came in {chunks} piece"
-    return reply
+    return reply, chunks
 
 
 async def hang_up(client, gateway, decode):
     """As slime aborts a streamed sample: it closes the connection, and the worker gets free."""
     payload = {
         "text": PROMPT,
-        "sampling_params": SAMPLING_PARAMS | {"max_new_tokens": 400, "ignore_eos": True},
+        "sampling_params": LONG,
         "stream": True,
     }
     async with client.stream("POST", f"{gateway.url}/generate", json=payload) as response:
@@ -170,7 +174,7 @@ def check_sample(reply, what):
     assert all(meta[stage] >= 0 for stage in STAGES), (what, meta)
     inside = meta["pd_decode_prealloc_duration"] + meta["pd_decode_transfer_duration"] + meta["pd_decode_forward_duration"]
     assert 0 < inside <= meta["e2e_latency"] + 1e-3, (what, "stages are longer than the whole", meta)
-    print(f"{what}: {reply['text']!r}, {meta['e2e_latency'] * 1e3:.1f} ms")
+    print(f"{what}: {reply['text'][:40]!r}, {meta['e2e_latency'] * 1e3:.1f} ms")
 
 
 def check_run(run, completed):

@@ -15,9 +15,14 @@ class Server:
     """One running `rollscope` server; `url` is where it said that it is ready."""
 
     def __init__(self, *args):
-        self.name = " ".join(args[:1])
+        self.name = args[0]
+        # A closed pipe ends the server even if this process dies without a word.
         self.process = subprocess.Popen(
-            [os.environ["ROLLSCOPE"], *args, "--exit-on-stdin-close"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            [os.environ["ROLLSCOPE"], *args, "--exit-on-stdin-close"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
         )
         ready = threading.Event()
         self.url = None

@@ -18,7 +18,6 @@ const CHROMIUM_ARGS = [
   '--disable-component-update',
   '--disable-sync',
 ];
-const LEGS = ['sglang_pd_prefill', 'sglang_pd_decode'];
 const STAGES = {
   prefill: ['bootstrap_queue', 'bootstrap', 'forward', 'transfer_queue'],
   decode: ['prealloc', 'bootstrap', 'transfer', 'forward'],
@@ -65,18 +64,22 @@ async function check(url) {
   assert.equal(Number(await page.getAttribute('#canvas', 'data-rows')), samples.length);
   await page.screenshot({ path: 'step.png' });
 
-  const leg = await zoomInto(page, samples[0]);
-  const shapes = (await shapesOf(page)).filter((shape) => shape.sample === samples[0]);
+  await zoomInto(page, samples[0]);
+  const shapes = await shapesOf(page);
+  const on = (lane, name) => shapes.filter((shape) => shape.lane === lane && shape.name === name);
   for (const [lane, stages] of Object.entries(STAGES)) {
-    const names = new Set(shapes.filter((shape) => shape.lane === lane).map((shape) => shape.name));
-    assert.deepEqual(stages.filter((stage) => !names.has(stage)), [], `stages in sight on the ${lane} lane`);
+    const missing = stages.filter((stage) => on(lane, stage).length === 0);
+    assert.deepEqual(missing, [], `stages in sight on the ${lane} lane`);
   }
   assert.ok(shapes.some((shape) => shape.lane === 'user'), "the driver's own spans");
-  const [prefill, decode] = LEGS.map((name) => shapes.find((shape) => shape.name === name));
+  const [prefill, decode] = ['prefill', 'decode'].map((lane) =>
+    on(lane, `sglang_pd_${lane}`).find((shape) => shape.sample === samples[0]),
+  );
   assert.notEqual(prefill.y, decode.y, 'P and D have lanes of their own');
 
-  const told = await hover(page, shapes.find((shape) => shape.name === leg.name));
-  for (const expected of ['sglang_pd_decode', samples[0], 'completion_tokens', 'pd_decode_forward_duration', 'worker']) {
+  const forward = on('decode', 'forward').reduce((a, b) => (a.width > b.width ? a : b));
+  const told = await hover(page, forward);
+  for (const expected of ['forward', forward.sample, 'of its sglang_pd_decode', 'completion_tokens', 'weight_version', 'worker']) {
     assert.ok(told.includes(expected), `the tooltip tells ${expected}: ${told}`);
   }
   await page.screenshot({ path: 'sample.png' });
@@ -91,35 +94,36 @@ async function check(url) {
   await page.keyboard.press('f');
   await page.waitForFunction((zoomed) => window.rollscope.range().to > zoomed, range.to);
   assert.deepEqual(complaints, [], 'nothing to complain of');
-  console.log(`${samples.length} rows, ${shapes.length} spans of ${samples[0]}; pictures in ${process.cwd()}`);
+  console.log(`${samples.length} rows, ${shapes.length} spans in sight; pictures in ${process.cwd()}`);
 }
 
-/** Zooms until the decode leg of a sample fills the page, by the wheel, as a user does; returns the leg. */
+/** Zooms until the request of a sample fills half the page, by the wheel, as a user does. */
 async function zoomInto(page, sample) {
-  const wide = 600;
+  const wide = 500;
   for (let turns = 0; turns < 60; turns++) {
-    const leg = (await shapesOf(page)).find((shape) => shape.sample === sample && shape.name === 'sglang_pd_decode');
-    assert.ok(leg, 'the decode leg is in sight');
-    if (leg.width > wide) return leg;
-    const at = await onPage(page, leg);
+    const request = (await shapesOf(page)).find((shape) => shape.sample === sample && shape.name === 'request');
+    assert.ok(request, 'the request is in sight');
+    if (request.width > wide) return;
+    // At its beginning, so that it grows to the right and stays in sight.
+    const at = await onPage(page, request, 0);
     await page.mouse.move(at.x, at.y);
     await page.mouse.wheel(0, -200);
     await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
   }
-  throw new Error(`the decode leg of ${sample} does not get wide`);
+  throw new Error(`the request of ${sample} does not get wide`);
 }
 
 async function shapesOf(page) {
   return page.evaluate(() => window.rollscope.shapes());
 }
 
-/** The middle of a shape, in the window. */
-async function onPage(page, shape) {
+/** A point of a shape, by default its middle, in the window. */
+async function onPage(page, shape, share = 0.5) {
   const box = await page.locator('#canvas').boundingBox();
-  return { x: box.x + shape.x + shape.width / 2, y: box.y + shape.y + shape.height / 2 };
+  return { x: box.x + shape.x + shape.width * share, y: box.y + shape.y + shape.height / 2 };
 }
 
-/** Points at a leg beside its stages; returns what the tooltip tells. */
+/** Points at a shape; returns what the tooltip tells. */
 async function hover(page, shape) {
   const at = await onPage(page, shape);
   await page.mouse.move(at.x, at.y);
