@@ -37,7 +37,7 @@ fn map(files: &[File], crates: &[Crate]) -> Vec<Finding> {
     findings
 }
 
-/// Links to files that do not exist.
+/// Links to files that do not exist, and names of source files that do not.
 fn links(file: &File, files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut in_code = false;
@@ -55,6 +55,15 @@ fn links(file: &File, files: &[File]) -> Vec<Finding> {
                     &file.path,
                     number,
                     format!("link to a file that does not exist: {target}"),
+                ));
+            }
+        }
+        for path in line.split('`').skip(1).step_by(2).filter(|code| code.starts_with("crates/")) {
+            if !path.contains(['*', ' ']) && !exists(path.trim_end_matches('/'), files) {
+                findings.push(Finding::error(
+                    &file.path,
+                    number,
+                    format!("names a file that does not exist: {path}"),
                 ));
             }
         }

@@ -132,14 +132,15 @@ fn the_map_names_every_crate_and_links_lead_somewhere() {
         file("ARCHITECTURE.md", map),
         file(
             "docs/STYLE.md",
-            "[map](../ARCHITECTURE.md) [docs](.) [gone](GONE.md)\n```\n[code](nowhere)\n```\n",
+            "[map](../ARCHITECTURE.md) [docs](.) [gone](GONE.md)\n`crates/run/src` `crates/*` `crates/attic/a.rs`\n```\n[code](nowhere)\n```\n",
         ),
     ];
     assert_eq!(
         shown(&docs::check(&files, &crates)),
         [
             "ARCHITECTURE.md: error: says nothing of `run`",
-            "docs/STYLE.md:1: error: link to a file that does not exist: GONE.md"
+            "docs/STYLE.md:1: error: link to a file that does not exist: GONE.md",
+            "docs/STYLE.md:2: error: names a file that does not exist: crates/attic/a.rs",
         ]
     );
     assert_eq!(shown(&docs::check(&[], &[])), ["ARCHITECTURE.md: error: is missing"]);
