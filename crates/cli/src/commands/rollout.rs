@@ -35,13 +35,13 @@ options! {
             /// File of prompts, a line {"prompt": …, "answer": …} each, or `bundled`.
             prompts: String = "bundled", value_name("FILE");
             /// Prompts of a step; a step takes the next ones, and the first ones again after the last.
-            prompts_per_step: usize = 64, range(1..=1_000_000);
+            prompts_per_step: usize = 512, range(1..=1_000_000);
             /// Samples of a prompt.
             samples_per_prompt: usize = 8, range(1..=1_000_000);
             /// Steps.
-            steps: u64 = 3, range(1..=1_000_000);
+            steps: u64 = 6, range(1..=1_000_000);
             /// Requests in flight at most.
-            concurrency: usize = 64, range(1..=65_536);
+            concurrency: usize = 128, range(1..=65_536);
             /// Sampling temperature.
             temperature: f64 = 1.0, range(0.0..=100.0);
             /// Nucleus of the distribution that is sampled from.
