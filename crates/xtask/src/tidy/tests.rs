@@ -130,6 +130,7 @@ fn the_map_names_every_crate_and_links_lead_somewhere() {
         "`trace` is the model.\n[style](docs/STYLE.md#names) [there](https://example.org) [here](#words)\n";
     let files = [
         file("ARCHITECTURE.md", map),
+        file("crates/run/src/lib.rs", "//! The run directory.\n"),
         file(
             "docs/STYLE.md",
             "[map](../ARCHITECTURE.md) [docs](.) [gone](GONE.md)\n`crates/run/src` `crates/*` `crates/attic/a.rs`\n```\n[code](nowhere)\n```\n",
