@@ -125,8 +125,12 @@ impl Tools {
         if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
             return Ok(dir);
         }
-        if which("node").is_none() || which("npm").is_none() {
-            self.apt_install(&["nodejs", "npm"])?;
+        if which("node").is_none() {
+            self.apt_install(&["nodejs"])?;
+        }
+        // Some packages of Node bring npm and refuse Debian's beside them, so this is known only now.
+        if which("npm").is_none() {
+            self.apt_install(&["npm"])?;
         }
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         write(&dir.join("package.json"), &wanted)?;
