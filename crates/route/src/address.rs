@@ -1,4 +1,4 @@
-//! A worker's address.
+//! A worker's address, and the one of its ranks that is meant.
 
 use std::fmt;
 
@@ -14,6 +14,16 @@ pub struct WorkerUrl {
     host: Box<str>,
     authority: Box<str>,
     port: u16,
+}
+
+/// A worker as it is named: `URL`, or `URL@RANK` for one of its data-parallel ranks. The rank is no part of the URL:
+/// nothing is ever sent to an address with an @ in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerAddress {
+    /// Where the server is.
+    pub url: WorkerUrl,
+    /// The rank that is meant; none if it is the server's to choose.
+    pub rank: Option<u32>,
 }
 
 // === impl WorkerUrl ===
@@ -85,6 +95,38 @@ impl fmt::Debug for WorkerUrl {
     }
 }
 
+// === impl WorkerAddress ===
+
+impl WorkerAddress {
+    /// Reads `URL` or `URL@RANK`.
+    pub fn parse(given: &str) -> Result<Self, UrlError> {
+        let given = given.trim();
+        let ranked = given
+            .rsplit_once('@')
+            .filter(|(_, rank)| !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit()));
+        let Some((url, rank)) = ranked else {
+            return Ok(Self { url: WorkerUrl::parse(given)?, rank: None });
+        };
+        let rank = rank.parse().map_err(|_| UrlError::Rank { given: given.to_owned() })?;
+        Ok(Self { url: WorkerUrl::parse(url)?, rank: Some(rank) })
+    }
+}
+
+impl From<WorkerUrl> for WorkerAddress {
+    fn from(url: WorkerUrl) -> Self {
+        Self { url, rank: None }
+    }
+}
+
+impl fmt::Display for WorkerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rank {
+            Some(rank) => write!(f, "{}@{rank}", self.url),
+            None => self.url.fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +170,32 @@ mod tests {
         ] {
             let error = WorkerUrl::parse(given).unwrap_err().to_string();
             assert!(error.contains(sentence) && error.ends_with(given), "{given}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_rank_is_no_part_of_the_url() {
+        for (given, url, rank) in [
+            ("http://10.0.0.1:8000@3", "http://10.0.0.1:8000", Some(3)),
+            ("http://[::1]:20009@0", "http://[::1]:20009", Some(0)),
+            (" http://a:1/x@12 ", "http://a:1/x", Some(12)),
+            ("http://a:1/", "http://a:1", None),
+        ] {
+            let address = WorkerAddress::parse(given).unwrap();
+            assert_eq!((address.url.as_str(), address.rank), (url, rank));
+            assert_eq!(WorkerAddress::parse(&address.to_string()).unwrap(), address);
+        }
+        for (given, sentence) in [
+            ("http://a:1@4294967296", "must be a number below 2^32"),
+            ("http://a:1@-1", "no user name"),
+            ("http://user:password@b:1", "no user name"),
+            ("http://user:password@b:1@0", "no user name"),
+            ("http://a:1@", "must look like"),
+            ("2001:db8::1@0", "must look like"),
+            ("@0", "must look like"),
+        ] {
+            let error = WorkerAddress::parse(given).unwrap_err().to_string();
+            assert!(error.contains(sentence), "{given}: {error}");
         }
     }
 }

@@ -9,15 +9,19 @@
 mod address;
 mod books;
 mod error;
+mod moment;
 mod policy;
+mod rank;
 mod registry;
 mod rooms;
 mod worker;
 
-pub use address::WorkerUrl;
+pub use address::{WorkerAddress, WorkerUrl};
 pub use books::{Books, Counts, Ending, Ticket};
-pub use error::UrlError;
+pub use error::{RankError, UrlError};
+pub use moment::Moment;
 pub use policy::{Choice, Policy, PolicyKind};
+pub use rank::{DpRank, MAX_DP_SIZE};
 pub use registry::{Fleet, Registry};
 pub use rooms::{ROOM_MAX, RoomGuard, Rooms};
 pub use worker::{Role, RoleKind, Worker, WorkerId};

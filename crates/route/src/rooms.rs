@@ -6,6 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rand::{Rng, RngExt as _};
 
+use crate::rank::DpRank;
+
 /// The largest room: the last integer that every reader of JSON keeps, a double included.
 pub const ROOM_MAX: u64 = (1 << 53) - 1;
 
@@ -25,11 +27,25 @@ pub struct RoomGuard {
 impl Rooms {
     /// Draws rooms, each from 1 to [`ROOM_MAX`] and different from all that are in use.
     pub fn draw(&self, count: usize, rng: &mut impl Rng) -> RoomGuard {
+        self.draw_at(count, None, rng)
+    }
+
+    /// Draws rooms that a prefill server takes to one of its ranks: it follows the room, and decode asks the rank
+    /// that the room tells.
+    pub fn draw_at(&self, count: usize, rank: Option<DpRank>, rng: &mut impl Rng) -> RoomGuard {
         let mut in_use = self.0.lock();
         let mut rooms = Vec::with_capacity(count);
         while rooms.len() < count {
-            let room = rng.random_range(1..=ROOM_MAX);
-            if in_use.insert(room) {
+            // A turn is drawn, not a room that is then rounded, so that the largest stays within the bound
+            // whatever the number of ranks.
+            let room = match rank {
+                Some(rank) => {
+                    let turn = rng.random_range(0..=rank.last_turn());
+                    turn * u64::from(rank.dp_size()) + u64::from(rank.rank())
+                }
+                None => rng.random_range(1..=ROOM_MAX),
+            };
+            if room != 0 && in_use.insert(room) {
                 rooms.push(room);
             }
         }
@@ -67,6 +83,7 @@ mod tests {
     use rand::rngs::StdRng;
 
     use super::*;
+    use crate::rank::MAX_DP_SIZE;
 
     proptest! {
         #[test]
@@ -79,6 +96,36 @@ mod tests {
             prop_assert!(all.iter().all(|room| (1..=ROOM_MAX).contains(room)));
             drop(guards);
             prop_assert_eq!(rooms.in_use(), 0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_room_of_a_rank_leads_to_it(seed: u64, dp_size in 1..=MAX_DP_SIZE, rank: u32, count in 1_usize..20) {
+            let rank = DpRank::new(rank % dp_size, dp_size).unwrap();
+            let guard = Rooms::default().draw_at(count, Some(rank), &mut StdRng::seed_from_u64(seed));
+            prop_assert_eq!(guard.rooms().len(), count);
+            for room in guard.rooms() {
+                prop_assert!((1..=ROOM_MAX).contains(room) && rank.has_room(*room));
+            }
+        }
+    }
+
+    #[test]
+    fn the_edges_of_a_rank_are_rooms() {
+        for (rank, dp_size, last) in [(0, 1, ROOM_MAX), (2, 3, ROOM_MAX - 2), (0, 3, ROOM_MAX - 1)] {
+            let rank = DpRank::new(rank, dp_size).unwrap();
+            let room = rank.last_turn() * u64::from(dp_size) + u64::from(rank.rank());
+            assert_eq!(room, last);
+            assert!(rank.has_room(room) && room + u64::from(dp_size) > ROOM_MAX);
+        }
+        for (rank, dp_size, sentence) in [
+            (4, 4, "below dp_size 4: 4"),
+            (0, 0, "below dp_size 0: 0"),
+            (0, MAX_DP_SIZE + 1, "at most 65536: 65537"),
+        ] {
+            let error = DpRank::new(rank, dp_size).unwrap_err().to_string();
+            assert!(error.ends_with(sentence), "{error}");
         }
     }
 
