@@ -90,28 +90,21 @@ impl Remaining<'_> {
     }
 
     fn regular(&mut self, leg: &Leg) {
-        let good = |measure| leg.report.measures.good(measure);
-        let length = |measure| good(measure).and_then(Nanos::from_secs_f64);
-        let between = |from, to| Nanos::from_secs_f64(good(to)? - good(from)?);
-        let queue = length(Measure::QueueTime);
+        let measures = &leg.report.measures;
+        let queue = measures.duration(Measure::QueueTime);
         self.take(Part::Queue, queue);
-        let prompt = between(Measure::ForwardEntryTime, Measure::PrefillFinishedTime);
-        let generation = between(Measure::PrefillFinishedTime, Measure::RequestFinishedTs);
-        if prompt.is_some() && generation.is_some() {
-            self.take(Part::PrefillForward, prompt);
-            self.take(Part::DecodeForward, generation);
+        if let Some((prompt, generation)) = measures.prompt_and_generation() {
+            self.take(Part::PrefillForward, Some(prompt));
+            self.take(Part::DecodeForward, Some(generation));
         } else {
-            let computing = length(Measure::E2eLatency).map(|e2e| e2e.minus(queue.unwrap_or_default()));
-            self.take(Part::Forward, computing);
+            let e2e = measures.duration(Measure::E2eLatency);
+            self.take(Part::Forward, e2e.map(|e2e| e2e.minus(queue.unwrap_or_default())));
         }
     }
 
     fn pair(&mut self, profile: &Profile, decode: Option<&Leg>) {
         let length = |measure| profile.measure(measure).and_then(Nanos::from_secs_f64);
-        let queue = |leg: Option<&Leg>| {
-            let queue = leg?.report.measures.good(Measure::QueueTime);
-            queue.and_then(Nanos::from_secs_f64)
-        };
+        let queue = |leg: Option<&Leg>| leg?.report.measures.duration(Measure::QueueTime);
         self.take(Part::DecodeForward, length(Measure::DecodeForward));
         self.take(Part::DecodeQueue, queue(decode));
         self.take(Part::DecodePrealloc, length(Measure::DecodePrealloc));

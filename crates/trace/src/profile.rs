@@ -191,12 +191,12 @@ impl Leg {
     /// The worker's clock against the gateway's, by this exchange alone; nothing unless the worker said when
     /// it received the request and when it answered.
     pub fn clock_offset(&self, arrival: UnixNs) -> Option<ClockOffset> {
-        let stamp = |measure| self.report.measures.good(measure).and_then(UnixNs::from_secs_f64);
-        let replied = stamp(Measure::ResponseSentToClientTs).or_else(|| stamp(Measure::RequestFinishedTs))?;
+        let measures = &self.report.measures;
+        let replied = measures.stamp(Measure::ResponseSentToClientTs);
         ClockOffset::from_stamps(
             arrival.after(self.dispatch),
-            stamp(Measure::RequestReceivedTs)?,
-            replied,
+            measures.stamp(Measure::RequestReceivedTs)?,
+            replied.or_else(|| measures.stamp(Measure::RequestFinishedTs))?,
             arrival.after(self.end),
         )
     }

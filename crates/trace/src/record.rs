@@ -121,6 +121,22 @@ impl SampleMark {
     }
 }
 
+// === impl StepClose ===
+
+impl StepClose {
+    /// The last word on the end of a step that was ended several times: the latest end, with what only an earlier
+    /// one told.
+    pub fn last_word(closes: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut closes: Vec<Self> = closes.into_iter().collect();
+        closes.sort_by_key(|close| close.at);
+        closes.into_iter().reduce(|before, after| Self {
+            rollout_time: after.rollout_time.or(before.rollout_time),
+            gpus: after.gpus.or(before.gpus),
+            ..after
+        })
+    }
+}
+
 // === impl CloseReason ===
 
 impl CloseReason {
@@ -139,5 +155,29 @@ impl CloseReason {
     /// Reads [`Self::name`].
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_end_keeps_what_it_does_not_tell() {
+        let close = |at, reason, seconds: Option<u64>, gpus| StepClose {
+            step: StepNumber(1),
+            at: UnixNs(at),
+            reason,
+            rollout_time: seconds.map(|seconds| Nanos(seconds * 1_000_000_000)),
+            gpus,
+        };
+        let told = close(1, CloseReason::Told, Some(4), Some(8));
+        let corrected = close(2, CloseReason::Told, Some(5), None);
+        let shutdown = close(3, CloseReason::Shutdown, None, None);
+        for closes in [[told, corrected, shutdown], [shutdown, corrected, told]] {
+            let expected = close(3, CloseReason::Shutdown, Some(5), Some(8));
+            assert_eq!(StepClose::last_word(closes), Some(expected));
+        }
+        assert_eq!(StepClose::last_word([]), None);
     }
 }

@@ -1,7 +1,7 @@
 //! What a worker says of a request: `meta_info` as (name, scalar) pairs, checked for plausibility.
 
 use crate::measure::Measure;
-use crate::time::Nanos;
+use crate::time::{Nanos, UnixNs};
 
 /// A value that is neither a list nor an object.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -167,6 +167,24 @@ impl Measures {
     /// The value of a measure if it is plausible.
     pub fn good(&self, measure: Measure) -> Option<f64> {
         self.get(measure).and_then(Reading::good)
+    }
+
+    /// A plausible duration.
+    pub fn duration(&self, measure: Measure) -> Option<Nanos> {
+        self.good(measure).and_then(Nanos::from_secs_f64)
+    }
+
+    /// A plausible point in time, by the worker's clock.
+    pub fn stamp(&self, measure: Measure) -> Option<UnixNs> {
+        self.good(measure).and_then(UnixNs::from_secs_f64)
+    }
+
+    /// How long a worker that does everything computed the prompt, and how long it generated; nothing unless all
+    /// three stamps were taken and are in order.
+    pub fn prompt_and_generation(&self) -> Option<(Nanos, Nanos)> {
+        let between = |from, to| Nanos::from_secs_f64(self.good(to)? - self.good(from)?);
+        let prompt = between(Measure::ForwardEntryTime, Measure::PrefillFinishedTime)?;
+        Some((prompt, between(Measure::PrefillFinishedTime, Measure::RequestFinishedTs)?))
     }
 
     /// Sets or replaces a reading.

@@ -58,7 +58,7 @@ impl StepTrace {
     /// its own.
     pub fn gather(step: StepNumber, records: impl IntoIterator<Item = Record>) -> Self {
         let mut samples: BTreeMap<SampleKey, SampleTrace> = BTreeMap::new();
-        let mut close: Option<StepClose> = None;
+        let mut closes: Vec<StepClose> = Vec::new();
         let mut of = |key: &SampleKey, put: &mut dyn FnMut(&mut SampleTrace)| {
             put(samples.entry(key.clone()).or_insert_with_key(|key| SampleTrace::new(key.clone())));
         };
@@ -74,7 +74,7 @@ impl StepTrace {
                     of(&key, &mut |sample| sample.spans.extend(span.take()));
                 }
                 Record::Sample(mark) => of(&mark.key, &mut |sample| sample.mark.amend(&mark)),
-                Record::Close(at) => close = Some(at),
+                Record::Close(close) => closes.push(close),
                 Record::Dropped(_) => {}
             }
         }
@@ -84,7 +84,7 @@ impl StepTrace {
             sample.spans.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
         }
         samples.sort_by(|a, b| (a.start(), &a.key).cmp(&(b.start(), &b.key)));
-        Self { step, samples, close }
+        Self { step, samples, close: StepClose::last_word(closes) }
     }
 
     /// Every request of the step.

@@ -237,23 +237,24 @@ impl Builder {
 
 /// Where the first segment begins, and how far that may be off.
 fn placement(arrival: UnixNs, leg: &Leg, segments: &[Segment]) -> (UnixNs, Nanos) {
-    let stamp = |measure| leg.report.measures.good(measure).and_then(UnixNs::from_secs_f64);
+    let measures = &leg.report.measures;
     let leg_start = arrival.after(leg.dispatch);
     if let Some(offset) = leg.clock_offset(arrival) {
-        let received = stamp(Measure::RequestReceivedTs).map_or(leg_start, |at| offset.to_gateway(at));
+        let received =
+            measures.stamp(Measure::RequestReceivedTs).map_or(leg_start, |at| offset.to_gateway(at));
         // The first forward pass has a stamp of its own: what comes before it is laid backwards from it.
         let before: u64 = segments
             .iter()
             .take_while(|segment| !matches!(segment.name, "forward" | "prefill"))
             .map(|segment| segment.length.0)
             .sum();
-        let start = stamp(Measure::ForwardEntryTime).map_or(received, |at| {
+        let start = measures.stamp(Measure::ForwardEntryTime).map_or(received, |at| {
             let start = offset.to_gateway(at).offset_by(i64::try_from(before).unwrap_or(0).saturating_neg());
             start.max(received)
         });
         return (start, offset.bound);
     }
-    let measured = leg.report.measures.good(Measure::E2eLatency).and_then(Nanos::from_secs_f64);
+    let measured = measures.duration(Measure::E2eLatency);
     let total = Nanos(segments.iter().map(|segment| segment.length.0).sum());
     let slack = leg.duration().minus(measured.unwrap_or(total).max(total));
     let half = Nanos(slack.0 / 2);
@@ -262,8 +263,7 @@ fn placement(arrival: UnixNs, leg: &Leg, segments: &[Segment]) -> (UnixNs, Nanos
 
 /// What the worker measured, as a sequence without overlap.
 fn segments_of(leg: &Leg) -> Vec<Segment> {
-    let good = |measure| leg.report.measures.good(measure);
-    let length = |measure| good(measure).and_then(Nanos::from_secs_f64);
+    let measures = &leg.report.measures;
     let plain = |name, length: Option<Nanos>| {
         length.map(|length| Segment { name, length, within: Vec::new(), last_at_end: false })
     };
@@ -271,13 +271,17 @@ fn segments_of(leg: &Leg) -> Vec<Segment> {
         let within: Vec<_> = Stage::ALL
             .into_iter()
             .filter(|child| child.parent() == Some(stage))
-            .filter_map(|child| Some((child.name(), length(child.measure())?)))
+            .filter_map(|child| Some((child.name(), measures.duration(child.measure())?)))
             .collect();
         let last_at_end = stage == Stage::PrefillForward;
-        length(stage.measure()).map(|length| Segment { name: stage.name(), length, within, last_at_end })
+        measures.duration(stage.measure()).map(|length| Segment {
+            name: stage.name(),
+            length,
+            within,
+            last_at_end,
+        })
     };
-    let queue = plain("queue", length(Measure::QueueTime));
-    let between = |from, to| Nanos::from_secs_f64(good(to)? - good(from)?);
+    let queue = plain("queue", measures.duration(Measure::QueueTime));
     let segments = match leg.role {
         LegRole::Prefill => vec![stage(Stage::PrefillBootstrapQueue), queue, stage(Stage::PrefillForward)],
         LegRole::Decode => vec![
@@ -286,18 +290,16 @@ fn segments_of(leg: &Leg) -> Vec<Segment> {
             queue,
             stage(Stage::DecodeForward),
         ],
-        LegRole::Regular => {
-            let prefill = between(Measure::ForwardEntryTime, Measure::PrefillFinishedTime);
-            let decode = between(Measure::PrefillFinishedTime, Measure::RequestFinishedTs);
-            let rest = || {
-                let e2e = length(Measure::E2eLatency)?;
-                Some(e2e.minus(length(Measure::QueueTime).unwrap_or_default()))
-            };
-            match (prefill, decode) {
-                (Some(_), Some(_)) => vec![queue, plain("prefill", prefill), plain("decode", decode)],
-                _ => vec![queue, plain("forward", rest())],
+        LegRole::Regular => match measures.prompt_and_generation() {
+            Some((prompt, generation)) => {
+                vec![queue, plain("prefill", Some(prompt)), plain("decode", Some(generation))]
             }
-        }
+            None => {
+                let waited = measures.duration(Measure::QueueTime).unwrap_or_default();
+                let computing = measures.duration(Measure::E2eLatency).map(|all| all.minus(waited));
+                vec![queue, plain("forward", computing)]
+            }
+        },
     };
     segments.into_iter().flatten().collect()
 }
