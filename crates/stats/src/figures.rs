@@ -132,14 +132,12 @@ fn truncated_ratio(samples: &[&SampleTrace]) -> Option<f64> {
     (all > 0).then(|| truncated as f64 / all as f64)
 }
 
-#[expect(
-    clippy::float_cmp,
-    reason = "rewards are compared as they were told, not computed; a NaN equals nothing"
-)]
+#[expect(clippy::float_cmp, reason = "rewards are compared as they were told, not computed")]
 fn zero_std(samples: &[&SampleTrace]) -> BTreeMap<String, u64> {
     let mut groups: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for sample in samples {
-        if let (Some(group), Some(reward)) = (&sample.key.group, sample.mark.reward) {
+        let reward = sample.mark.reward.filter(|reward| reward.is_finite());
+        if let (Some(group), Some(reward)) = (&sample.key.group, reward) {
             groups.entry(group).or_default().push(reward);
         }
     }

@@ -58,6 +58,19 @@ pub fn step_numbers(trace: &StepTrace) -> StepNumbers {
     StepNumbers { step: trace.step, metrics: names.metrics, training, evaluation }
 }
 
+// === impl StepNumbers ===
+
+impl StepNumbers {
+    /// Figures of the samples that the step is judged by: those of training, or the evaluation where it is all
+    /// there is.
+    pub fn shown(&self) -> &Figures {
+        match &self.evaluation {
+            Some(evaluation) if self.training.samples == 0 => evaluation,
+            _ => &self.training,
+        }
+    }
+}
+
 // === impl Names ===
 
 impl Names {

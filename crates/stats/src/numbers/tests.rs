@@ -288,7 +288,25 @@ fn evaluation_samples_are_kept_apart() {
         ],
     );
     assert!(!step.metrics.contains_key("rollout/reward/mean"));
-    assert!(step.evaluation.is_some());
+    assert_eq!(step.shown(), &step.training);
+}
+
+#[test]
+fn a_step_of_evaluation_alone_is_judged_by_it() {
+    let step = numbers(vec![mark(("e", "a"), |mark| (mark.reward, mark.evaluation) = (Some(0.5), true))]);
+    check(&step, &[("eval/reward/mean", 0.5)]);
+    assert_eq!(step.shown().samples, 1);
+    assert!(step.metrics.keys().all(|name| name.starts_with("eval/")));
+}
+
+#[test]
+fn a_reward_that_is_no_number_makes_no_group_of_equals() {
+    let infinite = |name| rewarded(("g", name), f64::INFINITY, 1);
+    let step = numbers(vec![infinite("a"), infinite("b"), rewarded(("h", "a"), 1.0, 1)]);
+    check(
+        &step,
+        &[("rollout/groups", 2.0), ("rollout/zero_std/count", 0.0), ("perf/anomaly/not_finite", 2.0)],
+    );
 }
 
 #[test]
