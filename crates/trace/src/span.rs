@@ -254,9 +254,9 @@ fn placement(arrival: UnixNs, leg: &Leg, segments: &[Segment]) -> (UnixNs, Nanos
         });
         return (start, offset.bound);
     }
-    let measured = measures.duration(Measure::E2eLatency);
+    let e2e = measures.duration(Measure::E2eLatency);
     let total = Nanos(segments.iter().map(|segment| segment.length.0).sum());
-    let slack = leg.duration().minus(measured.unwrap_or(total).max(total));
+    let slack = leg.duration().minus(e2e.unwrap_or(total).max(total));
     let half = Nanos(slack.0 / 2);
     (leg_start.after(half), half)
 }
@@ -290,16 +290,13 @@ fn segments_of(leg: &Leg) -> Vec<Segment> {
             queue,
             stage(Stage::DecodeForward),
         ],
-        LegRole::Regular => match measures.prompt_and_generation() {
-            Some((prompt, generation)) => {
-                vec![queue, plain("prefill", Some(prompt)), plain("decode", Some(generation))]
-            }
-            None => {
-                let waited = measures.duration(Measure::QueueTime).unwrap_or_default();
-                let computing = measures.duration(Measure::E2eLatency).map(|all| all.minus(waited));
-                vec![queue, plain("forward", computing)]
-            }
-        },
+        LegRole::Regular => {
+            let (prompt, generation) = measures.prompt_and_generation().unzip();
+            let waited = measures.duration(Measure::QueueTime).unwrap_or_default();
+            let computing = measures.duration(Measure::E2eLatency).map(|all| all.minus(waited));
+            let undivided = computing.filter(|_| prompt.is_none());
+            vec![queue, plain("prefill", prompt), plain("decode", generation), plain("forward", undivided)]
+        }
     };
     segments.into_iter().flatten().collect()
 }
