@@ -8,20 +8,30 @@
 
 mod address;
 mod books;
+mod breaker;
 mod error;
+mod health;
+mod leg;
+mod load;
 mod moment;
 mod policy;
 mod rank;
 mod registry;
 mod rooms;
+mod standing;
 mod worker;
 
 pub use address::{WorkerAddress, WorkerUrl};
 pub use books::{Books, Counts, Ending, Ticket};
+pub use breaker::{BreakerConfig, BreakerState, Verdict};
 pub use error::{RankError, UrlError};
+pub use health::{HealthConfig, HealthState};
+pub use leg::LegGuard;
+pub use load::{Load, LoadBasis, ReportedLoad};
 pub use moment::Moment;
 pub use policy::{Choice, Policy, PolicyKind};
 pub use rank::{DpRank, MAX_DP_SIZE};
-pub use registry::{Fleet, Registry};
+pub use registry::{Fleet, Introduced, Registry};
 pub use rooms::{ROOM_MAX, RoomGuard, Rooms};
-pub use worker::{Role, RoleKind, Worker, WorkerId};
+pub use standing::Availability;
+pub use worker::{Introduction, Role, RoleKind, Worker, WorkerId};

@@ -1,0 +1,108 @@
+//! What is counted for one worker, and the guard of each leg that was begun at it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::books::{Books, Ending, Ticket};
+use crate::breaker::{BreakerConfig, Pass, Verdict};
+use crate::health::HealthConfig;
+use crate::load::{Load, LoadReport, ReportedLoad};
+use crate::moment::Moment;
+use crate::standing::{Availability, Standing};
+
+/// A live leg: it is load, and if its worker is being tried, it is a probe.
+///
+/// It is to live as long as the reply's body. It closes exactly once: by [`LegGuard::end`], or as aborted when it is
+/// dropped, which tells nothing about the worker.
+#[derive(Debug)]
+#[must_use]
+pub struct LegGuard {
+    vitals: Arc<Vitals>,
+    ticket: Option<Ticket>,
+    /// None once it has told what it could.
+    pass: Option<Pass>,
+    size_bytes: u64,
+}
+
+/// What is counted for a worker, shared by it and its live legs.
+#[derive(Debug)]
+pub(crate) struct Vitals {
+    pub(crate) books: Books,
+    pub(crate) standing: Standing,
+    /// Bytes of the bodies of all live legs.
+    size_bytes: AtomicU64,
+    report: Mutex<Option<LoadReport>>,
+}
+
+// === impl LegGuard ===
+
+impl LegGuard {
+    /// The reply's first token is here. A probe has thereby succeeded, although the reply may take another half hour;
+    /// for any other leg it means nothing.
+    pub fn respond(&mut self, now: Moment) {
+        if let Some(pass) = self.pass.take_if(|pass| pass.is_probe) {
+            self.vitals.standing.settle(&pass, Verdict::Success, now);
+        }
+    }
+
+    /// Ends it.
+    pub fn end(mut self, ending: Ending, verdict: Verdict, now: Moment) {
+        if let Some(pass) = self.pass.take() {
+            self.vitals.standing.settle(&pass, verdict, now);
+        }
+        if let Some(ticket) = self.ticket.take() {
+            ticket.end(ending);
+        }
+    }
+}
+
+impl Drop for LegGuard {
+    fn drop(&mut self) {
+        if let Some(pass) = self.pass.take() {
+            self.vitals.standing.release(&pass);
+        }
+        self.vitals.size_bytes.fetch_sub(self.size_bytes, Ordering::Relaxed);
+        // The ticket, if it is still here, ends as aborted.
+    }
+}
+
+// === impl Vitals ===
+
+impl Vitals {
+    pub(crate) fn new(breaker: BreakerConfig, health: HealthConfig) -> Self {
+        Self {
+            books: Books::default(),
+            standing: Standing::new(breaker, health),
+            size_bytes: AtomicU64::new(0),
+            report: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn begin(self: &Arc<Self>, size_bytes: u64, now: Moment) -> Result<LegGuard, Availability> {
+        let (pass, ticket) = self.standing.admit(now, || self.books.open())?;
+        self.size_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+        Ok(LegGuard { vitals: Arc::clone(self), ticket: Some(ticket), pass: Some(pass), size_bytes })
+    }
+
+    pub(crate) fn in_flight(&self) -> Load {
+        Load { requests: self.books.counts().live, size: self.size_bytes.load(Ordering::Relaxed) }
+    }
+
+    /// Keeps what the worker says of its load, unless later news are kept already.
+    pub(crate) fn report(&self, load: ReportedLoad, at: Moment) {
+        let report = LoadReport::new(load, at, self.in_flight().requests);
+        let mut kept = self.report.lock();
+        if kept.is_none_or(|kept| report.is_newer_than(&kept)) {
+            *kept = Some(report);
+        }
+    }
+
+    /// The load by the worker's own report, if there is one of that age.
+    pub(crate) fn reported(&self, now: Moment, max_age: Duration) -> Option<Load> {
+        let report = (*self.report.lock())?;
+        report.load(now, max_age, self.in_flight().requests)
+    }
+}

@@ -1,0 +1,114 @@
+//! How much a worker has to do: what is in flight from here, and what it says itself.
+
+use std::time::Duration;
+
+use crate::moment::Moment;
+
+/// A worker's load, compared by requests and then by size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Load {
+    /// Requests that it has.
+    pub requests: u64,
+    /// How large they are: bytes of their bodies if they were counted here, tokens if the worker says so.
+    pub size: u64,
+}
+
+/// Where loads come from. Loads are compared only when they come from the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadBasis {
+    /// What was begun here and has not ended.
+    InFlight,
+    /// What the worker says, brought up to date by what has begun and ended here since.
+    Reported,
+}
+
+/// What a worker says of its load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReportedLoad {
+    /// Requests that are running.
+    pub running: u64,
+    /// Requests that wait, in whatever queue.
+    pub waiting: u64,
+    /// Tokens held.
+    pub tokens: u64,
+}
+
+/// A report, as it is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadReport {
+    load: ReportedLoad,
+    at: Moment,
+    /// What was in flight from here when it was taken.
+    in_flight: u64,
+}
+
+// === impl LoadBasis ===
+
+impl LoadBasis {
+    /// For texts: "3 in flight", "3 reported".
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InFlight => "in flight",
+            Self::Reported => "reported",
+        }
+    }
+}
+
+// === impl LoadReport ===
+
+impl LoadReport {
+    pub(crate) fn new(load: ReportedLoad, at: Moment, in_flight: u64) -> Self {
+        Self { load, at, in_flight }
+    }
+
+    /// Whether this one tells later news.
+    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
+        self.at >= other.at
+    }
+
+    /// The load now, unless the report is older than allowed.
+    ///
+    /// The worker also has what other gateways sent it. What began here since the report is added and what ended
+    /// is taken off, and it is never less than what is in flight from here. So a burst within one interval
+    /// between two reports does not all go to the worker that was idle at its beginning.
+    pub(crate) fn load(&self, now: Moment, max_age: Duration, in_flight: u64) -> Option<Load> {
+        if now.since(self.at) > max_age {
+            return None;
+        }
+        let then = self.load.running.saturating_add(self.load.waiting);
+        let estimate = then.saturating_add(in_flight).saturating_sub(self.in_flight);
+        Some(Load { requests: estimate.max(in_flight), size: self.load.tokens })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_brought_up_to_date_and_expires() {
+        let max_age = Duration::from_secs(5);
+        let at = |seconds| Moment(Duration::from_secs(seconds));
+        let report = LoadReport::new(ReportedLoad { running: 3, waiting: 1, tokens: 900 }, at(10), 2);
+        for (second, in_flight, requests) in [
+            (10, 2, Some(4)),
+            (15, 2, Some(4)),
+            (16, 2, None),
+            (9, 2, Some(4)),
+            (12, 5, Some(7)),
+            (12, 0, Some(2)),
+        ] {
+            let load = report.load(at(second), max_age, in_flight);
+            assert_eq!(load.map(|load| load.requests), requests, "at {second} s with {in_flight}");
+            assert!(load.is_none_or(|load| load.size == 900));
+        }
+        let idle = LoadReport::new(ReportedLoad::default(), at(10), 7);
+        assert_eq!(idle.load(at(10), max_age, 7).unwrap().requests, 7, "never less than is known here");
+    }
+
+    #[test]
+    fn size_decides_between_equal_numbers_of_requests() {
+        let load = |requests, size| Load { requests, size };
+        assert!(load(1, 900) < load(2, 0) && load(1, 10) < load(1, 11));
+    }
+}
