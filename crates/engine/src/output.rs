@@ -3,6 +3,9 @@
 //! The scheduler appends to one shared record and never waits for a reader; a slow reader sees the latest state and
 //! misses only the states between. So the record is bounded by the request's own limits, whatever the client does. A
 //! reader that goes away before the end leaves word, and the scheduler ends the request.
+//!
+//! A reader is woken only by what it waits for: waking a task costs the scheduler more than choosing a token, and a reply
+//! that goes out whole needs it once, not once a token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,6 +72,7 @@ pub(crate) struct Abort {
 struct Shared {
     state: Mutex<State>,
     changed: Notify,
+    ended: Notify,
     cancelled: AtomicBool,
     waker: Waker,
 }
@@ -95,6 +99,7 @@ pub(crate) fn output(stamps: Stamps, waker: Waker) -> (Publisher, Listener) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State { version: 0, progress }),
         changed: Notify::new(),
+        ended: Notify::new(),
         cancelled: AtomicBool::new(false),
         waker,
     });
@@ -110,8 +115,12 @@ impl Publisher {
         if state.progress.finish.is_none() {
             change(&mut state.progress);
             state.version += 1;
+            let is_end = state.progress.finish.is_some();
             drop(state);
             self.shared.changed.notify_one();
+            if is_end {
+                self.shared.ended.notify_one();
+            }
         }
     }
 
@@ -144,10 +153,10 @@ impl Listener {
         }
     }
 
-    /// Waits for the end.
-    pub(crate) async fn finished(&mut self) {
+    /// Waits for the end, whatever comes before.
+    pub(crate) async fn finished(&self) {
         while self.read(|progress| progress.finish.is_none()) {
-            self.changed().await;
+            self.shared.ended.notified().await;
         }
     }
 
@@ -195,8 +204,22 @@ impl Abort {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Wake};
+
     use super::*;
     use crate::clock::Clock;
+
+    /// Counts how often a task would have been woken.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 
     fn ends() -> (Publisher, Listener) {
         output(Stamps::new(Clock::new().now()), Waker::of_current_thread())
@@ -216,6 +239,26 @@ mod tests {
         assert_eq!(listener.snapshot().output_ids, [0, 1, 2]);
     }
 
+    #[test]
+    fn a_reader_is_woken_only_by_what_it_waits_for() {
+        for (for_the_end, expected) in [(true, [0, 0, 1]), (false, [1, 1, 1])] {
+            let (publisher, mut listener) = ends();
+            let wakes = Arc::new(Wakes::default());
+            let waker = Arc::clone(&wakes).into();
+            let mut wait = pin!(async {
+                if for_the_end { listener.finished().await } else { listener.changed().await }
+            });
+            assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            let mut seen = Vec::new();
+            for finish in [None, None, Some(Finish::Length(2))] {
+                publisher.update(|progress| progress.finish = finish);
+                seen.push(wakes.0.load(Ordering::Relaxed));
+            }
+            assert_eq!(seen, expected, "waits for the end: {for_the_end}");
+            assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+        }
+    }
+
     #[tokio::test]
     async fn either_end_learns_that_the_other_has_gone() {
         let (publisher, listener) = ends();
@@ -223,7 +266,7 @@ mod tests {
         drop(listener);
         assert!(publisher.is_cancelled());
 
-        let (publisher, mut listener) = ends();
+        let (publisher, listener) = ends();
         drop(publisher);
         listener.finished().await;
         assert!(

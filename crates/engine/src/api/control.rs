@@ -53,7 +53,7 @@ pub(super) async fn health_generate(State(app): State<Arc<App>>) -> Result<(), A
         room: None,
         stamps: Stamps::new(app.clock.now()),
     };
-    let mut listener = app.postbox.generate(spec).await?;
+    let listener = app.postbox.generate(spec).await?;
     let unhealthy = |why: &str| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
     match tokio::time::timeout(HEALTH_TIMEOUT, listener.finished()).await {
         Ok(()) => match listener.snapshot().finish {

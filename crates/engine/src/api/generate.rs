@@ -110,7 +110,7 @@ fn event(data: &impl Serialize) -> Bytes {
 
 impl Live {
     /// The reply at its end, or the error that it ended with.
-    async fn reply(mut self, app: &App) -> Result<Reply, ApiError> {
+    async fn reply(self, app: &App) -> Result<Reply, ApiError> {
         self.listener.finished().await;
         let mut progress = self.listener.snapshot();
         progress.stamps.finished = Some(app.clock.now());
