@@ -2,8 +2,8 @@
 //!
 //! Within what is skipped only the ends of strings and the brackets of the outermost container are looked at:
 //! an array ends at the bracket that balances it, whatever braces stand between. So a skip needs a counter
-//! and no stack, and garbage inside a skipped value is left for the worker to refuse. What is entered is
-//! checked token by token.
+//! and no stack, and garbage inside a skipped value is left for whoever wrote it. What is entered is checked
+//! token by token.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,6 +12,7 @@ use memchr::memchr2;
 
 use crate::chunks::Chunks;
 use crate::error::{Malformed, Problem};
+use crate::nesting::Nesting;
 use crate::scalar::{self, Scalar};
 
 /// A place in a body.
@@ -49,20 +50,6 @@ pub(crate) enum Kind {
     Literal,
 }
 
-/// What stands in some bytes of a container that is being skipped.
-struct Block {
-    opened: usize,
-    closed: usize,
-    /// Closing brackets that are followed by a comma and an opening one.
-    reopened: usize,
-    quotes: bool,
-}
-
-/// Bytes that are counted at a time: few enough for a byte-wide counter, enough for the compiler to do it in
-/// vector registers. Lists of token log-probabilities, the bulk of a large reply, pass at some GB/s.
-const BLOCK_BYTES: usize = 64;
-/// A block, and what must be seen behind it to tell what follows its last bracket.
-const WINDOW_BYTES: usize = BLOCK_BYTES + 3;
 /// A longer string is no measurement and is not copied out of the body.
 const MAX_SCALAR_BYTES: usize = 4096;
 
@@ -290,33 +277,14 @@ impl<'a> Cursor<'a> {
     }
 
     fn skip_container(&mut self, open: u8, close: u8) -> Result<(), Malformed> {
-        let mut depth = 0_usize;
+        let mut nesting = Nesting::new(open, close);
         loop {
-            while let Some(window) = self.piece[self.at..].first_chunk() {
-                let block = Block::count(window, open, close);
-                if !block.is_within(depth) {
-                    break;
-                }
-                depth = depth + block.opened - block.closed;
-                self.at += BLOCK_BYTES;
+            if let Some(length) = nesting.end_in(&self.piece[self.at..]) {
+                self.at += length;
+                return Ok(());
             }
-            let (base, stop) = (self.base, (self.at + BLOCK_BYTES).min(self.piece.len()));
-            while self.at < stop && self.base == base {
-                match self.piece[self.at] {
-                    b'"' => {
-                        self.skip_string()?;
-                        continue;
-                    }
-                    byte if byte == open => depth += 1,
-                    byte if byte == close => depth -= 1,
-                    _ => {}
-                }
-                self.at += 1;
-                if depth == 0 {
-                    return Ok(());
-                }
-            }
-            if self.peek().is_none() {
+            self.at = self.piece.len();
+            if !self.advance() {
                 return Err(self.fail(Problem::End));
             }
         }
@@ -338,32 +306,5 @@ impl<'a> Cursor<'a> {
 impl std::fmt::Debug for Cursor<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cursor").field("offset", &self.offset()).finish_non_exhaustive()
-    }
-}
-
-// === impl Block ===
-
-impl Block {
-    /// Counts in the first [`BLOCK_BYTES`] of a window.
-    fn count(window: &[u8; WINDOW_BYTES], open: u8, close: u8) -> Self {
-        let (mut opened, mut closed, mut reopened, mut quotes) = (0_u8, 0_u8, 0_u8, 0_u8);
-        for at in 0..BLOCK_BYTES {
-            // Numbers instead of `&&`, which would branch.
-            let is = |at: usize, byte: u8| u8::from(window[at] == byte);
-            let opens = is(at + 2, open) | (is(at + 2, b' ') & is(at + 3, open));
-            opened += is(at, open);
-            closed += is(at, close);
-            reopened += is(at, close) & is(at + 1, b',') & opens;
-            quotes += is(at, b'"');
-        }
-        let [opened, closed, reopened] = [opened, closed, reopened].map(usize::from);
-        Self { opened, closed, reopened, quotes: quotes > 0 }
-    }
-
-    /// Whether the block lies within a container that is `depth` deep at its beginning: it holds no string, and
-    /// either too few closing brackets, or such as are at once followed by an opening one, so that the depth
-    /// never falls by more than one.
-    fn is_within(&self, depth: usize) -> bool {
-        !self.quotes && (self.closed < depth || (depth >= 2 && self.reopened == self.closed))
     }
 }

@@ -17,6 +17,7 @@ mod cursor;
 mod error;
 mod event;
 mod merge;
+mod nesting;
 mod object;
 mod reply;
 mod request;
