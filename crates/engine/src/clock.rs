@@ -15,9 +15,9 @@ pub(crate) struct Clock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp(u64);
 
-/// A moment on both clocks, read together.
+/// A moment on both clocks, read together: it says where stamps lie in wall time. What is told together goes by one.
 #[derive(Clone, Copy, Debug)]
-struct Anchor {
+pub(crate) struct Anchor {
     stamp: Stamp,
     unix_s: f64,
 }
@@ -37,14 +37,23 @@ impl Clock {
         Stamp(self.origin.elapsed().as_nanos() as u64)
     }
 
-    /// A stamp as seconds since the Unix epoch, by an anchor that is renewed each minute.
-    pub(crate) fn unix_s(&self, stamp: Stamp) -> f64 {
+    /// The current anchor; it is renewed each minute.
+    pub(crate) fn anchor(&self) -> Anchor {
         let mut anchor = self.anchor.lock();
         let now = self.now();
         if now.since(anchor.stamp) > ANCHOR_LIFE {
             *anchor = Anchor { stamp: now, unix_s: unix_now_s() };
         }
-        anchor.unix_s + (stamp.0 as f64 - anchor.stamp.0 as f64) / 1e9
+        *anchor
+    }
+}
+
+// === impl Anchor ===
+
+impl Anchor {
+    /// A stamp as seconds since the Unix epoch.
+    pub(crate) fn unix_s(self, stamp: Stamp) -> f64 {
+        self.unix_s + (stamp.0 as f64 - self.stamp.0 as f64) / 1e9
     }
 }
 
@@ -65,4 +74,23 @@ impl Stamp {
 
 fn unix_now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wall_time_passes_as_stamps_do() {
+        let clock = Clock::new();
+        let (start, before) = (clock.now(), unix_now_s());
+        let anchor = clock.anchor();
+        let later = start.after(Duration::from_millis(1500));
+        assert!((anchor.unix_s(later) - anchor.unix_s(start) - 1.5).abs() < 1e-5);
+        // A stamp from before the anchor as well.
+        let anchor = Anchor { stamp: later, ..anchor };
+        assert!((anchor.unix_s(start) - anchor.unix_s(later) + 1.5).abs() < 1e-5);
+        // Neither clock steps by an hour while this runs.
+        assert!((clock.anchor().unix_s(start) - before).abs() < 3600.0);
+    }
 }

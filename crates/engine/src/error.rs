@@ -47,11 +47,12 @@ pub enum EngineError {
 // === impl EngineError ===
 
 impl EngineError {
-    /// Whether another configuration would help: exit code 2 of the command line rather than 1.
+    /// Whether the options are to blame: exit code 2 of the command line rather than 1.
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Config(_) | Self::Model { .. } | Self::ContextLength { .. } | Self::Listen { .. } => true,
-            Self::Thread(_) | Self::SchedulerStopped => false,
+            Self::Config(_) | Self::Model { .. } | Self::ContextLength { .. } => true,
+            // The same options are fine once the port is free.
+            Self::Listen { .. } | Self::Thread(_) | Self::SchedulerStopped => false,
         }
     }
 }

@@ -243,8 +243,8 @@ mod tests {
     fn a_reader_is_woken_only_by_what_it_waits_for() {
         for (for_the_end, expected) in [(true, [0, 0, 1]), (false, [1, 1, 1])] {
             let (publisher, mut listener) = ends();
-            let wakes = Arc::new(Wakes::default());
-            let waker = Arc::clone(&wakes).into();
+            let count = Arc::new(Wakes::default());
+            let waker = Arc::clone(&count).into();
             let mut wait = pin!(async {
                 if for_the_end { listener.finished().await } else { listener.changed().await }
             });
@@ -252,7 +252,7 @@ mod tests {
             let mut seen = Vec::new();
             for finish in [None, None, Some(Finish::Length(2))] {
                 publisher.update(|progress| progress.finish = finish);
-                seen.push(wakes.0.load(Ordering::Relaxed));
+                seen.push(count.0.load(Ordering::Relaxed));
             }
             assert_eq!(seen, expected, "waits for the end: {for_the_end}");
             assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());

@@ -20,7 +20,7 @@ use crate::disagg::{Registration, accept, bootstrap_router};
 use crate::error::EngineError;
 use crate::options::{DisaggregationMode, EngineOptions};
 use crate::output::Abort;
-use crate::scheduler::{Limits, Means, SchedulerThread, Whom};
+use crate::scheduler::{Limits, Means, SchedulerGone, SchedulerThread, Whom};
 
 /// A server that has loaded its model and computes, but does not answer clients yet.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Engine {
         let app = Arc::new(App {
             published,
             model,
-            started_unix_s: clock.unix_s(clock.now()),
+            started_unix_s: clock.anchor().unix_s(clock.now()),
             clock,
             postbox: scheduler.postbox.clone(),
             context_length,
@@ -123,27 +123,26 @@ impl Engine {
             // It tries again by itself when it cannot accept, and returns no error.
             drop(server.await);
         });
-        tokio::select! {
-            () = shutdown => {}
-            _ = &mut self.scheduler.ended => return Err(EngineError::SchedulerStopped),
-        }
-        self.drain().await;
+        let end = tokio::select! {
+            () = shutdown => self.drain().await,
+            _ = &mut self.scheduler.ended => Err(EngineError::SchedulerStopped),
+        };
         drop(stop);
         drop(tokio::time::timeout(LAST_REPLIES, servers.join_next()).await);
         self.disagg.shutdown().await;
-        Ok(())
+        end
     }
 
     /// Lets the running requests end, within the limit.
-    async fn drain(&self) {
+    async fn drain(&self) -> Result<(), EngineError> {
         self.app.is_draining.store(true, Ordering::Release);
         let postbox = &self.app.postbox;
-        let patience = seconds(self.app.published.resolved().shutdown_timeout).unwrap_or_default();
-        if tokio::time::timeout(patience, postbox.idle()).await.is_err() {
-            let why = Abort::unavailable("the server is shutting down");
-            // A scheduler that has stopped has nothing to give up.
-            postbox.abort(Whom::All, why).await.unwrap_or_default();
-        }
+        let patience = seconds(self.app.published.resolved().shutdown_timeout)?;
+        let ended = match tokio::time::timeout(patience, postbox.idle()).await {
+            Ok(ended) => ended,
+            Err(_) => postbox.abort(Whom::All, Abort::unavailable("the server is shutting down")).await,
+        };
+        ended.map_err(|SchedulerGone| EngineError::SchedulerStopped)
     }
 }
 

@@ -91,7 +91,8 @@ impl Stamps {
         clock: &Clock,
         (completion_tokens, sent): (usize, Stamp),
     ) -> Timings {
-        let unix = |stamp: Option<Stamp>| stamp.map(|stamp| clock.unix_s(stamp));
+        let anchor = clock.anchor();
+        let unix = |stamp: Option<Stamp>| stamp.map(|stamp| anchor.unix_s(stamp));
         let mut timings = Timings::default();
         timings.add("e2e_latency", seconds(Some(self.created), self.finished));
         timings.add("queue_time", seconds(self.wait_queue_entry, self.forward_entry));

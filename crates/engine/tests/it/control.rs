@@ -215,14 +215,15 @@ async fn a_server_that_cannot_start_says_why() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let prefill = ["--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", &port];
-    for (args, reason) in [
-        (vec!["--model-path", "/nowhere/to/be/found"], "no model directory at /nowhere/to/be/found"),
-        (vec!["--model-path", bad], "malformed"),
-        (vec!["--context-length", "4096"], "context_length is 4096, the model's limit is 2048"),
-        (prefill.to_vec(), "cannot listen on 127.0.0.1:"),
+    for (args, is_configuration, reason) in [
+        (vec!["--model-path", "/nowhere/to/be/found"], true, "no model directory at /nowhere/to/be/found"),
+        (vec!["--model-path", bad], true, "malformed"),
+        (vec!["--context-length", "4096"], true, "context_length is 4096, the model's limit is 2048"),
+        (prefill.to_vec(), false, "cannot listen on 127.0.0.1:"),
     ] {
         let error = Engine::start(Published::publish(options(&args))).await.unwrap_err();
-        assert!(error.is_configuration() && error.to_string().contains(reason), "{args:?}: {error}");
+        assert!(error.to_string().contains(reason), "{args:?}: {error}");
+        assert_eq!(error.is_configuration(), is_configuration, "{args:?}");
         assert!(!error.to_string().contains('\n'), "{error}");
     }
     for (args, reason) in [
