@@ -13,6 +13,9 @@
 //! (decode: of `prealloc`) to the end, all that the request can ever need: it is never sent back for want of
 //! memory. Metadata slots are held from `bootstrap` or `prealloc` to the end of the transfer.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use rollscope_model::sampling::SamplingParams;
 use rollscope_model::{PageId, Tokenizer};
 
@@ -31,24 +34,24 @@ pub(crate) struct GenerateSpec {
     pub(crate) batch_rid: Option<String>,
     pub(crate) input_ids: Vec<u32>,
     pub(crate) sampling: Sampling,
+    pub(crate) max_new_tokens: usize,
     pub(crate) logprobs: Option<LogprobSpec>,
     /// In a disaggregated pair: the request's number, and where the prefill server is found.
     pub(crate) room: Option<Room>,
     pub(crate) stamps: Stamps,
 }
 
-/// How to choose tokens and when to stop.
+/// How to choose tokens and when to stop. Cheap to clone: the requests of a batch share what may be long.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sampling {
     /// The seed in it counts if `seeded`; else the scheduler draws one.
     pub(crate) params: SamplingParams,
     pub(crate) seeded: bool,
-    pub(crate) max_new_tokens: usize,
     /// No stop token is chosen before so many.
     pub(crate) min_new_tokens: usize,
-    pub(crate) stop: Vec<String>,
+    pub(crate) stop: Arc<[String]>,
     /// Those of the request and, unless ignored, those of the model.
-    pub(crate) stop_token_ids: Vec<u32>,
+    pub(crate) stop_token_ids: Arc<BTreeSet<u32>>,
     pub(crate) skip_special_tokens: bool,
     pub(crate) no_stop_trim: bool,
 }

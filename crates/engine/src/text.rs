@@ -1,5 +1,7 @@
 //! The text of a request's output as it grows, and where a stop string ends it.
 
+use std::sync::Arc;
+
 use rollscope_model::{ModelError, TextStream, Tokenizer};
 
 use crate::request::Sampling;
@@ -14,7 +16,7 @@ pub(crate) struct Text {
     decoded: String,
     /// Bytes of `decoded` that were shown.
     shown_bytes: usize,
-    stops: Vec<String>,
+    stops: Arc<[String]>,
     /// The stop string is part of the output.
     keeps_stop: bool,
     stopped: bool,
@@ -28,7 +30,7 @@ impl Text {
             stream: TextStream::new(sampling.skip_special_tokens),
             decoded: String::new(),
             shown_bytes: 0,
-            stops: sampling.stop.clone(),
+            stops: Arc::clone(&sampling.stop),
             keeps_stop: sampling.no_stop_trim,
             stopped: false,
         }
@@ -98,10 +100,9 @@ mod tests {
         let sampling = Sampling {
             params: SamplingParams::default(),
             seeded: false,
-            max_new_tokens: 100,
             min_new_tokens: 0,
             stop: stops.iter().map(|stop| (*stop).to_owned()).collect(),
-            stop_token_ids: Vec::new(),
+            stop_token_ids: Arc::default(),
             skip_special_tokens: true,
             no_stop_trim,
         };
@@ -149,6 +150,5 @@ mod tests {
     fn characters_of_many_bytes_come_whole() {
         let (shown, _) = feed("a€", &[], false);
         assert_eq!(shown, ["a", "", "", "€", ""]);
-        assert_eq!(feed("a\u{20ac}"[..1].trim(), &[], false).0.concat(), "a");
     }
 }

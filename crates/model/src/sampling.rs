@@ -117,11 +117,6 @@ pub fn token_logprob(logits: &[f32], token: u32) -> f32 {
     LogSoftmax::new(logits, 1.0).at(logits, token)
 }
 
-/// The `k` highest log-probabilities of the bare logits with their tokens, highest first.
-pub fn top_logprobs(logits: &[f32], k: usize) -> Vec<(f32, u32)> {
-    LogSoftmax::new(logits, 1.0).top(logits, k)
-}
-
 /// The most likely token, the lowest id of equals.
 fn highest(logits: &[f32]) -> u32 {
     let mut best = (f32::NEG_INFINITY, 0);

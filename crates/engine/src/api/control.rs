@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
@@ -42,13 +42,13 @@ pub(super) async fn health_generate(State(app): State<Arc<App>>) -> Result<(), A
         sampling: Sampling {
             params: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
             seeded: true,
-            max_new_tokens: 1,
             min_new_tokens: 0,
-            stop: Vec::new(),
-            stop_token_ids: Vec::new(),
+            stop: Arc::default(),
+            stop_token_ids: Arc::default(),
             skip_special_tokens: true,
             no_stop_trim: false,
         },
+        max_new_tokens: 1,
         logprobs: None,
         room: None,
         stamps: Stamps::new(app.clock.now()),
@@ -66,7 +66,11 @@ pub(super) async fn health_generate(State(app): State<Arc<App>>) -> Result<(), A
 }
 
 /// Gives up the requests of a name, exactly, or all. Returns when they have ended; nobody of that name is no error.
-pub(super) async fn abort_request(State(app): State<Arc<App>>, body: Bytes) -> Result<(), ApiError> {
+pub(super) async fn abort_request(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(), ApiError> {
+    let body = body?;
     let mut fields = Fields::parse(if body.is_empty() { b"{}" } else { &body })?;
     let rid: Option<String> = fields.take("rid")?;
     let whom = if fields.take("abort_all")?.unwrap_or(false) {

@@ -126,6 +126,16 @@ fn read<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, ApiError> {
 
 // === impl PerRequest ===
 
+impl<T> PerRequest<T> {
+    /// What becomes of each value, or the first error.
+    pub(super) fn try_map<U, E>(self, map: impl Fn(T) -> Result<U, E>) -> Result<PerRequest<U>, E> {
+        match self {
+            Self::All(value) => map(value).map(PerRequest::All),
+            Self::Each(values) => values.into_iter().map(map).collect::<Result<_, _>>().map(PerRequest::Each),
+        }
+    }
+}
+
 impl<T: Clone> PerRequest<T> {
     /// One value a request.
     pub(super) fn spread(self, name: &str, count: usize) -> Result<Vec<T>, ApiError> {

@@ -33,9 +33,7 @@ pub(super) async fn generate(
 ) -> Result<Response, ApiError> {
     let stamps = Stamps::new(app.clock.now());
     app.check_open()?;
-    let body = body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))?;
-    let mut fields = Fields::parse(&body)?;
-    drop(body);
+    let mut fields = Fields::parse(&body?)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     match Call::read(&app, fields, &stamps) {
         Ok(call) if is_stream => Ok(streamed(events(Arc::clone(&app), start(&app, call, true).await?))),

@@ -1,5 +1,8 @@
 //! From the body of `/generate` to requests that make sense.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use rollscope_model::sampling::SamplingParams;
 use serde_json::{Map, Value};
 
@@ -31,9 +34,16 @@ struct Prompts {
 struct Wishes {
     ids: Vec<u32>,
     rid: (String, Option<String>),
-    sampling: Map<String, Value>,
+    sampling: AskedSampling,
     logprobs: (bool, Option<i64>, i64),
     room: Option<Room>,
+}
+
+/// `sampling_params`, of which the prompt's length is not known yet.
+#[derive(Clone)]
+struct AskedSampling {
+    sampling: Sampling,
+    max_new_tokens: Option<usize>,
 }
 
 /// Where the text that the client gives is not limited by anything else.
@@ -42,8 +52,6 @@ const MAX_STOPS: usize = 64;
 const MAX_STOP_BYTES: usize = 4096;
 /// What SGLang generates when nothing is said.
 const DEFAULT_NEW_TOKENS: usize = 128;
-/// Below, sampling is greedy.
-const GREEDY_BELOW: f32 = 1e-6;
 /// Rooms fit a signed integer, and 0 marks a metadata row that was not written.
 const MAX_ROOM: u64 = i64::MAX as u64;
 
@@ -53,9 +61,11 @@ impl Call {
         fields.refuse(REFUSED_FIELDS)?;
         let prompts = Prompts::read(app, &mut fields)?;
         let count = prompts.ids.len();
+        // Before any other list: a router makes them as long as the outputs, and `n` is then what there is to say.
+        let sampling = fields.take_per_request::<Map<_, _>>("sampling_params")?;
+        let sampling = sampling.try_map(|params| AskedSampling::read(app, Fields::of(params)))?;
+        let sampling = sampling.spread("sampling_params", count)?;
         let rids = rids(&mut fields, &prompts)?;
-        let sampling =
-            fields.take_per_request::<Map<_, _>>("sampling_params")?.spread("sampling_params", count)?;
         let wanted = fields.take_per_request::<bool>("return_logprob")?.spread("return_logprob", count)?;
         let start = fields.take_per_request::<Option<i64>>("logprob_start_len")?;
         let start = start.spread("logprob_start_len", count)?;
@@ -92,6 +102,7 @@ impl Prompts {
             (Some(texts), None) => {
                 let texts: Vec<String> = serde_json::from_value(texts)
                     .map_err(|_| ApiError::bad_request("text: expected a text or a list of texts"))?;
+                check_count(app, texts.len())?;
                 Self::of_texts(app, texts, true)
             }
             (None, Some(ids)) => {
@@ -104,6 +115,7 @@ impl Prompts {
                 let lists = lists.map_err(|_| {
                     ApiError::bad_request("input_ids: expected a list of token ids or a list of such lists")
                 })?;
+                check_count(app, lists.len())?;
                 let ids = lists.into_iter().map(|ids| in_vocabulary(app, ids)).collect::<Result<_, _>>()?;
                 Self::check(app, ids, is_batch)
             }
@@ -119,9 +131,6 @@ impl Prompts {
     }
 
     fn check(app: &App, ids: Vec<Vec<u32>>, is_batch: bool) -> Result<Self, ApiError> {
-        if ids.is_empty() {
-            return Err(ApiError::bad_request("the list of prompts is empty"));
-        }
         for ids in &ids {
             if ids.is_empty() {
                 return Err(ApiError::bad_request("the prompt has no tokens"));
@@ -135,6 +144,19 @@ impl Prompts {
             }
         }
         Ok(Self { ids, is_batch })
+    }
+}
+
+/// A batch must have prompts, and no more than the server can ever hold: each costs memory before the queue can refuse it.
+fn check_count(app: &App, prompts: usize) -> Result<(), ApiError> {
+    let options = app.published.startup();
+    let limit = options.max_running_requests + options.max_queued_requests;
+    match prompts {
+        0 => Err(ApiError::bad_request("the list of prompts is empty")),
+        _ if prompts > limit => Err(ApiError::bad_request(format!(
+            "the list has {prompts} prompts, this server holds {limit} requests at once"
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -213,7 +235,7 @@ fn rooms(app: &App, fields: &mut Fields, count: usize) -> Result<Vec<Option<Room
 impl Wishes {
     fn into_spec(self, app: &App, stamps: &Stamps) -> Result<GenerateSpec, ApiError> {
         let prompt_len = self.ids.len();
-        let sampling = sampling(app, Fields::of(self.sampling), prompt_len)?;
+        let (sampling, max_new_tokens) = self.sampling.fit(app, prompt_len)?;
         let (wanted, start, top) = self.logprobs;
         let logprobs = if wanted { Some(logprobs(start, top, prompt_len)?) } else { None };
         let (rid, batch_rid) = self.rid;
@@ -222,6 +244,7 @@ impl Wishes {
             batch_rid,
             input_ids: self.ids,
             sampling,
+            max_new_tokens,
             logprobs,
             room: self.room,
             stamps: stamps.clone(),
@@ -250,60 +273,6 @@ fn logprobs(start: Option<i64>, top: i64, prompt_len: usize) -> Result<LogprobSp
     }
 }
 
-fn sampling(app: &App, mut fields: Fields, prompt_len: usize) -> Result<Sampling, ApiError> {
-    fields.refuse(REFUSED_SAMPLING_FIELDS)?;
-    let seed: Option<i64> = fields.take("sampling_seed")?;
-    let mut params = SamplingParams {
-        temperature: fields.take("temperature")?.unwrap_or(1.0),
-        top_p: fields.take("top_p")?.unwrap_or(1.0),
-        top_k: fields.take("top_k")?.unwrap_or(-1),
-        min_p: fields.take("min_p")?.unwrap_or(0.0),
-        seed: seed.unwrap_or_default().cast_unsigned(),
-    };
-    params.validate().map_err(|error| ApiError::bad_request(error.to_string()))?;
-    if params.temperature < GREEDY_BELOW {
-        params.temperature = 0.0;
-    }
-    let max_new_tokens = max_new_tokens(app, fields.take("max_new_tokens")?, prompt_len)?;
-    let min_new_tokens = fields.take::<usize>("min_new_tokens")?.unwrap_or(0);
-    if min_new_tokens > max_new_tokens {
-        return Err(ApiError::bad_request(format!(
-            "min_new_tokens must be in 0..=max_new_tokens ({max_new_tokens}), got {min_new_tokens}"
-        )));
-    }
-    let mut stop_token_ids = fields.take::<Vec<u32>>("stop_token_ids")?.unwrap_or_default();
-    if !fields.take("ignore_eos")?.unwrap_or(false) {
-        stop_token_ids.extend(&app.model.config().eos_token_ids);
-    }
-    Ok(Sampling {
-        params,
-        seeded: seed.is_some(),
-        max_new_tokens,
-        min_new_tokens,
-        stop: stops(&mut fields)?,
-        stop_token_ids,
-        skip_special_tokens: fields.take("skip_special_tokens")?.unwrap_or(true),
-        no_stop_trim: fields.take("no_stop_trim")?.unwrap_or(false),
-    })
-}
-
-/// What is asked for must fit; the default is cut to what fits.
-fn max_new_tokens(app: &App, asked: Option<i64>, prompt_len: usize) -> Result<usize, ApiError> {
-    let room = app.context_length - prompt_len;
-    let Some(asked) = asked else { return Ok(DEFAULT_NEW_TOKENS.min(room)) };
-    let Ok(tokens) = usize::try_from(asked) else {
-        return Err(ApiError::bad_request(format!("max_new_tokens must be at least 0, got {asked}")));
-    };
-    if tokens > room {
-        return Err(ApiError::bad_request(format!(
-            "Requested token count exceeds the model's maximum context length of {} tokens: {prompt_len} tokens of \
-             prompt and {tokens} new ones.",
-            app.context_length
-        )));
-    }
-    Ok(tokens)
-}
-
 fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     let stops = match fields.take_per_request::<String>("stop")? {
         PerRequest::All(stop) if stop.is_empty() => Vec::new(),
@@ -316,4 +285,59 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         )));
     }
     Ok(stops)
+}
+
+// === impl AskedSampling ===
+
+impl AskedSampling {
+    fn read(app: &App, mut fields: Fields) -> Result<Self, ApiError> {
+        fields.refuse(REFUSED_SAMPLING_FIELDS)?;
+        let seed: Option<i64> = fields.take("sampling_seed")?;
+        let params = SamplingParams {
+            temperature: fields.take("temperature")?.unwrap_or(1.0),
+            top_p: fields.take("top_p")?.unwrap_or(1.0),
+            top_k: fields.take("top_k")?.unwrap_or(-1),
+            min_p: fields.take("min_p")?.unwrap_or(0.0),
+            seed: seed.unwrap_or_default().cast_unsigned(),
+        };
+        params.validate().map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let config = app.model.config();
+        let mut stop_token_ids = fields.take::<BTreeSet<u32>>("stop_token_ids")?.unwrap_or_default();
+        if !fields.take("ignore_eos")?.unwrap_or(false) {
+            stop_token_ids.extend(&config.eos_token_ids);
+        }
+        // Others are never chosen.
+        stop_token_ids.retain(|token| (*token as usize) < config.vocab_size);
+        let sampling = Sampling {
+            params,
+            seeded: seed.is_some(),
+            min_new_tokens: fields.take("min_new_tokens")?.unwrap_or(0),
+            stop: stops(&mut fields)?.into(),
+            stop_token_ids: Arc::new(stop_token_ids),
+            skip_special_tokens: fields.take("skip_special_tokens")?.unwrap_or(true),
+            no_stop_trim: fields.take("no_stop_trim")?.unwrap_or(false),
+        };
+        Ok(Self { sampling, max_new_tokens: fields.take("max_new_tokens")? })
+    }
+
+    /// With the most tokens that may be generated: those asked for, which must fit, or the default, cut to what fits.
+    fn fit(self, app: &App, prompt_len: usize) -> Result<(Sampling, usize), ApiError> {
+        let Self { sampling, max_new_tokens } = self;
+        let room = app.context_length - prompt_len;
+        let max_new_tokens = max_new_tokens.unwrap_or(DEFAULT_NEW_TOKENS.min(room));
+        if max_new_tokens > room {
+            return Err(ApiError::bad_request(format!(
+                "Requested token count exceeds the model's maximum context length of {} tokens: {prompt_len} tokens of \
+                 prompt and {max_new_tokens} new ones.",
+                app.context_length
+            )));
+        }
+        if sampling.min_new_tokens > max_new_tokens {
+            return Err(ApiError::bad_request(format!(
+                "min_new_tokens must be in 0..=max_new_tokens ({max_new_tokens}), got {}",
+                sampling.min_new_tokens
+            )));
+        }
+        Ok((sampling, max_new_tokens))
+    }
 }

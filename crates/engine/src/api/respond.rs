@@ -1,6 +1,7 @@
 //! Errors as HTTP: the one place where they become responses.
 
 use axum::Json;
+use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -48,6 +49,13 @@ impl ApiError {
 impl From<SchedulerGone> for ApiError {
     fn from(error: SchedulerGone) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+    }
+}
+
+/// The body is too long, or was cut.
+impl From<BytesRejection> for ApiError {
+    fn from(rejection: BytesRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text())
     }
 }
 

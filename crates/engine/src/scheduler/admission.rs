@@ -113,7 +113,7 @@ impl Core {
         request.stamps().forward_entry = Some(now);
         request.stamps().prefill_finished = Some(now);
         let finish = match first {
-            Some(first) if request.spec.sampling.max_new_tokens > 0 => {
+            Some(first) if request.spec.max_new_tokens > 0 => {
                 let cached_tokens = first.cached_tokens as usize;
                 request.output().update(|progress| progress.cached_tokens = cached_tokens);
                 let chosen = Chosen { token: first.token, logprob: first.logprob, top: first.top };
@@ -133,9 +133,7 @@ impl Core {
 fn tokens_needed(mode: DisaggregationMode, spec: &GenerateSpec) -> usize {
     let new_tokens = match mode {
         DisaggregationMode::Prefill => 0,
-        DisaggregationMode::Null | DisaggregationMode::Decode => {
-            spec.sampling.max_new_tokens.saturating_sub(1)
-        }
+        DisaggregationMode::Null | DisaggregationMode::Decode => spec.max_new_tokens.saturating_sub(1),
     };
     spec.input_ids.len() + new_tokens
 }

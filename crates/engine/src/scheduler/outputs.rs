@@ -1,13 +1,13 @@
 //! From logits to output: tokens are chosen, log-probabilities told, ends noticed.
 
-use rollscope_model::sampling::{LogSoftmax, SamplingParams, sample, token_logprob, top_logprobs};
+use rollscope_model::sampling::{LogSoftmax, sample};
 use rollscope_model::{Logits, ModelError, Wanted};
 
 use super::batch::Part;
 use super::core::Core;
 use crate::disagg::{FirstToken, MAX_TOP_LOGPROBS};
 use crate::output::{Abort, Finish};
-use crate::request::{Pair, Request};
+use crate::request::{GenerateSpec, Pair, Request};
 
 /// A token that was chosen, with its log-probability and those of the most likely ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +66,7 @@ impl Core {
             request.stamps().prefill_finished = Some(self.clock.now());
         }
         let is_prefill = matches!(request.pair, Pair::Prefill(_));
-        if request.spec.sampling.max_new_tokens == 0 && !is_prefill {
+        if request.spec.max_new_tokens == 0 && !is_prefill {
             return Harvest::End(Finish::Length(0));
         }
         let last = if part.wanted == Wanted::All { part.to - part.from - 1 } else { 0 };
@@ -87,7 +87,7 @@ impl Core {
         let Chosen { token, logprob, mut top } = chosen;
         request.tokens.push(token);
         let generated = request.generated();
-        let sampling = &request.spec.sampling;
+        let GenerateSpec { sampling, max_new_tokens, .. } = &request.spec;
         let is_stop = sampling.stop_token_ids.contains(&token);
         let stop_text = if is_stop && !sampling.no_stop_trim {
             None
@@ -97,7 +97,7 @@ impl Core {
         let finish = match stop_text {
             _ if is_stop => Some(Finish::StopToken(token)),
             Some(text) => Some(Finish::StopText(text)),
-            None if generated >= sampling.max_new_tokens => Some(Finish::Length(sampling.max_new_tokens)),
+            None if generated >= *max_new_tokens => Some(Finish::Length(*max_new_tokens)),
             None => None,
         };
         let fresh = request.text.show();
@@ -121,7 +121,7 @@ impl Core {
         let logits = if request.generated() < sampling.min_new_tokens {
             self.masked.clear();
             self.masked.extend_from_slice(logits);
-            for token in &sampling.stop_token_ids {
+            for token in &*sampling.stop_token_ids {
                 if let Some(logit) = self.masked.get_mut(*token as usize) {
                     *logit = RULED_OUT;
                 }
@@ -134,7 +134,7 @@ impl Core {
         let sampled = sample(logits, &sampling.params, position, &mut self.scratch);
         let top = match request.spec.logprobs {
             Some(logprobs) if logprobs.top > 0 => {
-                LogSoftmax::new(logits, told_temperature(&sampling.params)).top(logits, logprobs.top)
+                LogSoftmax::new(logits, sampling.params.temperature).top(logits, logprobs.top)
             }
             _ => Vec::new(),
         };
@@ -158,28 +158,28 @@ impl Core {
     }
 }
 
-/// The temperature of the distribution that is told: a greedy choice is told of by the model's own.
-fn told_temperature(params: &SamplingParams) -> f32 {
-    if params.temperature > 0.0 { params.temperature } else { 1.0 }
-}
-
 /// Tells the log-probabilities of the prompt's tokens that this part's positions speak of, if they are asked for. They are
 /// the model's own, whatever the temperature.
 fn tell_prompt(request: &Request, part: &Part, (logits, first_row): (&Logits, usize)) {
     let Some(asked) = request.spec.logprobs else { return };
-    let first = request.tokens[asked.start];
     let positions = part.from.max(asked.start)..part.to.min(request.prompt_len() - 1);
-    request.output().update(|progress| {
-        // Nothing that is looked at tells of the first one.
-        if progress.input_logprobs.is_empty() {
-            progress.input_logprobs.push((None, first));
-            progress.input_top_logprobs.push(None);
-        }
-        for position in positions {
+    let told: Vec<_> = positions
+        .map(|position| {
             let token = request.tokens[position + 1];
             let logits = logits.row(first_row + position - part.from);
-            progress.input_logprobs.push((Some(token_logprob(logits, token)), token));
-            let top = (asked.top > 0).then(|| top_logprobs(logits, asked.top));
+            let softmax = LogSoftmax::new(logits, 1.0);
+            let top = (asked.top > 0).then(|| softmax.top(logits, asked.top));
+            ((Some(softmax.at(logits, token)), token), top)
+        })
+        .collect();
+    request.output().update(|progress| {
+        if progress.input_logprobs.is_empty() {
+            // Nothing that is looked at tells of the first one.
+            progress.input_logprobs.push((None, request.tokens[asked.start]));
+            progress.input_top_logprobs.push(None);
+        }
+        for (logprob, top) in told {
+            progress.input_logprobs.push(logprob);
             progress.input_top_logprobs.push(top);
         }
     });

@@ -241,7 +241,9 @@ async fn what_else_is_in_the_batch_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_makes_no_sense_is_refused_with_a_reason() {
-    let server = Server::start(&["--context-length", "100", "--max-total-tokens", "64"]).await;
+    let limits = ["--context-length", "100", "--max-total-tokens", "64"];
+    let queue = ["--max-running-requests", "2", "--max-queued-requests", "3"];
+    let server = Server::start(&[limits, queue].concat()).await;
     let with = |sampling: Value| json!({"text": "1", "sampling_params": sampling});
     let cases = [
         (json!({}), "no prompt"),
@@ -273,7 +275,15 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
         (with(json!({"stop": [""]})), "stop must"),
         (with(json!({"stop": 5})), "stop"),
         (with(json!({"stop_token_ids": [-5]})), "stop_token_ids"),
+        (with(json!({"stop_token_ids": "x"})), "stop_token_ids"),
         (with(json!({"n": 2})), "n is not supported"),
+        // As a router sends it, with lists as long as the outputs.
+        (
+            json!({"text": "1", "rid": ["a", "b"], "bootstrap_room": [1, 2], "sampling_params": {"n": 2}}),
+            "n is not supported",
+        ),
+        (json!({"text": vec!["1"; 6]}), "6 prompts, this server holds 5 requests at once"),
+        (json!({"input_ids": vec![[1]; 6]}), "6 prompts, this server holds 5 requests at once"),
         (with(json!({"regex": "a+"})), "regex is not supported"),
         (with(json!({"frequency_penalty": 0.5})), "frequency_penalty is not supported"),
         (json!({"text": "1", "image_data": "x.png"}), "image_data is not supported"),
@@ -296,6 +306,15 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
     }
     let (status, reply) = server.text(hyper::Method::POST, "/generate", "{\"text\": ").await;
     assert!(status == StatusCode::BAD_REQUEST && reply.contains("not JSON"), "{reply}");
+    // A byte more than a body may have.
+    let long = "1".repeat((32 << 20) + 1);
+    for path in ["/generate", "/abort_request"] {
+        let (status, reply) = server.text(hyper::Method::POST, path, &long).await;
+        assert!(
+            status == StatusCode::PAYLOAD_TOO_LARGE && reply.contains("\"code\":413"),
+            "{status} {reply}"
+        );
+    }
     // A stream tells it in an event.
     let events = server.stream(&json!({"text": "1", "sampling_params": {"top_p": 0}})).await;
     assert_eq!(events.len(), 1);
@@ -303,7 +322,7 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
     // What asks for nothing, and what is not known, is not in the way.
     let body = json!({
         "text": "1",
-        "sampling_params": {"max_new_tokens": 1, "n": 1, "repetition_penalty": 1.0, "json_schema": null, "new_field": 5},
+        "sampling_params": {"max_new_tokens": 1, "n": 1, "stop_token_ids": [9999], "repetition_penalty": 1.0, "json_schema": null, "new_field": 5},
         "image_data": null,
         "lora_path": [],
         "session_params": {},

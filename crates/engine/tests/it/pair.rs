@@ -181,6 +181,7 @@ async fn a_request_without_its_half_of_a_pair_is_refused() {
         (&pair.decode, with("bootstrap_room", json!(-4)), "bootstrap_room"),
         (&pair.decode, with("bootstrap_room", json!([1, 2])), "bootstrap_room has 2 entries"),
         (&pair.decode, with("bootstrap_port", json!(70_000)), "bootstrap_port"),
+        (&pair.decode, with("sampling_params", json!({"n": 2})), "n is not supported"),
     ];
     for (server, body, reason) in cases {
         let (status, reply) = server.post("/generate", &body).await;

@@ -131,11 +131,12 @@ fn logprobs_are_of_the_scaled_and_uncut_distribution() {
 
 #[test]
 fn top_logprobs_are_ranked_with_the_lower_id_first_among_equals() {
-    let tokens = |k| top_logprobs(&logits(), k).into_iter().map(|(_, token)| token).collect::<Vec<_>>();
+    let top = |k| LogSoftmax::new(&logits(), 1.0).top(&logits(), k);
+    let tokens = |k| top(k).into_iter().map(|(_, token)| token).collect::<Vec<_>>();
     assert_eq!(tokens(0), [0; 0]);
     assert_eq!(tokens(4), [3, 0, 4, 1]);
     assert_eq!(tokens(9), [3, 0, 4, 1, 2]);
-    for (logprob, token) in top_logprobs(&logits(), 5) {
+    for (logprob, token) in top(5) {
         assert_eq!(logprob.to_bits(), token_logprob(&logits(), token).to_bits());
         assert!((logprob - HALVES[token as usize].ln()).abs() < 1e-6);
     }
