@@ -1,4 +1,4 @@
-//! A body as it was received: byte strings in order, never copied together.
+//! A body as it was received: byte strings in order, of which only tiny ones are copied together.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,8 +11,13 @@ pub struct Chunks {
     /// The first piece, apart from the rest because most bodies have but one.
     first: Bytes,
     rest: Vec<Bytes>,
+    /// Where each of the rest begins, so that a place is found without a walk through all that precede it.
+    starts: Vec<usize>,
     len: usize,
 }
+
+/// Shorter pieces are joined with those before them. A body sent byte by byte would cost 40 times its size.
+const MIN_PIECE_BYTES: usize = 512;
 
 // === impl Chunks ===
 
@@ -23,15 +28,27 @@ impl Chunks {
     }
 
     /// Appends a piece; an empty one leaves no trace.
-    pub fn push(&mut self, piece: Bytes) {
+    pub fn push(&mut self, mut piece: Bytes) {
         if piece.is_empty() {
             return;
         }
+        // Only what is no longer than the new piece is copied, so that no byte is copied more often than ten times.
+        while piece.len() < MIN_PIECE_BYTES
+            && let Some(shorter) = self.pop_up_to(piece.len())
+        {
+            piece = [shorter, piece].concat().into();
+        }
+        self.keep(piece);
+    }
+
+    fn keep(&mut self, piece: Bytes) {
+        let start = self.len;
         self.len += piece.len();
-        if self.first.is_empty() {
+        if start == 0 {
             self.first = piece;
         } else {
             self.rest.push(piece);
+            self.starts.push(start);
         }
     }
 
@@ -91,6 +108,12 @@ impl Chunks {
         }
     }
 
+    /// Number of the piece that holds the byte at an offset, the last one's beyond the end; and where it begins.
+    pub(crate) fn locate(&self, offset: usize) -> (usize, usize) {
+        let number = self.starts.partition_point(|start| *start <= offset);
+        (number, number.checked_sub(1).map_or(0, |before| self.starts[before]))
+    }
+
     /// Appends the bytes of a range to another body, shared.
     pub(crate) fn copy_range_to(&self, range: Range<usize>, out: &mut Self) {
         self.for_each_in(range, |piece, within| out.push(piece.slice(within)));
@@ -110,8 +133,8 @@ impl Chunks {
     }
 
     fn for_each_in<'a>(&'a self, range: Range<usize>, mut take: impl FnMut(&'a Bytes, Range<usize>)) {
-        let mut base = 0;
-        for piece in self.pieces() {
+        let (number, mut base) = self.locate(range.start);
+        for piece in self.pieces().skip(number) {
             let start = range.start.max(base);
             let end = range.end.min(base + piece.len());
             if start < end {
@@ -123,11 +146,27 @@ impl Chunks {
             }
         }
     }
+
+    /// Takes the last piece off if it is no longer than this.
+    fn pop_up_to(&mut self, length: usize) -> Option<Bytes> {
+        let last = match self.rest.pop_if(|last| last.len() <= length) {
+            Some(last) => {
+                self.starts.pop();
+                last
+            }
+            None if self.rest.is_empty() && (1..=length).contains(&self.first.len()) => {
+                std::mem::take(&mut self.first)
+            }
+            None => return None,
+        };
+        self.len -= last.len();
+        Some(last)
+    }
 }
 
 impl From<Bytes> for Chunks {
     fn from(piece: Bytes) -> Self {
-        Self { len: piece.len(), first: piece, rest: Vec::new() }
+        Self { len: piece.len(), first: piece, ..Self::default() }
     }
 }
 
@@ -144,10 +183,11 @@ impl From<&'static str> for Chunks {
 }
 
 impl FromIterator<Bytes> for Chunks {
+    /// A body of these pieces, none of them joined.
     fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
         let mut chunks = Self::new();
-        for piece in pieces {
-            chunks.push(piece);
+        for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
+            chunks.keep(piece);
         }
         chunks
     }
@@ -173,32 +213,61 @@ impl PartialEq for Chunks {
 mod tests {
     use super::*;
 
-    fn cut(pieces: &[&'static str]) -> Chunks {
-        pieces.iter().map(|piece| Bytes::from_static(piece.as_bytes())).collect()
+    fn pieces(whole: &[u8], sizes: &[usize]) -> Vec<Bytes> {
+        let mut rest = Bytes::copy_from_slice(whole);
+        sizes.iter().map(|size| rest.split_to(*size)).collect()
+    }
+
+    fn cut(whole: &[u8], sizes: &[usize]) -> Chunks {
+        pieces(whole, sizes).into_iter().collect()
+    }
+
+    fn joined(whole: &[u8], sizes: &[usize]) -> Chunks {
+        let mut chunks = Chunks::new();
+        for piece in pieces(whole, sizes) {
+            chunks.push(piece);
+        }
+        chunks
     }
 
     #[test]
-    fn any_range_is_the_range_of_the_joined_bytes() {
-        let whole = b"abcdefgh";
-        for pieces in [&["abcdefgh"][..], &["a", "bcd", "", "efg", "h"], &["abcd", "efgh"]] {
-            let chunks = cut(pieces);
-            assert_eq!(chunks.len(), 8);
-            for start in 0..=8 {
-                for end in start..=8 {
-                    assert_eq!(&chunks.gather(start..end)[..], &whole[start..end]);
-                    assert_eq!(&chunks.slice(start..end).to_bytes()[..], &whole[start..end]);
+    fn any_range_is_the_range_of_the_whole() {
+        let whole: Vec<u8> = (0..1600_u32).map(|at| (at * 7 % 251) as u8).collect();
+        let places = [0, 1, 2, 511, 512, 513, 599, 600, 1000, 1023, 1024, 1025, 1598, 1599, 1600];
+        for sizes in [&[1600][..], &[600, 0, 1000], &[512, 512, 576], &[1, 599, 424, 576], &[1; 1600]] {
+            for chunks in [cut(&whole, sizes), joined(&whole, sizes)] {
+                assert_eq!(chunks.len(), 1600);
+                for start in places {
+                    for end in places.into_iter().filter(|end| *end >= start) {
+                        assert_eq!(&chunks.gather(start..end)[..], &whole[start..end]);
+                        assert_eq!(&chunks.slice(start..end).to_bytes()[..], &whole[start..end]);
+                    }
+                    let mut tail = chunks.clone();
+                    let head = tail.split_to(start);
+                    assert_eq!((&head.to_bytes()[..], &tail.to_bytes()[..]), whole.split_at(start));
+                    assert_eq!((head.len(), tail.len()), (start, 1600 - start));
                 }
-                let mut tail = chunks.clone();
-                let head = tail.split_to(start);
-                assert_eq!((&head.to_bytes()[..], &tail.to_bytes()[..]), whole.split_at(start));
-                assert_eq!((head.len(), tail.len()), (start, 8 - start));
             }
         }
     }
 
     #[test]
+    fn what_comes_byte_by_byte_is_kept_in_few_pieces() {
+        for size in [1, 2, 3, 100, 511] {
+            let count = 100 * MIN_PIECE_BYTES;
+            let chunks = joined(&vec![b'x'; count * size], &vec![size; count]);
+            let pieces = chunks.pieces().count();
+            assert!(pieces <= 2 * chunks.len() / MIN_PIECE_BYTES + 10, "{pieces} pieces of {size} bytes");
+        }
+        assert_eq!(joined(&[b'x'; 2000], &[1000, 1000]).pieces().count(), 2, "what is large is not copied");
+    }
+
+    #[test]
     fn cuts_do_not_matter_for_equality() {
-        assert_eq!(cut(&["ab", "c"]), cut(&["a", "bc"]));
-        assert_ne!(cut(&["ab", "c"]), cut(&["a", "bd"]));
+        let whole = [b'a'; 2000];
+        assert_eq!(cut(&whole, &[1000, 1000]), cut(&whole, &[600, 1400]));
+        assert_ne!(cut(&whole, &[1000, 1000]), cut(&whole, &[600, 1399]));
+        let other = [&whole[..1999], b"b"].concat();
+        assert_ne!(cut(&whole, &[1000, 1000]), cut(&other, &[600, 1400]));
     }
 }

@@ -63,10 +63,9 @@ impl<'a> Cursor<'a> {
 
     /// At an offset.
     pub(crate) fn at(source: &'a Chunks, offset: usize) -> Self {
-        let mut cursor = Self::new(source);
-        while cursor.base + cursor.piece.len() <= offset && cursor.advance() {}
-        cursor.at = offset.saturating_sub(cursor.base).min(cursor.piece.len());
-        cursor
+        let (number, base) = source.locate(offset);
+        let piece = source.piece(number).unwrap_or_default();
+        Self { source, next: number + 1, piece, at: (offset - base).min(piece.len()), base }
     }
 
     /// Bytes before the cursor.

@@ -36,21 +36,12 @@ pub enum Problem {
     Count,
 }
 
-/// Why a decode reply goes to the client as it came.
+/// A decode reply can not be merged: one is a single reply and the other a batch, or two batches differ in length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unmerged {
-    /// The prefill reply is not JSON.
-    #[error("malformed prefill reply: {0}")]
-    Prefill(Malformed),
-    /// The decode reply is not JSON.
-    #[error("malformed decode reply: {0}")]
-    Decode(Malformed),
-    /// One is a single reply and the other a batch, or two batches differ in length.
-    #[error("prefill replied for {prefill} samples, decode for {decode}")]
-    Mismatch {
-        /// Samples in the prefill reply.
-        prefill: usize,
-        /// Samples in the decode reply.
-        decode: usize,
-    },
+#[error("prefill replied for {prefill} samples, decode for {decode}")]
+pub struct Mismatch {
+    /// Samples in the prefill reply.
+    pub prefill: usize,
+    /// Samples in the decode reply.
+    pub decode: usize,
 }

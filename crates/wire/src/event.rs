@@ -53,6 +53,9 @@ enum Data {
     Several,
 }
 
+/// A longer payload, which might have to be copied together, is not `[DONE]`, whatever space stands around it.
+const MAX_DONE_BYTES: usize = 32;
+
 // === impl EventSplitter ===
 
 impl EventSplitter {
@@ -156,7 +159,8 @@ impl Event {
 
     /// Whether it is `data: [DONE]`, which ends a stream.
     pub fn is_done(&self) -> bool {
-        self.payload.clone().is_some_and(|range| *self.raw.gather(range).trim_ascii() == *b"[DONE]")
+        let short = self.payload.clone().filter(|payload| payload.len() <= MAX_DONE_BYTES);
+        short.is_some_and(|payload| *self.raw.gather(payload).trim_ascii() == *b"[DONE]")
     }
 
     /// Its bytes with another payload, which must be one line.

@@ -25,7 +25,7 @@ mod scalar;
 mod splice;
 
 pub use chunks::Chunks;
-pub use error::{Malformed, Problem, Unmerged};
+pub use error::{Malformed, Mismatch, Problem};
 pub use event::{Event, EventSplitter, Part};
 pub use merge::{LogprobJoin, PrefillShare};
 pub use reply::{Element, Reply};

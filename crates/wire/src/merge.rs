@@ -12,9 +12,10 @@ use bytes::Bytes;
 
 use crate::chunks::Chunks;
 use crate::cursor::{Cursor, Kind};
-use crate::error::Unmerged;
+use crate::error::Mismatch;
 use crate::object::{Field, Object};
 use crate::reply::{Element, INPUT_LOGPROBS, Reply};
+use crate::request::MAX_SAMPLES;
 use crate::splice::{Fate, Splicer};
 
 /// What a prefill reply contributes, sample by sample. It owns what is small and shares what is large.
@@ -55,7 +56,7 @@ impl PrefillShare {
         for (position, element) in reply.elements.iter().enumerate() {
             let index = element.index.unwrap_or(position);
             if index >= MAX_SAMPLES {
-                continue;
+                continue; // not to be believed
             }
             self.is_batch |= element.index.is_some();
             if self.samples.len() <= index {
@@ -65,8 +66,8 @@ impl PrefillShare {
         }
     }
 
-    fn of(&self, reply: &Reply<'_>) -> Result<&[SampleShare], Unmerged> {
-        let mismatch = Unmerged::Mismatch { prefill: self.samples.len(), decode: reply.elements.len() };
+    fn of(&self, reply: &Reply<'_>) -> Result<&[SampleShare], Mismatch> {
+        let mismatch = Mismatch { prefill: self.samples.len(), decode: reply.elements.len() };
         let samples = match reply.elements.first().and_then(|element| element.index) {
             _ if reply.is_batch => Some(&self.samples[..]).filter(|_| self.is_batch),
             Some(index) if self.is_batch => self.samples.get(index..=index),
@@ -77,20 +78,17 @@ impl PrefillShare {
     }
 }
 
-/// A larger index of a streamed batch is not believed.
-const MAX_SAMPLES: usize = 1 << 16;
-
 // === impl SampleShare ===
 
 impl SampleShare {
     fn add(&mut self, element: &Element<'_>) {
         let Some(meta_info) = &element.meta_info else { return };
         for field in &meta_info.fields {
-            if MERGED_PREFIXES.iter().any(|prefix| field.name.starts_with(prefix)) {
+            if MERGED_PREFIXES.iter().any(|prefix| field.name().starts_with(prefix)) {
                 let member = spell(element.source, field);
-                match self.members.iter_mut().find(|(name, _)| *name == *field.name) {
+                match self.members.iter_mut().find(|(name, _)| name == field.name()) {
                     Some((_, earlier)) => *earlier = member,
-                    None => self.members.push((field.name.to_vec(), member)),
+                    None => self.members.push((field.name().to_vec(), member)),
                 }
             }
         }
@@ -125,9 +123,9 @@ impl SampleShare {
             front.push(members.into());
         }
         splicer.edit(meta_info, &front, |field| match (&list, own) {
-            _ if self.members.iter().any(|(name, _)| *name == *field.name) => Fate::Drop,
-            (Some(list), Some(own)) if own.key == field.key => Fate::Replace(list.clone()),
-            (Some(_), Some(own)) if own.name == field.name => Fate::Drop,
+            _ if self.members.iter().any(|(name, _)| name == field.name()) => Fate::Drop,
+            (Some(list), Some(own)) if own.member.key == field.member.key => Fate::Replace(list.clone()),
+            (Some(_), Some(own)) if own.name() == field.name() => Fate::Drop,
             _ => Fate::Keep,
         });
     }
@@ -137,7 +135,7 @@ impl SampleShare {
 
 impl Reply<'_> {
     /// The reply with what the prefill contributes. A sample without `meta_info` stays as it is.
-    pub fn merge(&self, share: &PrefillShare, join: LogprobJoin) -> Result<Chunks, Unmerged> {
+    pub fn merge(&self, share: &PrefillShare, join: LogprobJoin) -> Result<Chunks, Mismatch> {
         let samples = share.of(self)?;
         let mut splicer = Splicer::new(self.source);
         for (element, sample) in self.elements.iter().zip(samples) {
@@ -184,7 +182,7 @@ fn list_inside(source: &Chunks, field: &Field<'_>) -> Option<Range<usize>> {
 
 /// A member as it stands, but without space around its colon and on one line.
 fn spell(source: &Chunks, field: &Field<'_>) -> Vec<u8> {
-    let mut member = source.gather(field.key..field.value.start).trim_ascii_end().to_vec();
+    let mut member = source.gather(field.member.key..field.value.start).trim_ascii_end().to_vec();
     if member.last() == Some(&b':') {
         member.pop();
         member.truncate(member.trim_ascii_end().len());

@@ -1,9 +1,8 @@
 //! An object that may be edited: where its members stand.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::cursor::{Cursor, Kind};
+use crate::cursor::{Cursor, Kind, Member};
 use crate::error::Malformed;
 
 /// An object and its members, in order.
@@ -14,17 +13,10 @@ pub(crate) struct Object<'a> {
     pub(crate) fields: Vec<Field<'a>>,
 }
 
-/// A member of an object.
+/// A member of an object, and its value.
 #[derive(Debug)]
 pub(crate) struct Field<'a> {
-    /// Unescaped.
-    pub(crate) name: Cow<'a, [u8]>,
-    /// Where the space between the brace or the former value and the name begins.
-    pub(crate) separator: usize,
-    /// The comma in that space.
-    pub(crate) comma: Option<usize>,
-    /// The opening quote of the name.
-    pub(crate) key: usize,
+    pub(crate) member: Member<'a>,
     /// Where the value stands.
     pub(crate) value: Range<usize>,
     pub(crate) kind: Kind,
@@ -43,14 +35,7 @@ impl<'a> Object<'a> {
             let kind = cursor.kind()?;
             let start = cursor.offset();
             visit(cursor, &member.name)?;
-            fields.push(Field {
-                name: member.name,
-                separator: member.separator,
-                comma: member.comma,
-                key: member.key,
-                value: start..cursor.offset(),
-                kind,
-            });
+            fields.push(Field { member, value: start..cursor.offset(), kind });
             Ok(())
         })?;
         Ok(Self { range, fields })
@@ -58,6 +43,15 @@ impl<'a> Object<'a> {
 
     /// The member of that name; of several the last, as JSON readers have it.
     pub(crate) fn get(&self, name: &[u8]) -> Option<&Field<'a>> {
-        self.fields.iter().rfind(|field| field.name == name)
+        self.fields.iter().rfind(|field| field.name() == name)
+    }
+}
+
+// === impl Field ===
+
+impl Field<'_> {
+    /// Unescaped.
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.member.name
     }
 }

@@ -72,16 +72,16 @@ impl<'a> Reply<'a> {
 
 impl<'a> Element<'a> {
     /// The numbers, strings, booleans and nulls of `meta_info`, in order. `type`, `status_code` and `message`
-    /// of `finish_reason` come as `finish_reason.type` and so on; other containers, and strings of more than
-    /// 4 KiB, are passed over.
+    /// of `finish_reason` come as `finish_reason.type` and so on; other containers, strings of more than 4 KiB and
+    /// such with invalid escapes are passed over.
     pub fn pairs(&self) -> Vec<(Cow<'a, str>, Scalar<'a>)> {
         let mut pairs = Vec::new();
         for field in self.meta_info.iter().flat_map(|meta_info| &meta_info.fields) {
             let mut cursor = Cursor::at(self.source, field.value.start);
-            if field.kind == Kind::Object && field.name == FINISH_REASON {
+            if field.kind == Kind::Object && field.name() == FINISH_REASON {
                 read_finish(&mut cursor, &mut pairs);
             } else if let Ok(Some(scalar)) = cursor.scalar()
-                && let Some(name) = name_text(&field.name)
+                && let Some(name) = name_text(&field.member.name)
             {
                 pairs.push((name, scalar));
             }
@@ -181,7 +181,8 @@ fn scan_finish(cursor: &mut Cursor<'_>) -> Result<Option<Finish>, Malformed> {
     Ok(Some(finish))
 }
 
-/// Flattens a finish reason. It was read before, so it is well-formed.
+/// Flattens a finish reason. It was read before, so all of it is well-formed but, perhaps, an escape in a string,
+/// which is then passed over.
 fn read_finish<'a>(cursor: &mut Cursor<'a>, pairs: &mut Vec<(Cow<'a, str>, Scalar<'a>)>) {
     let walked = cursor.members(|cursor, member| {
         let name = match &*member.name {
@@ -190,7 +191,7 @@ fn read_finish<'a>(cursor: &mut Cursor<'a>, pairs: &mut Vec<(Cow<'a, str>, Scala
             b"message" => "finish_reason.message",
             _ => return cursor.skip().map(drop),
         };
-        if let Some(scalar) = cursor.scalar()? {
+        if let Ok(Some(scalar)) = cursor.scalar() {
             pairs.push((name.into(), scalar));
         }
         Ok(())

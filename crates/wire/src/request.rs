@@ -56,7 +56,7 @@ pub struct Bootstrap<'a> {
 }
 
 /// Larger batches are refused: each sample costs a room.
-const MAX_SAMPLES: usize = 1 << 16;
+pub(crate) const MAX_SAMPLES: usize = 1 << 16;
 const BOOTSTRAP_FIELDS: [&[u8]; 3] = [b"bootstrap_host", b"bootstrap_port", b"bootstrap_room"];
 
 // === impl GenerateRequest ===
@@ -65,20 +65,22 @@ impl<'a> GenerateRequest<'a> {
     /// Reads a request; of fields that stand twice the last counts.
     pub fn scan(source: &'a Chunks, dialect: Dialect) -> Result<Self, Malformed> {
         let (mut stream, mut return_logprob, mut rids) = (false, false, Vec::new());
-        let (mut prompts, mut n) = (None, 1);
+        // Prompts of a batch by the field that holds them: of a field that stands twice the last counts.
+        let (mut prompts, mut n) = ([None; 3], 1);
         let mut cursor = Cursor::new(source);
         let object = Object::read(&mut cursor, |cursor, name| {
             match (name, dialect) {
                 (b"stream", _) => stream = cursor.scalar()? == Some(Scalar::Bool(true)),
-                (b"return_logprob", _) => return_logprob = is_truthy(source, cursor)?,
+                (b"return_logprob", _) => {
+                    return_logprob = scalars(cursor)?.contains(&Scalar::Bool(true));
+                }
                 (b"rid", _) => rids = texts(cursor)?,
-                (b"text" | b"input_ids", Dialect::Generate) | (b"prompt", Dialect::Completions) => {
-                    prompts = count_prompts(source, cursor, 1)?.or(prompts);
+                (b"text", Dialect::Generate) | (b"prompt", Dialect::Completions) => {
+                    prompts[0] = count_prompts(source, cursor, 1)?;
                 }
-                (b"input_embeds", Dialect::Generate) => {
-                    prompts = count_prompts(source, cursor, 2)?.or(prompts);
-                }
-                (b"sampling_params", Dialect::Generate) => n = sampling_n(source, cursor)?,
+                (b"input_ids", Dialect::Generate) => prompts[1] = count_prompts(source, cursor, 1)?,
+                (b"input_embeds", Dialect::Generate) => prompts[2] = count_prompts(source, cursor, 2)?,
+                (b"sampling_params", Dialect::Generate) => n = sampling_n(cursor)?,
                 (b"n", Dialect::Chat | Dialect::Completions) => n = count(cursor.scalar()?.as_ref()),
                 _ => {
                     cursor.skip()?;
@@ -87,7 +89,7 @@ impl<'a> GenerateRequest<'a> {
             Ok(())
         })?;
         cursor.end()?;
-        let shape = match (prompts, n) {
+        let shape = match (prompts.into_iter().flatten().next(), n) {
             (None, 1) => Shape::Single,
             (prompts, n) => Shape::Batch(prompts.unwrap_or(1).saturating_mul(n)),
         };
@@ -102,7 +104,7 @@ impl<'a> GenerateRequest<'a> {
     pub fn with_bootstrap(&self, bootstrap: &Bootstrap<'_>) -> Chunks {
         let mut splicer = Splicer::new(self.source);
         splicer.edit(&self.object, &Chunks::from(bootstrap.members(self.shape)), |field| {
-            if BOOTSTRAP_FIELDS.contains(&&*field.name) { Fate::Drop } else { Fate::Keep }
+            if BOOTSTRAP_FIELDS.contains(&field.name()) { Fate::Drop } else { Fate::Keep }
         });
         splicer.finish()
     }
@@ -168,24 +170,23 @@ fn is_numbers(source: &Chunks, offset: usize, depth: usize) -> bool {
 }
 
 /// `n` of one set of sampling parameters, or of the first of a list of them.
-fn sampling_n(source: &Chunks, cursor: &mut Cursor<'_>) -> Result<usize, Malformed> {
-    let range = cursor.skip()?;
-    let mut cursor = Cursor::at(source, range.start);
-    if cursor.kind()? == Kind::Array {
-        cursor.enter_list();
-    }
-    let mut n = 1;
-    if cursor.kind()? == Kind::Object {
+fn sampling_n(cursor: &mut Cursor<'_>) -> Result<usize, Malformed> {
+    let mut n = None;
+    each(cursor, |cursor| {
+        if n.is_some() || cursor.kind()? != Kind::Object {
+            return cursor.skip().map(drop);
+        }
+        n = Some(1);
         cursor.members(|cursor, member| {
             if &*member.name == b"n" {
-                n = count(cursor.scalar()?.as_ref());
-            } else {
-                cursor.skip()?;
+                n = Some(count(cursor.scalar()?.as_ref()));
+                return Ok(());
             }
-            Ok(())
+            cursor.skip().map(drop)
         })?;
-    }
-    Ok(n)
+        Ok(())
+    })?;
+    Ok(n.unwrap_or(1))
 }
 
 /// A count that is none is left for the worker to refuse.
@@ -196,37 +197,29 @@ fn count(scalar: Option<&Scalar<'_>>) -> usize {
     }
 }
 
-/// Whether a flag, or one of a batch's list of flags, is true.
-fn is_truthy(source: &Chunks, cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
-    let is_list = cursor.kind()? == Kind::Array;
-    let range = cursor.skip()?;
-    let mut cursor = Cursor::at(source, range.start);
-    if !is_list {
-        return Ok(cursor.scalar()? == Some(Scalar::Bool(true)));
-    }
-    let mut any = false;
-    cursor.elements(|cursor| {
-        any |= cursor.scalar()? == Some(Scalar::Bool(true));
+/// A scalar, or those of a list.
+fn scalars<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<Scalar<'a>>, Malformed> {
+    let mut scalars = Vec::new();
+    each(cursor, |cursor| {
+        scalars.extend(cursor.scalar()?);
         Ok(())
     })?;
-    Ok(any)
+    Ok(scalars)
 }
 
-/// A text, or the texts of a list.
+/// A text, or those of a list.
 fn texts(cursor: &mut Cursor<'_>) -> Result<Vec<String>, Malformed> {
-    let mut texts = Vec::new();
-    let mut take = |scalar: Option<Scalar<'_>>| {
-        if let Some(Scalar::Text(text)) = scalar {
-            texts.push(text.into_owned());
-        }
-    };
-    if cursor.kind()? == Kind::Array {
-        cursor.elements(|cursor| {
-            take(cursor.scalar()?);
-            Ok(())
-        })?;
-    } else {
-        take(cursor.scalar()?);
+    let text = |scalar| if let Scalar::Text(text) = scalar { Some(text.into_owned()) } else { None };
+    Ok(scalars(cursor)?.into_iter().filter_map(text).collect())
+}
+
+/// Visits the elements of a list, or the one value if it is none. `visit` must consume it.
+fn each<'a>(
+    cursor: &mut Cursor<'a>,
+    mut visit: impl FnMut(&mut Cursor<'a>) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
+    match cursor.kind()? {
+        Kind::Array => cursor.elements(visit).map(drop),
+        _ => visit(cursor),
     }
-    Ok(texts)
 }

@@ -44,11 +44,11 @@ impl<'a> Splicer<'a> {
         for field in &object.fields {
             let fate = fate(field);
             if let Fate::Drop = fate {
-                self.copy_to(field.separator);
+                self.copy_to(field.member.separator);
                 self.at = field.value.end;
                 continue;
             }
-            match field.comma {
+            match field.member.comma {
                 None if has_members => self.out.push(Bytes::from_static(b",")),
                 Some(comma) if !has_members => {
                     self.copy_to(comma);

@@ -107,15 +107,10 @@ pub(crate) fn logprobs() -> impl Strategy<Value = String> {
 pub(crate) fn cut(text: &str, places: &[prop::sample::Index]) -> Chunks {
     let mut places: Vec<usize> = places.iter().map(|place| place.index(text.len() + 1)).collect();
     places.sort_unstable();
+    places.push(text.len());
     let whole = Bytes::copy_from_slice(text.as_bytes());
     let mut start = 0;
-    let mut chunks = Chunks::new();
-    for place in places {
-        chunks.push(whole.slice(start..place));
-        start = place;
-    }
-    chunks.push(whole.slice(start..));
-    chunks
+    places.into_iter().map(|place| whole.slice(std::mem::replace(&mut start, place)..place)).collect()
 }
 
 pub(crate) fn cuts() -> impl Strategy<Value = Vec<prop::sample::Index>> {

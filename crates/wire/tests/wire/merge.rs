@@ -1,7 +1,7 @@
 //! Replies: what is read from them, and the merge against an oracle.
 
 use proptest::prelude::*;
-use rollscope_wire::{Chunks, LogprobJoin, Malformed, PrefillShare, Problem, Reply, Scalar, Unmerged};
+use rollscope_wire::{Chunks, LogprobJoin, Mismatch, PrefillShare, Reply, Scalar};
 use serde_json::{Value, json};
 
 use crate::json::{
@@ -18,12 +18,12 @@ const META_NAMES: &[&str] = &[
     "input_token_logprobs",
 ];
 
-fn merge(decode: &str, prefill: &str, join: LogprobJoin) -> Result<String, Unmerged> {
+fn merge(decode: &str, prefill: &str, join: LogprobJoin) -> Result<String, Mismatch> {
     let (decode, prefill) =
         (Chunks::from(decode.as_bytes().to_vec()), Chunks::from(prefill.as_bytes().to_vec()));
     let mut share = PrefillShare::default();
-    share.add(&Reply::scan(&prefill).map_err(Unmerged::Prefill)?);
-    let merged = Reply::scan(&decode).map_err(Unmerged::Decode)?.merge(&share, join)?;
+    share.add(&Reply::scan(&prefill).unwrap());
+    let merged = Reply::scan(&decode).unwrap().merge(&share, join)?;
     Ok(text(&merged))
 }
 
@@ -76,10 +76,10 @@ fn a_batch_is_merged_element_by_element() {
         r#"[ {"meta_info":{"pd_prefill_retry_count":0,"id":"a"}} , {"text":""} ]"#
     );
     for (decode, samples) in [(r#"[{"meta_info":{}}]"#, 1), (r#"{"meta_info":{}}"#, 1), ("[]", 0)] {
-        let mismatch = Unmerged::Mismatch { prefill: 2, decode: samples };
+        let mismatch = Mismatch { prefill: 2, decode: samples };
         assert_eq!(merge(decode, prefill, LogprobJoin::Always), Err(mismatch), "{decode}");
     }
-    let mismatch = Unmerged::Mismatch { prefill: 1, decode: 1 };
+    let mismatch = Mismatch { prefill: 1, decode: 1 };
     assert_eq!(merge("[{}]", "{}", LogprobJoin::Always), Err(mismatch));
     assert_eq!(merge("{}", "[{}]", LogprobJoin::Always), Err(mismatch));
 }
@@ -128,12 +128,24 @@ fn what_is_put_in_is_on_one_line() {
 }
 
 #[test]
-fn a_malformed_side_is_named() {
-    let end = |offset| Malformed { offset, problem: Problem::End };
-    assert_eq!(merge("{", "{}", LogprobJoin::Always), Err(Unmerged::Decode(end(1))));
-    assert_eq!(merge("{}", r#"{"meta_info":{"#, LogprobJoin::Always), Err(Unmerged::Prefill(end(14))));
-    let sentence = merge("{}", "[1]", LogprobJoin::Always).unwrap_err().to_string();
-    assert_eq!(sentence, "malformed prefill reply: not an object at byte 1");
+fn a_malformed_reply_is_refused_where_it_goes_wrong() {
+    let check = |body: &'static str, sentence: &str| {
+        assert_eq!(Reply::scan(&Chunks::from(body)).unwrap_err().to_string(), sentence, "{body}");
+    };
+    check("{", "unexpected end at byte 1");
+    check(r#"{"meta_info":{"#, "unexpected end at byte 14");
+    check("[1]", "not an object at byte 1");
+    check(r#"{"meta_info":{"finish_reason":{"type":"\x"}}}"#, "invalid escape at byte 39");
+}
+
+#[test]
+fn a_text_with_an_invalid_escape_is_passed_over() {
+    let body = Chunks::from(
+        r#"{"meta_info":{"id":"\x","finish_reason":{"message":"\x","type":"stop"},"e2e_latency":1}}"#,
+    );
+    let pairs = Reply::scan(&body).unwrap().elements()[0].pairs();
+    let names: Vec<&str> = pairs.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["finish_reason.type", "e2e_latency"]);
 }
 
 #[test]
