@@ -10,6 +10,7 @@ use rand::{Rng, RngExt as _};
 use crate::address::{WorkerAddress, WorkerUrl};
 use crate::books::Books;
 use crate::breaker::BreakerState;
+use crate::hash::StableHash;
 use crate::health::HealthState;
 use crate::leg::{LegGuard, Vitals};
 use crate::load::{Load, ReportedLoad};
@@ -35,12 +36,17 @@ pub struct Worker<T> {
     /// The owner's.
     pub link: T,
     pub(crate) vitals: Arc<Vitals>,
+    /// Hash of its address.
+    pub(crate) place: u64,
     introduction: Mutex<Introduction>,
 }
 
 /// Name of an instance: 16 hexadecimal digits.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WorkerId(Box<str>);
+pub struct WorkerId {
+    number: u64,
+    text: Box<str>,
+}
 
 /// What a server says of itself, in `/server_info` or however it is asked. What it does not say is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,6 +86,7 @@ pub enum RoleKind {
 
 impl<T> Worker<T> {
     pub(crate) fn new(id: WorkerId, address: WorkerAddress, role: Role, link: T, vitals: Vitals) -> Self {
+        let place = StableHash::new().add(address.to_string().as_bytes()).finish();
         Self {
             id,
             url: address.url,
@@ -88,6 +95,7 @@ impl<T> Worker<T> {
             books: vitals.books.clone(),
             link,
             vitals: Arc::new(vitals),
+            place,
             introduction: Mutex::default(),
         }
     }
@@ -176,24 +184,29 @@ fn contradict<V: PartialEq>(known: Option<&V>, news: Option<&V>) -> bool {
 
 impl WorkerId {
     pub(crate) fn draw(rng: &mut impl Rng) -> Self {
-        Self(format!("{:016x}", rng.random::<u64>()).into())
+        let number = rng.random();
+        Self { number, text: format!("{number:016x}").into() }
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// As text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
 impl fmt::Display for WorkerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl fmt::Debug for WorkerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
