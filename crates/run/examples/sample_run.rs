@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stats = serde_json::json!({"metrics": {"perf/request/count": 3.0}});
     if let serde_json::Value::Object(stats) = stats {
         run.put_stats(StepNumber(1), &stats)?;
-        run.append_metrics(StepNumber(1), &stats)?;
+        run.metrics_log().append(StepNumber(1), &stats)?;
     }
     writer.end()?;
 

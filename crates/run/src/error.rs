@@ -80,6 +80,14 @@ pub enum RunError {
         /// Why.
         source: serde_json::Error,
     },
+    /// A manifest, or a file that one names, is none.
+    #[error("damaged manifest: {}", path.display())]
+    DamagedManifest {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
     /// The operating system refused.
     #[error("cannot {action} {}", path.display())]
     Io {

@@ -1,6 +1,7 @@
 //! Following a run while it is being recorded.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rollscope_trace::Record;
 
@@ -21,7 +22,7 @@ const BATCH_RECORDS: usize = 16_384;
 pub struct Follow {
     run: Run,
     /// What had been sealed when following began; nothing before the first poll.
-    start: Option<Manifest>,
+    start: Option<Arc<Manifest>>,
     /// How many of its seals have been read.
     seals_read: usize,
     cursors: BTreeMap<String, LogCursor>,
@@ -49,13 +50,14 @@ impl Follow {
     }
 
     fn read_into(&mut self, records: &mut Vec<Record>) -> Result<(), RunError> {
-        let start = match self.start.take() {
-            Some(start) => self.start.insert(start),
+        let start = match &self.start {
+            Some(start) => start,
             None => self.start.insert(Newest::read(&self.run)?.manifest),
         };
-        while records.len() < BATCH_RECORDS
-            && let Some(seal) = start.seals.get(self.seals_read)
-        {
+        for seal in start.seals().skip(self.seals_read) {
+            if records.len() >= BATCH_RECORDS {
+                return Ok(());
+            }
             records.extend(seal.read(&self.run)?);
             self.seals_read += 1;
         }
@@ -74,7 +76,8 @@ impl Follow {
     }
 
     /// What could not be read so far.
-    pub fn damage(&self) -> impl Iterator<Item = &Damage> {
-        self.cursors.values().flat_map(LogCursor::damage)
+    pub fn damage(&self) -> impl Iterator<Item = Damage> {
+        let sealed = self.start.iter().flat_map(|start| start.damage(&self.run));
+        sealed.chain(self.cursors.values().flat_map(LogCursor::damage).cloned())
     }
 }

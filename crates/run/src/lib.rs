@@ -34,7 +34,7 @@ pub use error::RunError;
 pub use follow::Follow;
 pub use log::writer::{LogOptions, LogWriter};
 pub use log::{Damage, DamageKind, LogPosition};
-pub use numbers::SentMetrics;
+pub use numbers::{MetricsLog, SentMetrics};
 pub use read::{Drops, StepSummary, WriterState, WriterSummary};
 pub use run::{Run, RunInfo};
 pub use seal::{Sealed, Sealer};

@@ -1,16 +1,26 @@
 //! Manifests: which parts there are, and which stretches of the logs they replace.
 //!
-//! A manifest is whole and final: it names everything sealed so far. A writer that has sealed takes the newest
+//! ```text
+//! manifest/N.json                     everything sealed: names of the files with earlier seals, and the recent seals
+//! manifest/seals-N-WRITER.json        earlier seals, moved here when manifest N was published
+//! ```
+//!
+//! A manifest is whole and final: it tells of everything sealed so far. A writer that has sealed takes the newest
 //! one, adds to it, and creates the next number exclusively; where another writer was faster, it takes that
 //! one and tries again. A reader takes the newest manifest that it can read, and of each log what follows the
 //! stretches that are named there; so every row is seen exactly once, whenever it looks. Parts that no manifest
 //! names were left by a crash, and nobody looks at them.
+//!
+//! So that a run may grow long, no manifest holds more than a bounded number of seals: when there are as many,
+//! they move into a file of their own, which is written before the manifest that names it and never again.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rollscope_trace::{Record, StepClose, StepNumber};
 use serde::{Deserialize, Serialize};
 
@@ -28,12 +38,32 @@ const KEPT: u64 = 8;
 /// So often the folder is listed again when all manifests that it had are gone.
 const MAX_ATTEMPTS: u32 = 100;
 
+/// Seals that stand in a manifest itself at most; they take some 600 bytes each.
+const MAX_RECENT: usize = 128;
+
 /// Everything sealed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Manifest {
+    earlier: Vec<Earlier>,
+    recent: Vec<Seal>,
+}
+
+/// Seals in a file of their own.
+#[derive(Clone, Debug)]
+struct Earlier {
+    name: String,
+    seals: Arc<[Seal]>,
+}
+
+/// N.json; a file of earlier seals is the same without earlier ones.
+#[derive(Debug, Serialize, Deserialize)]
+struct ManifestFile {
     version: Version,
+    /// Names of files in the same folder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<String>,
     #[serde(default)]
-    pub(crate) seals: Vec<Seal>,
+    seals: Vec<Seal>,
 }
 
 /// What one writer made of a stretch of its log.
@@ -73,9 +103,13 @@ struct Preamble {
 
 /// The newest manifest, and the number that the next will have.
 pub(crate) struct Newest {
-    pub(crate) manifest: Manifest,
+    pub(crate) manifest: Arc<Manifest>,
     next: u64,
 }
+
+/// The manifest that was read or published last, by its number: none changes, so that none is read twice.
+#[derive(Debug, Default)]
+pub(crate) struct LastManifest(Mutex<(u64, Arc<Manifest>)>);
 
 // === impl Newest ===
 
@@ -91,16 +125,24 @@ impl Newest {
             let mut gone = None;
             for number in numbers.into_iter().rev() {
                 let path = path(run, number);
-                match files::read_if_there(&path)?.map(|bytes| Manifest::parse(&path, &bytes)) {
-                    Some(Ok(Some(manifest))) => return Ok(Self { manifest, next }),
-                    Some(Err(error)) => return Err(error),
+                let (held, last) = run.last_manifest().get();
+                if held == number {
+                    return Ok(Self { manifest: last, next });
+                }
+                match files::read_if_there(&path)?.map(|bytes| ManifestFile::parse(&path, &bytes)) {
+                    Some(Ok(file)) => {
+                        let manifest = Arc::new(Manifest::of(run, file, &last)?);
+                        run.last_manifest().put(number, &manifest);
+                        return Ok(Self { manifest, next });
+                    }
                     // Half written: the one before it holds.
-                    Some(Ok(None)) => {}
+                    Some(Err(RunError::DamagedManifest { .. })) => {}
+                    Some(Err(error)) => return Err(error),
                     None => gone = Some(path),
                 }
             }
             let Some(path) = gone else {
-                return Ok(Self { manifest: Manifest { version: FORMAT, seals: Vec::new() }, next });
+                return Ok(Self { manifest: Arc::default(), next });
             };
             // All that were listed have been removed since: there are newer ones by now.
             attempts += 1;
@@ -111,17 +153,33 @@ impl Newest {
     }
 }
 
+// === impl LastManifest ===
+
+impl LastManifest {
+    /// Nothing was read yet where the number is 0.
+    fn get(&self) -> (u64, Arc<Manifest>) {
+        self.0.lock().clone()
+    }
+
+    fn put(&self, number: u64, manifest: &Arc<Manifest>) {
+        *self.0.lock() = (number, Arc::clone(manifest));
+    }
+}
+
 /// Publishes what was sealed.
 pub(crate) fn publish(run: &Run, seal: &Seal) -> Result<(), RunError> {
     files::create_folders(&folder(run))?;
     loop {
-        let Newest { mut manifest, next } = Newest::read(run)?;
-        manifest.version = FORMAT;
-        manifest.seals.push(seal.clone());
-        let mut bytes = serde_json::to_vec(&manifest)
-            .map_err(|source| RunError::EncodeJson { what: "a manifest", source })?;
-        bytes.push(b'\n');
-        if files::create_exclusive(&path(run, next), &bytes)? {
+        let Newest { manifest, next } = Newest::read(run)?;
+        let mut manifest = Manifest::clone(&manifest);
+        if manifest.recent.len() >= MAX_RECENT {
+            manifest.move_recent(run, format!("seals-{next}-{}.json", seal.writer))?;
+        }
+        manifest.recent.push(seal.clone());
+        let earlier = manifest.earlier.iter().map(|earlier| earlier.name.clone()).collect();
+        let file = ManifestFile { version: FORMAT, earlier, seals: manifest.recent.clone() };
+        if files::create_exclusive(&path(run, next), &file.to_json()?)? {
+            run.last_manifest().put(next, &Arc::new(manifest));
             remove_older_than(run, next.saturating_sub(KEPT));
             return Ok(());
         }
@@ -136,6 +194,11 @@ fn remove_older_than(run: &Run, oldest: u64) {
     }
 }
 
+fn read_seals(path: &Path) -> Result<Vec<Seal>, RunError> {
+    let bytes = fs::read(path).map_err(RunError::io("read", path))?;
+    Ok(ManifestFile::parse(path, &bytes)?.seals)
+}
+
 fn folder(run: &Run) -> PathBuf {
     run.dir().join("manifest")
 }
@@ -148,20 +211,62 @@ fn number_of(name: &str) -> Option<u64> {
     name.strip_suffix(".json")?.parse().ok()
 }
 
-// === impl Manifest ===
+// === impl ManifestFile ===
 
-impl Manifest {
-    /// Nothing when it is half written.
-    fn parse(path: &Path, bytes: &[u8]) -> Result<Option<Self>, RunError> {
+impl ManifestFile {
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, RunError> {
         if let Ok(preamble) = serde_json::from_slice::<Preamble>(bytes) {
             preamble.version.check(path)?;
         }
-        Ok(serde_json::from_slice(bytes).ok())
+        serde_json::from_slice(bytes)
+            .map_err(|source| RunError::DamagedManifest { path: path.to_owned(), source })
+    }
+
+    fn to_json(&self) -> Result<Vec<u8>, RunError> {
+        let mut bytes =
+            serde_json::to_vec(self).map_err(|source| RunError::EncodeJson { what: "a manifest", source })?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+}
+
+// === impl Manifest ===
+
+impl Manifest {
+    /// Takes the earlier seals from `known`, which has most of them, else from their files.
+    fn of(run: &Run, file: ManifestFile, known: &Self) -> Result<Self, RunError> {
+        let earlier = file.earlier.into_iter().map(|name| {
+            let seals = match known.earlier.iter().find(|earlier| earlier.name == name) {
+                Some(earlier) => Arc::clone(&earlier.seals),
+                None => read_seals(&folder(run).join(&name))?.into(),
+            };
+            Ok(Earlier { name, seals })
+        });
+        Ok(Self { earlier: earlier.collect::<Result<_, RunError>>()?, recent: file.seals })
+    }
+
+    /// Moves the recent seals into a file of their own.
+    fn move_recent(&mut self, run: &Run, name: String) -> Result<(), RunError> {
+        let file =
+            ManifestFile { version: FORMAT, earlier: Vec::new(), seals: std::mem::take(&mut self.recent) };
+        files::replace(&folder(run).join(&name), &file.to_json()?)?;
+        self.earlier.push(Earlier { name, seals: file.seals.into() });
+        Ok(())
+    }
+
+    /// Every seal, in the order in which they were published.
+    pub(crate) fn seals(&self) -> impl Iterator<Item = &Seal> {
+        self.earlier.iter().flat_map(|earlier| &*earlier.seals).chain(&self.recent)
     }
 
     /// The seals of a writer.
     pub(crate) fn seals_of<'a>(&'a self, writer: &'a str) -> impl Iterator<Item = &'a Seal> {
-        self.seals.iter().filter(move |seal| seal.writer == writer)
+        self.seals().filter(move |seal| seal.writer == writer)
+    }
+
+    /// What could not be read of the stretches that are sealed, over all writers.
+    pub(crate) fn damage(&self, run: &Run) -> impl Iterator<Item = Damage> {
+        self.seals().flat_map(|seal| seal.damage(run))
     }
 
     /// Where the log of a writer goes on after what is sealed.
@@ -169,23 +274,25 @@ impl Manifest {
         self.seals_of(writer).map(|seal| seal.to).max().unwrap_or(LogPosition::START)
     }
 
-    /// The ends of steps, in order of time.
-    pub(crate) fn closes(&self) -> Vec<StepClose> {
-        let closes = self.seals.iter().flat_map(|seal| &seal.closes);
-        let mut closes: Vec<_> = closes.filter_map(CloseMirror::close).collect();
-        closes.sort_by_key(|close| close.at);
-        closes
+    /// The ends of steps; of a step that was ended several times, all of them.
+    pub(crate) fn closes(&self) -> impl Iterator<Item = StepClose> {
+        self.seals().flat_map(|seal| &seal.closes).filter_map(CloseMirror::close)
     }
 
     /// The steps that have been closed.
     pub(crate) fn closed_steps(&self) -> BTreeSet<StepNumber> {
-        self.closes().into_iter().map(|close| close.step).collect()
+        self.closes().map(|close| close.step).collect()
     }
 }
 
 // === impl Seal ===
 
 impl Seal {
+    /// What could not be read of the stretch.
+    pub(crate) fn damage(&self, run: &Run) -> impl Iterator<Item = Damage> {
+        self.damage.iter().map(|damage| damage.damage(run, &self.writer))
+    }
+
     /// The records that the stretch held, those of each step in their order.
     pub(crate) fn read(&self, run: &Run) -> Result<Vec<Record>, RunError> {
         let mut records = Vec::new();

@@ -1,10 +1,12 @@
 //! The numbers of a step: stats.json of each step, and metrics.jsonl, which has what trackers were sent.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 use rollscope_trace::StepNumber;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -21,6 +23,16 @@ pub struct SentMetrics {
     pub step: StepNumber,
     /// Numbers by name.
     pub data: Map<String, Value>,
+}
+
+/// Appends to metrics.jsonl, and knows which steps it has: of a file that grows with every step only what is new is
+/// read.
+#[derive(Debug)]
+pub struct MetricsLog {
+    path: PathBuf,
+    sent: BTreeSet<u64>,
+    /// Whole lines up to here have been read.
+    read_bytes: u64,
 }
 
 /// A line of metrics.jsonl.
@@ -57,29 +69,9 @@ impl Run {
         Ok(read.map(|line| SentMetrics { step: StepNumber(line.step), data: line.data }).collect())
     }
 
-    /// Appends what trackers are sent of a step, once: says whether it was the first time.
-    pub fn append_metrics(&self, step: StepNumber, data: &Map<String, Value>) -> Result<bool, RunError> {
-        let path = self.metrics_path();
-        let there = files::read_if_there(&path)?.unwrap_or_default();
-        let mut lines = there.split(|byte| *byte == b'\n');
-        let is_of_step = |line: &[u8]| {
-            serde_json::from_slice::<Line<serde::de::IgnoredAny>>(line).is_ok_and(|line| line.step == step.0)
-        };
-        if lines.any(is_of_step) {
-            return Ok(false);
-        }
-        // A line that a crash has cut must not swallow this one.
-        let mut bytes = Vec::new();
-        if there.last().is_some_and(|last| *last != b'\n') {
-            bytes.push(b'\n');
-        }
-        serde_json::to_writer(&mut bytes, &Line { step: step.0, data })
-            .map_err(|source| RunError::EncodeJson { what: METRICS_NAME, source })?;
-        bytes.push(b'\n');
-        let mut file =
-            OpenOptions::new().append(true).create(true).open(&path).map_err(RunError::io("open", &path))?;
-        file.write_all(&bytes).and_then(|()| file.sync_data()).map_err(RunError::io("write", &path))?;
-        Ok(true)
+    /// metrics.jsonl for whoever appends to it. The file is first read when something is appended.
+    pub fn metrics_log(&self) -> MetricsLog {
+        MetricsLog { path: self.metrics_path(), sent: BTreeSet::new(), read_bytes: 0 }
     }
 
     fn stats_path(&self, step: StepNumber) -> PathBuf {
@@ -88,5 +80,40 @@ impl Run {
 
     fn metrics_path(&self) -> PathBuf {
         self.dir().join(METRICS_NAME)
+    }
+}
+
+// === impl MetricsLog ===
+
+impl MetricsLog {
+    /// Appends what trackers are sent of a step, once: says whether it was the first time.
+    pub fn append(&mut self, step: StepNumber, data: &Map<String, Value>) -> Result<bool, RunError> {
+        let open = OpenOptions::new().read(true).append(true).create(true).open(&self.path);
+        let mut file = open.map_err(RunError::io("open", &self.path))?;
+        let is_cut = self.catch_up(&mut file).map_err(RunError::io("read", &self.path))?;
+        if self.sent.contains(&step.0) {
+            return Ok(false);
+        }
+        // A line that a crash has cut must not swallow this one.
+        let mut bytes = if is_cut { vec![b'\n'] } else { Vec::new() };
+        serde_json::to_writer(&mut bytes, &Line { step: step.0, data })
+            .map_err(|source| RunError::EncodeJson { what: METRICS_NAME, source })?;
+        bytes.push(b'\n');
+        let written = file.write_all(&bytes).and_then(|()| file.sync_data());
+        written.map_err(RunError::io("write", &self.path))?;
+        Ok(true)
+    }
+
+    /// Takes note of the lines that were added since, by whomever; says whether the last of them has no end.
+    fn catch_up(&mut self, file: &mut File) -> io::Result<bool> {
+        let mut added = Vec::new();
+        file.seek(SeekFrom::Start(self.read_bytes))?;
+        file.read_to_end(&mut added)?;
+        let whole = added.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        for line in added[..whole].split(|byte| *byte == b'\n') {
+            self.sent.extend(serde_json::from_slice::<Line<IgnoredAny>>(line).map(|line| line.step));
+        }
+        self.read_bytes += whole as u64;
+        Ok(whole < added.len())
     }
 }

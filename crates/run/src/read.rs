@@ -72,7 +72,7 @@ pub struct Drops {
 /// Adds up what is known of a step.
 #[derive(Default)]
 struct StepTally {
-    close: Option<StepClose>,
+    closes: Vec<StepClose>,
     late: bool,
     requests: u64,
     user_spans: u64,
@@ -89,11 +89,11 @@ impl Run {
     pub fn steps(&self) -> Result<Vec<StepSummary>, RunError> {
         let manifest = Newest::read(self)?.manifest;
         let mut tallies: BTreeMap<StepNumber, StepTally> = BTreeMap::new();
-        for parts in manifest.seals.iter().flat_map(|seal| &seal.steps) {
+        for parts in manifest.seals().flat_map(|seal| &seal.steps) {
             tallies.entry(StepNumber(parts.step)).or_default().add_parts(parts);
         }
         for close in manifest.closes() {
-            tallies.entry(close.step).or_default().close = Some(close);
+            tallies.entry(close.step).or_default().closes.push(close);
         }
         self.for_each_unsealed(&manifest, |record, late| {
             if let Some(step) = record.step() {
@@ -119,17 +119,15 @@ impl Run {
         for parts in parts_of(&manifest, step) {
             records.extend(parts.read(self.dir())?);
         }
-        let mut closes: Vec<_> = manifest.closes().into_iter().filter(|close| close.step == step).collect();
-        self.for_each_unsealed(&manifest, |record, _| match record {
-            Record::Close(close) if close.step == step => closes.push(close),
-            record if record.step() == Some(step) => records.push(record),
-            _ => {}
+        records.extend(manifest.closes().filter(|close| close.step == step).map(Record::Close));
+        self.for_each_unsealed(&manifest, |record, _| {
+            if record.step() == Some(step) {
+                records.push(record);
+            }
         })?;
-        if records.is_empty() && closes.is_empty() {
+        if records.is_empty() {
             return Err(RunError::NoSuchStep { step });
         }
-        closes.sort_by_key(|close| close.at);
-        records.extend(closes.into_iter().map(Record::Close));
         Ok(StepTrace::gather(step, records))
     }
 
@@ -149,7 +147,7 @@ impl Run {
             drops.profiles += profiles;
             drops.user_records += user_records;
         };
-        for sealed in manifest.seals.iter().filter_map(|seal| seal.dropped) {
+        for sealed in manifest.seals().filter_map(|seal| seal.dropped) {
             add(sealed.profiles, sealed.user_records);
         }
         self.for_each_unsealed(&manifest, |record, _| {
@@ -201,7 +199,7 @@ impl Run {
             }
         }
         let seals = || manifest.seals_of(&name);
-        let sealed = seals().flat_map(|seal| &seal.damage).map(|damage| damage.damage(self, &name));
+        let sealed = seals().flat_map(|seal| seal.damage(self));
         let damage = sealed.chain(cursor.damage().cloned()).collect();
         let unknown = cursor.unknown() + seals().map(|seal| seal.unknown).sum::<u64>();
         Ok(WriterSummary { name, state, segments, bytes, unknown, damage })
@@ -209,7 +207,7 @@ impl Run {
 }
 
 fn parts_of(manifest: &Manifest, step: StepNumber) -> impl Iterator<Item = &StepParts> {
-    manifest.seals.iter().flat_map(|seal| &seal.steps).filter(move |parts| parts.step == step.0)
+    manifest.seals().flat_map(|seal| &seal.steps).filter(move |parts| parts.step == step.0)
 }
 
 // === impl StepTally ===
@@ -235,7 +233,7 @@ impl StepTally {
             }
             Record::Sample(mark) => mark.key,
             Record::Close(close) => {
-                self.close = self.close.filter(|before| before.at > close.at).or(Some(close));
+                self.closes.push(close);
                 return;
             }
             Record::Dropped(_) => return,
@@ -246,7 +244,7 @@ impl StepTally {
     fn summary(self, step: StepNumber) -> StepSummary {
         StepSummary {
             step,
-            close: self.close,
+            close: StepClose::last_word(self.closes),
             late: self.late,
             requests: self.requests,
             samples: self.samples.len() as u64 + self.sealed_samples.iter().sum::<u64>(),

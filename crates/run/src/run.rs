@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::error::RunError;
 use crate::files;
 use crate::log::writer::{LogOptions, LogWriter, is_writer_name};
+use crate::manifest::LastManifest;
 use crate::parts::step_folder;
 use crate::version::{FORMAT, Version};
 
@@ -27,6 +28,7 @@ const KIND: &str = "rollscope-run";
 pub struct Run {
     dir: Arc<Path>,
     info: Arc<RunInfo>,
+    last_manifest: Arc<LastManifest>,
 }
 
 /// What a run says of itself.
@@ -105,7 +107,7 @@ impl Run {
         let file: InfoFile =
             serde_json::from_slice(&bytes).map_err(|_| not_a_run("its run.json is damaged"))?;
         let info = RunInfo { producer: file.producer, created: UnixNs(file.created_ns), config: file.config };
-        Ok(Self { dir: dir.into(), info: Arc::new(info) })
+        Ok(Self { dir: dir.into(), info: Arc::new(info), last_manifest: Arc::default() })
     }
 
     /// Where it is.
@@ -121,6 +123,10 @@ impl Run {
     /// Adds a writer. Its name becomes a folder's; where it is taken, a number is put behind it.
     pub fn writer(&self, name: &str, options: LogOptions) -> Result<LogWriter, RunError> {
         LogWriter::create(&self.dir.join(LOG_NAME), name, options)
+    }
+
+    pub(crate) fn last_manifest(&self) -> &LastManifest {
+        &self.last_manifest
     }
 
     /// The folder of a writer's log.

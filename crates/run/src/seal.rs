@@ -66,7 +66,7 @@ impl Sealer {
             stretch.add(&mut watch, record);
         }
         let mut sealed = Sealed::default();
-        if cursor.position() <= from {
+        if stretch.is_empty() && cursor.unknown() == 0 && cursor.damage_passed().is_empty() {
             return Ok(sealed);
         }
         let number = manifest.seals_of(&self.writer).count() + 1;
@@ -116,6 +116,10 @@ impl LateWatch {
 // === impl Stretch ===
 
 impl Stretch {
+    fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.closes.is_empty() && self.dropped.is_none()
+    }
+
     fn add(&mut self, watch: &mut LateWatch, record: Record) {
         let late = watch.is_late(&record);
         match (record.step(), record) {

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct RequestId(pub u128);
 
 /// One rollout step: everything sampled between two weight updates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepNumber(pub u64);
 
 /// A sample within a step: one training sample, whatever number of requests and attempts it took.

@@ -151,6 +151,7 @@ fn reading_goes_on_in_the_segment_after_a_damaged_one() {
     let mut writer = writer(&run, "gateway");
     let records: Vec<_> = (0..60).map(|number| profile_record(1, number)).collect();
     append(&mut writer, &records);
+    let end = writer.position();
     writer.end().unwrap();
     let path = run.dir().join("log/gateway/000002.seg");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -166,4 +167,14 @@ fn reading_goes_on_in_the_segment_after_a_damaged_one() {
     let read = run.follow().poll().unwrap();
     assert!(read.len() < 60 && read.len() > 50, "{}", read.len());
     assert_eq!(exact_all(&read).last(), exact_all(&records).last());
+
+    run.sealer("gateway").seal(end).unwrap();
+    let mut follow = run.follow();
+    assert_eq!(follow.poll().unwrap().len(), read.len());
+    assert_eq!(
+        follow.damage().collect::<Vec<_>>(),
+        std::slice::from_ref(damage),
+        "it is told of a sealed log too"
+    );
+    assert_eq!(&run.writers().unwrap()[0].damage, &summary.damage);
 }

@@ -24,9 +24,10 @@ fn stats_are_replaced_and_metrics_appended_once() {
         run.put_stats(step, &stats).unwrap();
         assert_eq!(run.stats(step).unwrap(), Some(stats));
     }
-    assert!(run.append_metrics(step, &map(json!({"a": 1.5}))).unwrap());
-    assert!(!run.append_metrics(step, &map(json!({"a": 2.5}))).unwrap());
-    assert!(run.append_metrics(StepNumber(4), &map(json!({"a": 3.5}))).unwrap());
+    let mut metrics = run.metrics_log();
+    assert!(metrics.append(step, &map(json!({"a": 1.5}))).unwrap());
+    assert!(!metrics.append(step, &map(json!({"a": 2.5}))).unwrap());
+    assert!(metrics.append(StepNumber(4), &map(json!({"a": 3.5}))).unwrap());
     let text = fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap();
     assert_eq!(text, "{\"step\":3,\"data\":{\"a\":1.5}}\n{\"step\":4,\"data\":{\"a\":3.5}}\n");
     assert!(run.dir().join("steps/step=000003/stats.json").is_file());
@@ -36,9 +37,25 @@ fn stats_are_replaced_and_metrics_appended_once() {
 fn a_line_cut_by_a_crash_costs_itself_alone() {
     let (_dir, run) = run();
     fs::write(run.dir().join("metrics.jsonl"), "{\"step\":1,\"data\":{}}\n{\"step\":2,\"da").unwrap();
-    assert!(!run.append_metrics(StepNumber(1), &Map::new()).unwrap());
-    assert!(run.append_metrics(StepNumber(2), &map(json!({"a": 1.0}))).unwrap());
+    let mut metrics = run.metrics_log();
+    assert!(!metrics.append(StepNumber(1), &Map::new()).unwrap());
+    assert!(metrics.append(StepNumber(2), &map(json!({"a": 1.0}))).unwrap());
     let steps: Vec<_> =
         run.metrics().unwrap().into_iter().map(|sent| (sent.step.0, sent.data.len())).collect();
     assert_eq!(steps, [(1, 0), (2, 1)]);
+}
+
+#[test]
+fn of_two_that_append_the_first_to_send_a_step_has_sent_it() {
+    let (_dir, run) = run();
+    let mut both = [run.metrics_log(), run.metrics_log()];
+    for step in 0..10 {
+        let first = step as usize % 2;
+        for sender in [first, 1 - first] {
+            let sent = both[sender].append(StepNumber(step), &map(json!({"from": sender}))).unwrap();
+            assert_eq!(sent, sender == first, "step {step}");
+        }
+    }
+    let from: Vec<_> = run.metrics().unwrap().iter().map(|sent| sent.data["from"].clone()).collect();
+    assert_eq!(from, [0, 1].repeat(5));
 }

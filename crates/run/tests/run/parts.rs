@@ -53,9 +53,10 @@ proptest! {
 fn a_stretch_gives_a_part_to_each_of_its_steps() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
+    let sealer = run.sealer(writer.name());
+    assert_eq!(sealer.seal(writer.position()).unwrap(), Sealed::default(), "there is nothing yet");
     append(&mut writer, &[profile_record(1, 0), profile_record(2, 1), close_record(1)]);
     let before = everything(&run);
-    let sealer = run.sealer(writer.name());
     let outcome = sealer.seal(writer.position()).unwrap();
     assert_eq!(outcome, Sealed { steps: [StepNumber(1), StepNumber(2)].into(), late: [].into() });
     assert_eq!(everything(&run), before);
@@ -120,7 +121,8 @@ fn writers_that_seal_at_the_same_time_lose_nothing_to_each_other() {
     let (_dir, run) = run();
     let sealing: Vec<_> = (0..3u64)
         .map(|number| {
-            let run = run.clone();
+            // Opened anew, as by another process: none knows what the others have published.
+            let run = Run::open(run.dir()).unwrap();
             thread::spawn(move || {
                 let mut writer = writer(&run, &format!("writer{number}"));
                 let sealer = run.sealer(writer.name());
@@ -205,4 +207,39 @@ fn a_part_that_is_gone_or_damaged_is_named() {
     fs::remove_file(&path).unwrap();
     let error = run.step(StepNumber(1)).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot open {}", path.display()));
+}
+
+#[test]
+fn a_run_of_many_seals_has_small_manifests_and_loses_none() {
+    const SEALS: u64 = 300;
+    let (_dir, run) = run();
+    let mut writers = [writer(&run, "a"), writer(&run, "b")];
+    let mut follow = run.follow();
+    let mut largest = 0;
+    for number in 0..SEALS {
+        let writer = &mut writers[number as usize % 2];
+        append(writer, &[profile_record(number / 100, number)]);
+        // Opened anew, so that half of what is read was published by nobody that this one knows of.
+        let run = Run::open(run.dir()).unwrap();
+        run.sealer(writer.name()).seal(writer.position()).unwrap();
+        let manifest = fs::metadata(run.dir().join(format!("manifest/{}.json", number + 1))).unwrap();
+        largest = largest.max(manifest.len());
+    }
+    assert!(largest < 128 * 1024, "a manifest has {largest} bytes");
+    for run in [run.clone(), Run::open(run.dir()).unwrap()] {
+        let steps: Vec<_> = run.steps().unwrap().iter().map(|step| (step.step.0, step.requests)).collect();
+        assert_eq!(steps, [(0, 100), (1, 100), (2, 100)]);
+        assert_eq!(run.step(StepNumber(2)).unwrap().requests().count(), 100);
+    }
+    assert_eq!(follow.poll().unwrap().len() as u64, SEALS);
+
+    let moved: Vec<_> = fs::read_dir(run.dir().join("manifest"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("seals-"))
+        .collect();
+    assert_eq!(moved.len(), 2);
+    fs::write(&moved[0], "{").unwrap();
+    let damaged = Run::open(run.dir()).unwrap().steps();
+    assert!(matches!(damaged, Err(RunError::DamagedManifest { path, .. }) if path == moved[0]));
 }
