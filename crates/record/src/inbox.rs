@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rollscope_trace::{Attr, Dropped, Leg, Measure, Profile, Reading, Record, StepNumber};
-use tokio::sync::oneshot;
 
-use crate::sealing::StepClosed;
-use crate::{RecordError, StepEnd};
+use crate::StepEnd;
+use crate::sealing::Reply;
 
 /// What the writing thread is asked to do.
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub(crate) enum Command {
     /// Log a record.
     Record(Record),
     /// Close a step and say what came of it.
-    EndStep { step: StepNumber, end: StepEnd, reply: oneshot::Sender<Result<StepClosed, RecordError>> },
+    EndStep { step: StepNumber, end: StepEnd, reply: Reply },
 }
 
 /// Losses since the beginning.
@@ -65,6 +64,11 @@ impl Inbox {
         self.put(bytes, records.into_iter().map(Command::Record), |lost| lost.user_records += count)
     }
 
+    /// Whether so much fits at all, be there room at present or not.
+    pub(crate) fn could_hold(&self, records: &[Record]) -> bool {
+        records.iter().map(record_bytes).sum::<usize>() <= self.limit_bytes
+    }
+
     pub(crate) fn command(&self, command: Command) -> Result<(), Dropped> {
         self.put(COMMAND_BYTES, [command], |_| {})
     }
@@ -83,6 +87,20 @@ impl Inbox {
         }
         state.bytes = 0;
         (std::mem::take(&mut state.commands), state.closed)
+    }
+
+    /// Nobody takes anything any more: what is there is lost, and who waits for a step's end is let go.
+    pub(crate) fn abandon(&self) {
+        let commands = {
+            let mut state = self.state.lock();
+            state.closed = true;
+            std::mem::take(&mut state.commands)
+        };
+        for command in commands {
+            if let Command::Record(record) = command {
+                self.count_unwritten(&record);
+            }
+        }
     }
 
     pub(crate) fn lost(&self) -> Lost {
@@ -169,6 +187,7 @@ fn text_bytes(text: Option<&str>) -> usize {
 #[cfg(test)]
 mod tests {
     use rollscope_trace::{SampleKey, SampleMark};
+    use tokio::sync::oneshot::{self, error::TryRecvError};
 
     use super::*;
 
@@ -195,5 +214,17 @@ mod tests {
         assert_eq!(inbox.put_all(vec![mark("b")]), Err(Dropped));
         let (commands, closed) = inbox.take(Duration::from_mins(1));
         assert_eq!((commands.len(), closed), (1, true));
+    }
+
+    #[test]
+    fn an_abandoned_inbox_counts_what_it_held_and_lets_go_who_waits() {
+        let inbox = Inbox::new(1 << 20);
+        inbox.put_all(vec![mark("a"), mark("b")]).unwrap();
+        let (reply, mut closed) = oneshot::channel();
+        inbox.command(Command::EndStep { step: StepNumber(1), end: StepEnd::default(), reply }).unwrap();
+        inbox.abandon();
+        assert_eq!(inbox.lost(), Lost { profiles: 0, user_records: 2 });
+        assert!(matches!(closed.try_recv(), Err(TryRecvError::Closed)));
+        assert_eq!(inbox.put_all(vec![mark("c")]), Err(Dropped));
     }
 }

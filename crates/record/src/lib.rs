@@ -17,7 +17,7 @@ mod writing;
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rollscope_run::{LogOptions, Run};
 use rollscope_trace::{Dropped, Nanos, Profile, ProfileSink, Record, StepNumber};
@@ -28,6 +28,7 @@ pub use routes::routes;
 pub use sealing::StepClosed;
 
 use inbox::{Command, Inbox};
+use steps::Steps;
 
 /// How to record.
 #[derive(Clone)]
@@ -38,15 +39,18 @@ pub struct RecordOptions {
     pub queue_bytes: usize,
     /// A step that a later one has followed is closed when nothing was recorded of it for this long.
     pub superseded_after: Duration,
-    /// Told of trouble with the disk, each kind of it once until it works again.
+    /// Told of trouble: of a log that cannot be written once until it can be again, of a step that cannot be sealed
+    /// each time.
     pub on_trouble: Arc<dyn Fn(&RecordError) + Send + Sync>,
 }
 
-/// A recorder at work; [`Recorder::shutdown`] ends it in order.
+/// A recorder at work. [`Recorder::shutdown`] ends it in order and waits for that; dropped without it, it ends in
+/// order by itself.
 #[derive(Debug)]
 pub struct Recorder {
     handle: RecorderHandle,
-    writer: JoinHandle<Result<(), RecordError>>,
+    /// Taken by whoever waits for its end.
+    writer: Option<JoinHandle<Result<(), RecordError>>>,
 }
 
 /// Puts records in; cheap to clone.
@@ -94,8 +98,9 @@ impl Recorder {
     /// Starts recording into a run.
     pub fn start(run: Run, options: &RecordOptions) -> Result<Self, RecordError> {
         let inbox = Arc::new(Inbox::new(options.queue_bytes));
+        let steps = Steps::resume(&run, Instant::now())?;
         let log = run.writer(&options.writer, LogOptions::default())?;
-        let writer = writing::spawn(&run, log, Arc::clone(&inbox), options)?;
+        let writer = Some(writing::spawn(&run, log, steps, Arc::clone(&inbox), options)?);
         Ok(Self { handle: RecorderHandle { inbox, run }, writer })
     }
 
@@ -106,13 +111,21 @@ impl Recorder {
 
     /// Writes what is waiting, closes the open steps, has them sealed and ends the log. What is offered from now
     /// on is dropped.
-    pub async fn shutdown(self) -> Result<(), RecordError> {
-        self.handle.inbox.close();
-        let joined = tokio::task::spawn_blocking(|| self.writer.join()).await;
+    pub async fn shutdown(mut self) -> Result<(), RecordError> {
+        let writer = self.writer.take();
+        drop(self);
+        let joined = tokio::task::spawn_blocking(|| writer.map(JoinHandle::join)).await;
         match joined {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) | Err(_) => Err(RecordError::Panicked),
+            Ok(None) => Ok(()),
+            Ok(Some(Ok(result))) => result,
+            Ok(Some(Err(_))) | Err(_) => Err(RecordError::Panicked),
         }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.handle.inbox.close();
     }
 }
 
@@ -125,12 +138,13 @@ impl RecorderHandle {
     }
 
     /// Ends a step: it is closed, sealed and its numbers are computed, which the receiver then gets. Profiles
-    /// that the gateway is about to hand over are waited for, for a moment.
+    /// that the gateway is about to hand over are waited for, for a moment. To end a step again amends what was
+    /// told of its end; a step of which nothing was recorded is an error.
     pub fn end_step(
         &self,
         step: StepNumber,
         end: StepEnd,
-    ) -> Result<oneshot::Receiver<Result<StepClosed, RecordError>>, Dropped> {
+    ) -> Result<oneshot::Receiver<Result<StepClosed, Arc<RecordError>>>, Dropped> {
         let (reply, closed) = oneshot::channel();
         self.inbox.command(Command::EndStep { step, end, reply })?;
         Ok(closed)

@@ -51,6 +51,10 @@ pub fn routes(recorder: RecorderHandle) -> Router {
 async fn spans(State(recorder): State<RecorderHandle>, body: Bytes) -> Response {
     let (records, rejected) = ingest::parse(&body);
     let accepted = records.len();
+    if !recorder.inbox.could_hold(&records) {
+        let message = "more lines than the recorder's queue ever holds; send fewer at a time";
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, message);
+    }
     if recorder.offer_all(records).is_err() {
         let mut response =
             refuse(StatusCode::SERVICE_UNAVAILABLE, "the recorder's queue is full; nothing was taken");
@@ -138,7 +142,8 @@ fn failed(error: &RecordError) -> Response {
         RecordError::Run(RunError::NoSuchStep { .. }) => StatusCode::NOT_FOUND,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    refuse(status, &error.to_string())
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    refuse(status, &causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}")))
 }
 
 fn refuse(status: StatusCode, message: &str) -> Response {

@@ -1,10 +1,10 @@
 //! The sealing thread: turns what was written into parts, and closed steps into numbers.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use rollscope_run::{LogPosition, Run, Sealer};
+use rollscope_run::{LogPosition, MetricsLog, Run, Sealer};
 use rollscope_stats::step_numbers;
 use rollscope_trace::StepNumber;
 use serde_json::{Map, Value};
@@ -21,6 +21,9 @@ pub struct StepClosed {
     pub metrics: Map<String, Value>,
 }
 
+/// To whom the numbers of a step go, or why there are none.
+pub(crate) type Reply = oneshot::Sender<Result<StepClosed, Arc<RecordError>>>;
+
 /// Steps that were closed, and how far the log had come by then.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -32,7 +35,15 @@ pub(crate) struct Job {
 #[derive(Debug)]
 pub(crate) struct ClosedStep {
     pub(crate) step: StepNumber,
-    pub(crate) reply: Option<oneshot::Sender<Result<StepClosed, RecordError>>>,
+    pub(crate) replies: Vec<Reply>,
+}
+
+/// What the thread works with.
+struct Sealing {
+    run: Run,
+    sealer: Sealer,
+    metrics: MetricsLog,
+    on_trouble: Arc<dyn Fn(&RecordError) + Send + Sync>,
 }
 
 /// Jobs that wait at most; the writing thread then waits with them, and the inbox fills and drops.
@@ -44,46 +55,53 @@ pub(crate) fn spawn(
     on_trouble: Arc<dyn Fn(&RecordError) + Send + Sync>,
 ) -> Result<(SyncSender<Job>, JoinHandle<()>), RecordError> {
     let (jobs, queue) = sync_channel(QUEUE_JOBS);
-    let work = move || work(&run, &sealer, &queue, &*on_trouble);
+    let mut sealing = Sealing { metrics: run.metrics_log(), run, sealer, on_trouble };
+    let work = move || queue.into_iter().for_each(|job| sealing.work(job));
     let thread = std::thread::Builder::new().name("rollscope-sealing".to_owned()).spawn(work);
     Ok((jobs, thread.map_err(RecordError::Thread)?))
 }
 
-fn work(run: &Run, sealer: &Sealer, jobs: &Receiver<Job>, on_trouble: &dyn Fn(&RecordError)) {
-    for job in jobs {
-        // What cannot be sealed stays readable in the log, and is sealed with the next step.
-        let outcome = sealer.seal(job.up_to).map_err(RecordError::from);
-        if let Err(error) = &outcome {
-            on_trouble(error);
-        }
-        let late = outcome.map(|sealed| sealed.late).unwrap_or_default();
-        for closed in job.steps {
-            let numbers = numbers(run, closed.step, true);
-            if let Err(error) = &numbers {
-                on_trouble(error);
-            }
-            if let Some(reply) = closed.reply {
-                // Whoever asked may have left.
-                let _sent = reply.send(numbers);
-            }
-        }
-        for step in late {
-            if let Err(error) = numbers(run, step, false) {
-                on_trouble(&error);
-            }
-        }
+/// Tells everybody who waits for a step's end.
+pub(crate) fn answer(replies: Vec<Reply>, closed: Result<StepClosed, RecordError>) {
+    let closed = closed.map_err(Arc::new);
+    for reply in replies {
+        // Whoever asked may have left.
+        let _sent = reply.send(closed.clone());
     }
 }
 
-/// Computes the numbers of a step and writes them. What trackers are sent is written once; late records amend
-/// only the step's own file.
-fn numbers(run: &Run, step: StepNumber, send: bool) -> Result<StepClosed, RecordError> {
-    let numbers = step_numbers(&run.step(step)?);
-    let metrics: Map<String, Value> =
-        numbers.metrics.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
-    run.put_stats(step, &metrics)?;
-    if send {
-        run.append_metrics(step, &metrics)?;
+// === impl Sealing ===
+
+impl Sealing {
+    fn work(&mut self, job: Job) {
+        // What cannot be sealed stays readable in the log, and is sealed with the next step.
+        let sealed = self.sealer.seal(job.up_to).map_err(RecordError::from);
+        let mut late = self.tell(&sealed).map(|sealed| sealed.late.clone()).unwrap_or_default();
+        for ClosedStep { step, replies } in job.steps {
+            late.remove(&step);
+            let numbers = self.numbers(step).and_then(|numbers| {
+                self.metrics.append(step, &numbers.metrics)?;
+                Ok(numbers)
+            });
+            self.tell(&numbers);
+            answer(replies, numbers);
+        }
+        // What trackers were sent of a step is not sent again: late records amend the step's own file.
+        for step in late {
+            self.tell(&self.numbers(step));
+        }
     }
-    Ok(StepClosed { step, metrics })
+
+    /// Computes the numbers of a step and writes them.
+    fn numbers(&self, step: StepNumber) -> Result<StepClosed, RecordError> {
+        let numbers = step_numbers(&self.run.step(step)?);
+        let metrics: Map<String, Value> =
+            numbers.metrics.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
+        self.run.put_stats(step, &metrics)?;
+        Ok(StepClosed { step, metrics })
+    }
+
+    fn tell<'a, T>(&self, outcome: &'a Result<T, RecordError>) -> Option<&'a T> {
+        outcome.as_ref().inspect_err(|error| (self.on_trouble)(error)).ok()
+    }
 }

@@ -1,18 +1,23 @@
 //! Which step a request belongs to, and when a step is over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use rollscope_run::{Run, RunError, WriterState};
 use rollscope_trace::{Profile, StepNumber};
 
-/// The open steps, and the numbers that weight versions were given.
-#[derive(Debug)]
+/// The steps, and the numbers that weight versions were given.
+#[derive(Debug, Default)]
 pub(crate) struct Steps {
     /// Open steps and when something was last recorded of each.
     open: BTreeMap<StepNumber, Instant>,
+    /// What still comes of these is late; nothing opens them again.
+    closed: BTreeSet<StepNumber>,
+    /// When the first late record came that was not yet handed on for sealing.
+    late_since: Option<Instant>,
     versions: BTreeMap<Box<str>, StepNumber>,
-    /// Given to the next new weight version.
-    next: StepNumber,
+    /// The last step that was given to a weight version, or that there was before.
+    last: StepNumber,
     /// The last step that a request without a header belonged to.
     current: Option<StepNumber>,
 }
@@ -20,10 +25,25 @@ pub(crate) struct Steps {
 // === impl Steps ===
 
 impl Steps {
-    /// Numbers new weight versions from after the steps that there are.
-    pub(crate) fn after(known: impl IntoIterator<Item = StepNumber>) -> Self {
-        let next = StepNumber(known.into_iter().map(|step| step.0 + 1).max().unwrap_or(1));
-        Self { open: BTreeMap::new(), versions: BTreeMap::new(), next, current: None }
+    /// Goes on where the run stands. Steps that a killed recorder left open are ours now, with the weights that
+    /// answered in them; while another writer lives they are its own.
+    pub(crate) fn resume(run: &Run, now: Instant) -> Result<Self, RunError> {
+        let is_alone = run.writers()?.iter().all(|writer| writer.state != WriterState::Live);
+        let mut steps = Self::default();
+        for summary in run.steps()? {
+            let step = summary.step;
+            steps.last = steps.last.max(step);
+            if summary.close.is_some() {
+                steps.closed.insert(step);
+            } else if is_alone {
+                let trace = run.step(step)?;
+                let versions = trace.requests().filter_map(|request| request.weight_version());
+                steps.versions.extend(versions.map(|version| (version.into(), step)));
+                steps.open.insert(step, now);
+                steps.current = Some(step);
+            }
+        }
+        Ok(steps)
     }
 
     /// The step of a request: as its header says; else by the weights that answered, numbered in order of
@@ -34,7 +54,7 @@ impl Steps {
         }
         let step = match profile.weight_version() {
             Some(version) => self.of_version(version),
-            None => self.current.unwrap_or(self.next),
+            None => self.current.unwrap_or(self.next()),
         };
         self.current = Some(step);
         step
@@ -44,20 +64,44 @@ impl Steps {
         if let Some(step) = self.versions.get(version) {
             return *step;
         }
-        let step = self.next;
-        self.next = StepNumber(step.0 + 1);
+        let step = self.next();
+        self.last = step;
         self.versions.insert(version.into(), step);
         step
     }
 
-    /// Something was recorded of a step.
-    pub(crate) fn touch(&mut self, step: StepNumber, now: Instant) {
-        self.open.insert(step, now);
+    fn next(&self) -> StepNumber {
+        StepNumber(self.last.0.saturating_add(1))
     }
 
-    /// The step is closed; says whether it was open.
-    pub(crate) fn close(&mut self, step: StepNumber) -> bool {
-        self.open.remove(&step).is_some()
+    /// Something was recorded of a step.
+    pub(crate) fn touch(&mut self, step: StepNumber, now: Instant) {
+        if self.closed.contains(&step) {
+            self.late_since.get_or_insert(now);
+        } else {
+            self.open.insert(step, now);
+        }
+    }
+
+    /// Whether anything was ever recorded of a step.
+    pub(crate) fn knows(&self, step: StepNumber) -> bool {
+        self.open.contains_key(&step) || self.closed.contains(&step)
+    }
+
+    /// The step is closed.
+    pub(crate) fn close(&mut self, step: StepNumber) {
+        self.open.remove(&step);
+        self.closed.insert(step);
+    }
+
+    /// Whether late records have waited for `patience` to be sealed.
+    pub(crate) fn is_late_due(&self, now: Instant, patience: Duration) -> bool {
+        self.late_since.is_some_and(|since| now.saturating_duration_since(since) >= patience)
+    }
+
+    /// All that came late was handed on for sealing.
+    pub(crate) fn late_handed_on(&mut self) {
+        self.late_since = None;
     }
 
     /// Open steps that a later one has followed and that were quiet for `quiet`.
@@ -113,7 +157,7 @@ mod tests {
 
     #[test]
     fn weight_versions_are_numbered_in_order_of_appearance() {
-        let mut steps = Steps::after([StepNumber(4)]);
+        let mut steps = Steps { last: StepNumber(4), ..Steps::default() };
         let mut of = |step, version| steps.of(&profile(step, version)).0;
         assert_eq!(of(None, None), 5);
         assert_eq!(of(None, Some("v-b")), 5);
@@ -127,14 +171,31 @@ mod tests {
     fn a_step_is_superseded_by_a_later_one_when_it_has_been_quiet() {
         let (start, quiet) = (Instant::now(), Duration::from_secs(10));
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut steps = Steps::after([]);
+        let mut steps = Steps::default();
         steps.touch(StepNumber(1), at(0));
         assert_eq!(steps.superseded(at(100), quiet), []);
         steps.touch(StepNumber(2), at(100));
         steps.touch(StepNumber(1), at(101));
         assert_eq!(steps.superseded(at(110), quiet), []);
         assert_eq!(steps.superseded(at(111), quiet), [StepNumber(1)]);
-        assert!(steps.close(StepNumber(1)) && !steps.close(StepNumber(1)));
+        steps.close(StepNumber(1));
         assert_eq!(steps.open(), [StepNumber(2)]);
+    }
+
+    #[test]
+    fn what_comes_late_opens_nothing_and_waits_for_a_while() {
+        let (start, patience) = (Instant::now(), Duration::from_secs(10));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut steps = Steps::default();
+        steps.touch(StepNumber(1), at(0));
+        steps.close(StepNumber(1));
+        for seconds in [1, 9] {
+            steps.touch(StepNumber(1), at(seconds));
+        }
+        assert!(steps.knows(StepNumber(1)) && !steps.knows(StepNumber(2)));
+        assert_eq!(steps.open(), []);
+        assert!(!steps.is_late_due(at(10), patience) && steps.is_late_due(at(11), patience));
+        steps.late_handed_on();
+        assert!(!steps.is_late_due(at(100), patience));
     }
 }

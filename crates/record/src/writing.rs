@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{SendError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rollscope_run::{LogWriter, Run};
 use rollscope_trace::{CloseReason, DropCount, Record, StepClose, StepNumber};
-use tokio::sync::oneshot;
 
 use crate::inbox::{Command, Inbox, Lost};
-use crate::sealing::{self, ClosedStep, Job, StepClosed};
+use crate::sealing::{self, ClosedStep, Job, Reply};
 use crate::steps::Steps;
 use crate::{RecordError, RecordOptions, StepEnd, clock};
 
@@ -27,10 +26,11 @@ const SETTLE: Duration = Duration::from_millis(250);
 struct Ending {
     end: StepEnd,
     due: Instant,
-    replies: Vec<oneshot::Sender<Result<StepClosed, RecordError>>>,
+    replies: Vec<Reply>,
 }
 
 struct Writing {
+    run: Run,
     inbox: Arc<Inbox>,
     log: LogWriter,
     jobs: SyncSender<Job>,
@@ -44,17 +44,22 @@ struct Writing {
     troubled: bool,
 }
 
+/// Leaves nobody waiting for a thread that is gone, be it by a panic.
+struct AbandonOnExit(Arc<Inbox>);
+
 /// Starts the thread, and the sealing thread behind it.
 pub(crate) fn spawn(
     run: &Run,
     log: LogWriter,
+    steps: Steps,
     inbox: Arc<Inbox>,
     options: &RecordOptions,
 ) -> Result<JoinHandle<Result<(), RecordError>>, RecordError> {
-    let steps = Steps::after(run.steps()?.into_iter().map(|summary| summary.step));
     let on_trouble = Arc::clone(&options.on_trouble);
     let (jobs, sealing) = sealing::spawn(run.clone(), run.sealer(log.name()), Arc::clone(&on_trouble))?;
+    let abandon = AbandonOnExit(Arc::clone(&inbox));
     let writing = Writing {
+        run: run.clone(),
         inbox,
         log,
         jobs,
@@ -66,6 +71,7 @@ pub(crate) fn spawn(
         troubled: false,
     };
     let work = move || {
+        let _abandon = abandon;
         let ended = writing.work();
         let sealed = sealing.join().map_err(|_| RecordError::Panicked);
         ended.and(sealed)
@@ -105,11 +111,13 @@ impl Writing {
         self.append(&record);
     }
 
-    fn append(&mut self, record: &Record) {
-        if let Err(error) = self.log.append(record) {
+    /// Says whether the record was taken.
+    fn append(&mut self, record: &Record) -> bool {
+        let taken = self.log.append(record);
+        if taken.is_err() {
             self.inbox.count_unwritten(record);
-            self.trouble(&error.into());
         }
+        taken.map_err(|error| self.trouble(&error.into())).is_ok()
     }
 
     fn flush(&mut self) {
@@ -133,17 +141,14 @@ impl Writing {
                 profiles: lost.profiles - self.logged.profiles,
                 user_records: lost.user_records - self.logged.user_records,
             };
-            self.append(&Record::Dropped(count));
-            self.logged = lost;
+            // What the log did not take is told with the next loss, or the next time that one looks.
+            if self.append(&Record::Dropped(count)) {
+                self.logged = lost;
+            }
         }
     }
 
-    fn end_step(
-        &mut self,
-        step: StepNumber,
-        end: StepEnd,
-        reply: oneshot::Sender<Result<StepClosed, RecordError>>,
-    ) {
+    fn end_step(&mut self, step: StepNumber, end: StepEnd, reply: Reply) {
         let due = Instant::now() + SETTLE;
         let ending = self.ending.entry(step).or_insert(Ending { end, due, replies: Vec::new() });
         ending.end = end;
@@ -151,26 +156,30 @@ impl Writing {
     }
 
     fn close_due(&mut self, now: Instant) {
-        let due: Vec<_> =
-            self.ending.iter().filter(|(_, ending)| ending.due <= now).map(|(step, _)| *step).collect();
-        let superseded = self.steps.superseded(now, self.superseded_after);
-        let told = due.into_iter().map(|step| (step, CloseReason::Told));
-        let closed: Vec<_> =
-            told.chain(superseded.into_iter().map(|step| (step, CloseReason::Superseded))).collect();
-        self.close(closed);
+        let due = self.ending.iter().filter(|(_, ending)| ending.due <= now);
+        let told: Vec<_> = due.map(|(step, _)| (*step, CloseReason::Told)).collect();
+        let superseded = self.steps.superseded(now, self.superseded_after).into_iter();
+        // One that was told to end is about to, with what was told.
+        let superseded = superseded.filter(|step| !self.ending.contains_key(step));
+        let superseded: Vec<_> = superseded.map(|step| (step, CloseReason::Superseded)).collect();
+        let closed = self.close([told, superseded].concat());
+        if !closed.is_empty() || self.steps.is_late_due(now, self.superseded_after) {
+            self.hand_on(closed);
+        }
     }
 
-    /// Marks steps as closed in the log and hands them on for sealing.
-    fn close(&mut self, steps: Vec<(StepNumber, CloseReason)>) {
-        if steps.is_empty() {
-            return;
-        }
-        let mut closed: Vec<ClosedStep> = Vec::new();
+    /// Marks steps as closed in the log.
+    fn close(&mut self, steps: Vec<(StepNumber, CloseReason)>) -> Vec<ClosedStep> {
+        let mut closed = Vec::new();
         for (step, reason) in steps {
             let (end, replies) = self
                 .ending
                 .remove(&step)
                 .map_or_else(Default::default, |ending| (ending.end, ending.replies));
+            if let Err(error) = self.check_known(step) {
+                sealing::answer(replies, Err(error));
+                continue;
+            }
             self.steps.close(step);
             self.append(&Record::Close(StepClose {
                 step,
@@ -179,23 +188,48 @@ impl Writing {
                 rollout_time: end.rollout_time,
                 gpus: end.gpus,
             }));
-            if replies.is_empty() {
-                closed.push(ClosedStep { step, reply: None });
-            }
-            closed.extend(replies.into_iter().map(|reply| ClosedStep { step, reply: Some(reply) }));
+            closed.push(ClosedStep { step, replies });
         }
-        self.flush();
-        // The sealing thread is gone only if it has panicked, which the end of this one tells.
-        let _handed_on = self.jobs.send(Job { up_to: self.log.position(), steps: closed });
+        closed
     }
 
-    /// Closes what is open and ends the log.
+    /// Refuses a step of which nothing was recorded, here or by another writer.
+    fn check_known(&self, step: StepNumber) -> Result<(), RecordError> {
+        if !self.steps.knows(step) {
+            self.run.step(step)?;
+        }
+        Ok(())
+    }
+
+    /// Has everything up to here sealed, and the numbers of closed steps computed.
+    fn hand_on(&mut self, closed: Vec<ClosedStep>) {
+        self.flush();
+        self.steps.late_handed_on();
+        if let Err(SendError(job)) = self.jobs.send(Job { up_to: self.log.position(), steps: closed }) {
+            // The sealing thread is gone only if it has panicked.
+            self.trouble(&RecordError::Panicked);
+            for closed in job.steps {
+                sealing::answer(closed.replies, Err(RecordError::Panicked));
+            }
+        }
+    }
+
+    /// Closes what is open, has it sealed with what came late, and ends the log.
     fn finish(mut self) -> Result<(), RecordError> {
-        let told: Vec<_> = self.ending.keys().map(|step| (*step, CloseReason::Told)).collect();
-        self.close(told);
+        let told = self.ending.keys().map(|step| (*step, CloseReason::Told)).collect();
+        let mut closed = self.close(told);
         let open = self.steps.open().into_iter().map(|step| (step, CloseReason::Shutdown)).collect();
-        self.close(open);
+        closed.extend(self.close(open));
+        self.hand_on(closed);
         drop(self.jobs);
         Ok(self.log.end()?)
+    }
+}
+
+// === impl AbandonOnExit ===
+
+impl Drop for AbandonOnExit {
+    fn drop(&mut self) {
+        self.0.abandon();
     }
 }

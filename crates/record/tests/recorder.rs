@@ -10,11 +10,11 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
-use rollscope_record::{RecordOptions, Recorder, RecorderHandle, StepEnd, routes};
-use rollscope_run::{Run, RunInfo, WriterState};
+use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle, StepEnd, routes};
+use rollscope_run::{LogOptions, Run, RunInfo, WriterState};
 use rollscope_trace::{
-    CloseReason, Dropped, Join, Leg, LegRole, Nanos, Outcome, Profile, ProfileSink as _, Report, RequestId,
-    Scalar, StepNumber, UnixNs, WorkerRef,
+    CloseReason, Dropped, Join, Leg, LegRole, Nanos, Outcome, Profile, ProfileSink as _, Record, Report,
+    RequestId, SampleMark, Scalar, StepNumber, UnixNs, WorkerRef,
 };
 use serde_json::{Value, json};
 
@@ -33,8 +33,7 @@ fn setup(options: RecordOptions) -> Setup {
     let run = Run::create(&dir.path().join("run"), &info).unwrap();
     let troubles: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = Arc::clone(&troubles);
-    let on_trouble =
-        Arc::new(move |error: &rollscope_record::RecordError| told.lock().push(error.to_string()));
+    let on_trouble = Arc::new(move |error: &RecordError| told.lock().push(error.to_string()));
     let recorder = Recorder::start(run.clone(), &RecordOptions { on_trouble, ..options }).unwrap();
     Setup { _dir: dir, run, recorder, troubles }
 }
@@ -158,14 +157,71 @@ async fn what_comes_late_amends_the_step_and_is_not_sent_again() {
     let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
     let handle = recorder.handle();
     handle.offer(profile(1, of_sample(1, "a"), "v")).unwrap();
-    handle.end_step(StepNumber(1), StepEnd::default()).unwrap().await.unwrap().unwrap();
+    let end = StepEnd { rollout_time: Some(Nanos(4_000_000_000)), gpus: Some(8) };
+    handle.end_step(StepNumber(1), end).unwrap().await.unwrap().unwrap();
     handle.offer(profile(2, of_sample(1, "b"), "v")).unwrap();
     recorder.shutdown().await.unwrap();
     assert_eq!(run.metrics().unwrap().len(), 1);
     assert_eq!(run.metrics().unwrap()[0].data["perf/request/count"], json!(1.0));
-    assert_eq!(run.stats(StepNumber(1)).unwrap().unwrap()["perf/request/count"], json!(2.0));
+    let stats = run.stats(StepNumber(1)).unwrap().unwrap();
+    assert_eq!((&stats["perf/request/count"], &stats["perf/rollout_time"]), (&json!(2.0), &json!(4.0)));
     let step = run.steps().unwrap().remove(0);
     assert!(step.late && step.requests == 2, "{step:?}");
+    let close = step.close.unwrap();
+    assert_eq!(
+        (close.reason, close.gpus),
+        (CloseReason::Told, Some(8)),
+        "what is late does not end it again"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_records_are_sealed_without_an_end_of_another_step() {
+    let options = RecordOptions { superseded_after: Duration::from_millis(50), ..RecordOptions::default() };
+    let Setup { _dir, run, recorder, .. } = setup(options);
+    let handle = recorder.handle();
+    handle.offer(profile(1, of_sample(1, "a"), "v")).unwrap();
+    handle.end_step(StepNumber(1), StepEnd::default()).unwrap().await.unwrap().unwrap();
+    handle.offer(profile(2, of_sample(1, "b"), "v")).unwrap();
+    let counted = || run.stats(StepNumber(1)).unwrap().unwrap()["perf/request/count"].clone();
+    until("the late request is in the numbers", || counted() == json!(2.0));
+    assert_eq!(closed(&run, 1), Some(CloseReason::Told));
+    recorder.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn to_end_a_step_again_amends_its_end_and_answers_everybody() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    let handle = recorder.handle();
+    handle.offer(profile(1, of_sample(1, "a"), "v")).unwrap();
+    let end = |seconds: Option<u64>, gpus| {
+        let rollout_time = seconds.map(|seconds| Nanos(seconds * 1_000_000_000));
+        handle.end_step(StepNumber(1), StepEnd { rollout_time, gpus }).unwrap()
+    };
+    let (first, second) = (end(Some(4), None), end(Some(5), None));
+    for closed in [first.await, second.await] {
+        assert_eq!(closed.unwrap().unwrap().metrics["perf/rollout_time"], json!(5.0));
+    }
+    let third = end(None, Some(2)).await.unwrap().unwrap();
+    assert_eq!(third.metrics["perf/rollout_time"], json!(5.0));
+    assert_eq!(third.metrics["perf/tokens_per_gpu_per_sec"], json!(2.0));
+    recorder.shutdown().await.unwrap();
+    assert_eq!(run.metrics().unwrap().len(), 1);
+    assert_eq!(run.steps().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_is_told_to_end_is_never_superseded() {
+    let options = RecordOptions { superseded_after: Duration::ZERO, ..RecordOptions::default() };
+    let Setup { _dir, run, recorder, .. } = setup(options);
+    let handle = recorder.handle();
+    handle.offer(profile(1, of_sample(1, "a"), "v")).unwrap();
+    let end = StepEnd { rollout_time: Some(Nanos(4_000_000_000)), gpus: None };
+    let ended = handle.end_step(StepNumber(1), end).unwrap();
+    handle.offer(profile(2, of_sample(2, "a"), "v")).unwrap();
+    assert_eq!(ended.await.unwrap().unwrap().metrics["perf/rollout_time"], json!(4.0));
+    recorder.shutdown().await.unwrap();
+    assert_eq!(closed(&run, 1), Some(CloseReason::Told));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -214,11 +270,16 @@ async fn a_full_queue_drops_counts_and_logs_the_count() {
         offered += 1;
         refused += u64::from(handle.offer(profile(id, of_sample(1, &id.to_string()), "v")).is_err());
     }
+    let mark = Record::Sample(SampleMark::new(profile(0, of_sample(1, "a"), "v").sample_key(StepNumber(1))));
+    assert_eq!(handle.offer_all(vec![mark; 100]), Err(Dropped));
+    assert_eq!((handle.dropped_profiles(), handle.dropped_user_records()), (refused + 1, 100));
+    // What can never fit is not a matter of waiting, and whoever sent it is told so.
     let line = r#"{"type":"sample","step":1,"sample":"a"}"#.to_owned() + "\n";
     let (status, reply) = call("POST", &format!("{url}/rollscope/v1/spans"), &line.repeat(100)).await;
-    assert_eq!(status, 503, "{reply}");
-    assert_eq!((handle.dropped_profiles(), handle.dropped_user_records()), (refused + 1, 100));
+    assert_eq!(status, 413, "{reply}");
     recorder.shutdown().await.unwrap();
+    let (status, reply) = call("POST", &format!("{url}/rollscope/v1/spans"), &line).await;
+    assert_eq!(status, 503, "{reply}");
     let dropped = run.dropped().unwrap();
     assert_eq!((dropped.profiles, dropped.user_records), (refused + 1, 100));
     assert_eq!(run.steps().unwrap()[0].requests, offered - refused);
@@ -226,14 +287,15 @@ async fn a_full_queue_drops_counts_and_logs_the_count() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_calls_get_a_sentence() {
-    let Setup { _dir, recorder, .. } = setup(RecordOptions::default());
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
     let url = serve(&recorder).await;
     for (method, path, body, status, words) in [
         ("POST", "v1/spans", "nonsense", 400, ""),
         ("POST", "steps/x/end", "", 400, "not the number of a step: x"),
         ("POST", "steps/1/end", r#"{"rollout_time": -1}"#, 400, "rollout_time"),
         ("POST", "steps/1/end", r#"{"gpus": 1}"#, 400, "unknown field `gpus`"),
-        ("GET", "steps/77", "", 404, "77"),
+        ("GET", "steps/77", "", 404, "the run has no step 77"),
+        ("POST", "steps/77/end", "", 404, "the run has no step 77"),
         ("GET", "nothing", "", 404, "no such route"),
     ] {
         let (got, reply) = call(method, &format!("{url}/rollscope/{path}"), body).await;
@@ -242,6 +304,11 @@ async fn bad_calls_get_a_sentence() {
     }
     let (status, reply) = call("POST", &format!("{url}/rollscope/v1/spans"), "\n\n").await;
     assert_eq!((status, reply), (200, json!({"accepted": 0, "rejected": []})));
+    recorder.shutdown().await.unwrap();
+    assert!(
+        run.steps().unwrap().is_empty() && run.metrics().unwrap().is_empty(),
+        "a mistyped number is no step"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -256,4 +323,54 @@ async fn a_second_recorder_goes_on_with_the_same_run() {
     assert_eq!(handle.offer(profile(3, Join::default(), "v-b")), Err(Dropped));
     assert_eq!(run.steps().unwrap().iter().map(|step| step.step.0).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(run.writers().unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_a_killed_recorder_left_open_is_gone_on_with() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    recorder.shutdown().await.unwrap();
+    let mut killed = run.writer("gateway", LogOptions::default()).unwrap();
+    let mut first = profile(1, Join::default(), "v-a");
+    first.join.step = Some(StepNumber(7));
+    killed.append(&Record::Profile(Box::new(first))).unwrap();
+    drop(killed);
+    let second = Recorder::start(run.clone(), &RecordOptions::default()).unwrap();
+    // A live one beside it has steps of its own.
+    let third = Recorder::start(run.clone(), &RecordOptions::default()).unwrap();
+    second.handle().offer(profile(2, Join::default(), "v-a")).unwrap();
+    second.handle().offer(profile(3, Join::default(), "v-b")).unwrap();
+    third.shutdown().await.unwrap();
+    assert_eq!(closed(&run, 7), None);
+    second.shutdown().await.unwrap();
+    let steps: Vec<_> = run.steps().unwrap().iter().map(|step| (step.step.0, step.requests)).collect();
+    assert_eq!(steps, [(7, 2), (8, 1)]);
+    assert_eq!(run.metrics().unwrap()[0].data["perf/request/count"], json!(2.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recorder_that_is_let_go_ends_in_order() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    recorder.handle().offer(profile(1, of_sample(1, "a"), "v")).unwrap();
+    drop(recorder);
+    until("the log ends", || run.writers().unwrap()[0].state == WriterState::Ended);
+    assert_eq!(run.steps().unwrap()[0].requests, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thread_that_panics_leaves_nobody_waiting() {
+    let on_trouble = Arc::new(|_: &RecordError| panic!("a listener's own fault"));
+    let Setup { _dir, run, .. } = setup(RecordOptions::default());
+    let recorder = Recorder::start(run, &RecordOptions { on_trouble, ..RecordOptions::default() }).unwrap();
+    let handle = recorder.handle();
+    // A record that the log refuses is trouble, whose listener panics.
+    let mut huge = profile(1, of_sample(1, "a"), "v");
+    huge.error = Some("x".repeat(17 << 20).into());
+    handle.offer(huge).unwrap();
+    let (ended, id) = (handle.end_step(StepNumber(1), StepEnd::default()), 2);
+    if let Ok(ended) = ended {
+        assert!(ended.await.is_err(), "it is answered by nobody");
+    }
+    until("offers are refused", || handle.offer(profile(id, of_sample(1, "b"), "v")).is_err());
+    assert!(handle.dropped_profiles() > 0);
+    assert!(matches!(recorder.shutdown().await, Err(RecordError::Panicked)));
 }
