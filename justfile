@@ -17,6 +17,10 @@ fmt:
 clippy:
     cargo clippy --workspace --all-targets -- -D warnings
 
+# The gateway against its peers; ARGS as of `cargo xtask`: cases, --seconds, --rounds, --binary.
+bench *ARGS:
+    cargo xtask bench gateway {{ARGS}}
+
 # What the compiler does not check: crate boundaries, sizes, words, links.
 tidy:
     cargo xtask tidy

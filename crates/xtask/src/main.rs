@@ -1,5 +1,7 @@
-//! The project's own chores: `cargo xtask tidy` and `cargo xtask interop`.
+//! The project's own chores: `cargo xtask tidy`, `cargo xtask interop` and `cargo xtask bench`.
 
+mod bench;
+mod host;
 mod interop;
 mod tidy;
 mod workspace;
@@ -11,9 +13,11 @@ use workspace::Workspace;
 const USAGE: &str = "\
 usage: cargo xtask tidy
        cargo xtask interop [--list | NAME...]
+       cargo xtask bench gateway [--list | CASE... --seconds N --rounds N --binary PATH]
 
 tidy     checks what the compiler does not: crate boundaries, file sizes, forbidden words, links
 interop  runs the checks against other projects' programs; sets up what they need under target/interop
+bench    measures the gateway against its peers, as ratios; sets up what it needs under target/bench
 ";
 
 fn main() -> ExitCode {
@@ -22,6 +26,10 @@ fn main() -> ExitCode {
         ["tidy"] => Workspace::find().and_then(|workspace| tidy::run(&workspace)),
         ["interop", "--list"] => Ok(interop::list()),
         ["interop", names @ ..] => Workspace::find().and_then(|workspace| interop::run(&workspace, names)),
+        ["bench", "gateway", "--list"] => Ok(bench::list()),
+        ["bench", "gateway", args @ ..] => {
+            Workspace::find().and_then(|workspace| bench::run(&workspace, args))
+        }
         _ => {
             workspace::say_aside(USAGE);
             return ExitCode::from(2);

@@ -5,12 +5,12 @@
 
 mod tools;
 
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::host::output;
 use crate::workspace::{Workspace, say};
 use tools::Tools;
 
@@ -149,7 +149,7 @@ fn wait(child: &mut Child, deadline: Duration) -> Result<ExitStatus> {
     if let Some(status) = poll(child, deadline)? {
         return Ok(status);
     }
-    tools::output(Command::new("kill").arg(child.id().to_string()))?;
+    output(Command::new("kill").arg(child.id().to_string()))?;
     if poll(child, GRACE)?.is_none() {
         child.kill()?;
         child.wait()?;
@@ -168,12 +168,6 @@ fn poll(child: &mut Child, deadline: Duration) -> Result<Option<ExitStatus>> {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-/// Where a program is found, if anywhere.
-fn which(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|candidate| Path::is_file(candidate))
 }
 
 #[cfg(test)]

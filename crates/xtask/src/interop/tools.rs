@@ -3,13 +3,13 @@
 //! All of it lives under `target/interop`, but for programs of the operating system: those are installed only where
 //! they are missing and we may.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 
-use super::which;
-use crate::workspace::say_aside;
+use crate::host::{Packages, build, output, pip_install, target_dir, which};
 
 pub(super) struct Tools {
     root: PathBuf,
@@ -17,18 +17,21 @@ pub(super) struct Tools {
     dir: PathBuf,
     rollscope: Option<PathBuf>,
     recorded_run: Option<PathBuf>,
-    is_apt_updated: bool,
+    packages: Packages,
 }
 
 // === impl Tools ===
 
 impl Tools {
     pub(super) fn new(root: &Path) -> Result<Self> {
-        let target =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
-        let dir = target.join("interop");
-        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        Ok(Self { root: root.to_owned(), dir, rollscope: None, recorded_run: None, is_apt_updated: false })
+        let dir = target_dir(root, "interop")?;
+        Ok(Self {
+            root: root.to_owned(),
+            dir,
+            rollscope: None,
+            recorded_run: None,
+            packages: Packages::default(),
+        })
     }
 
     /// The folder of the checks' scripts.
@@ -52,27 +55,8 @@ impl Tools {
             return Ok(binary.clone());
         }
         let profile = std::env::var("ROLLSCOPE_INTEROP_PROFILE").unwrap_or_else(|_| "dev".to_owned());
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let messages = output(
-            Command::new(cargo)
-                .args([
-                    "build",
-                    "--quiet",
-                    "--package",
-                    "rollscope-cli",
-                    "--bin",
-                    "rollscope",
-                    "--profile",
-                    &profile,
-                ])
-                .args(["--message-format", "json-render-diagnostics"])
-                .current_dir(&self.root),
-        )?;
-        let binary = messages
-            .lines()
-            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-            .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-            .context("cargo build names no executable")?;
+        let options = ["--package", "rollscope-cli", "--bin", "rollscope", "--profile", &profile];
+        let binary = build(&self.root, &options)?;
         self.rollscope = Some(binary.clone());
         Ok(binary)
     }
@@ -97,22 +81,12 @@ impl Tools {
         if python.exists() && std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
             return Ok(python);
         }
-        if which("python3").is_none() {
-            self.apt_install(&["python3", "python3-venv"])?;
+        if venv.exists() {
+            std::fs::remove_dir_all(&venv).with_context(|| format!("cannot remove {}", venv.display()))?;
         }
-        let mut create = Command::new("python3");
-        create.args(["-m", "venv", "--clear"]).arg(&venv);
-        if output(&mut create).is_err() {
-            // Debian's Python comes without what a new environment's pip is made from.
-            self.apt_install(&["python3-venv"])?;
-            output(&mut create)?;
-        }
+        let python = self.packages.python(&venv)?;
         let requirements = self.scripts().join("requirements.txt");
-        output(
-            Command::new(&python)
-                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"])
-                .arg(requirements),
-        )?;
+        pip_install(&python, [OsStr::new("--requirement"), requirements.as_os_str()])?;
         write(&stamp, &wanted)?;
         Ok(python)
     }
@@ -126,11 +100,11 @@ impl Tools {
             return Ok(dir);
         }
         if which("node").is_none() {
-            self.apt_install(&["nodejs"])?;
+            self.packages.install(&["nodejs"])?;
         }
         // Some packages of Node bring npm and refuse Debian's beside them, so this is known only now.
         if which("npm").is_none() {
-            self.apt_install(&["npm"])?;
+            self.packages.install(&["npm"])?;
         }
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         write(&dir.join("package.json"), &wanted)?;
@@ -149,38 +123,9 @@ impl Tools {
         if let Some(browser) = find() {
             return Ok(browser);
         }
-        self.apt_install(&["chromium"])?;
+        self.packages.install(&["chromium"])?;
         find().context("no chromium even after its installation")
     }
-
-    fn apt_install(&mut self, packages: &[&str]) -> Result<()> {
-        let missing = packages.join(" ");
-        let is_root = output(Command::new("id").arg("-u"))?.trim() == "0";
-        if !is_root || which("apt-get").is_none() {
-            bail!("missing and to be installed by hand: {missing}");
-        }
-        say_aside(&format!("installing {missing}"));
-        if !self.is_apt_updated {
-            output(Command::new("apt-get").args(["--quiet", "update"]))?;
-            self.is_apt_updated = true;
-        }
-        output(
-            Command::new("apt-get")
-                .args(["--quiet", "--yes", "--no-install-recommends", "install"])
-                .args(packages)
-                .env("DEBIAN_FRONTEND", "noninteractive"),
-        )?;
-        Ok(())
-    }
-}
-
-/// What a command prints, if it succeeds; otherwise what it complains of.
-pub(super) fn output(command: &mut Command) -> Result<String> {
-    let name = command.get_program().display().to_string();
-    let output = command.output().with_context(|| format!("cannot start {name}"))?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} failed: {}", complaint.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -1,0 +1,257 @@
+//! Making requests, and taking the figures of one round.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::case::{Case, Load};
+use super::figure::{Figure, Figures};
+use super::http::call;
+use super::process::Process;
+use super::system::{Fleet, Running};
+use super::tools::Tools;
+use crate::host::output;
+
+/// What requests are made with, for one case.
+#[derive(Debug)]
+pub(super) struct Generator<'a> {
+    case: &'a Case,
+    tools: &'a Tools,
+    fleet: &'a Fleet,
+    /// The case's folder, with the request in `request.json`.
+    dir: &'a Path,
+    seconds: u64,
+}
+
+/// What wrk's script prints.
+#[derive(Debug, Deserialize)]
+struct Closed {
+    requests: u64,
+    duration_us: u64,
+    p50_us: u64,
+    p99_us: u64,
+    failed: u64,
+}
+
+/// What `bench_client` prints.
+#[derive(Debug, Deserialize)]
+struct FirstEvents {
+    first_event_p50_us: f64,
+    first_event_p99_us: f64,
+}
+
+/// The same.
+#[derive(Debug, Deserialize)]
+struct Streams {
+    failed: usize,
+    complaint: String,
+}
+
+/// Open streams to aim at.
+const STREAMS: usize = 5000;
+/// Descriptors that a gateway needs for a stream of a pair, for a moment: the client's and two workers'.
+const DESCRIPTORS_PER_STREAM: usize = 3;
+/// Descriptors left for everything else.
+const DESCRIPTORS_SPARED: usize = 256;
+/// Threads that write and seal what is recorded carry this in their names, which the system cuts to 15 bytes.
+const RECORDER_THREADS: [&str; 2] = ["rollscope-writi", "rollscope-seali"];
+
+// === impl Generator ===
+
+impl<'a> Generator<'a> {
+    pub(super) fn new(
+        case: &'a Case,
+        tools: &'a Tools,
+        fleet: &'a Fleet,
+        dir: &'a Path,
+        seconds: u64,
+    ) -> Result<Self> {
+        let write = |name: &str, text: &str| {
+            std::fs::write(dir.join(name), text).with_context(|| format!("cannot write {name}"))
+        };
+        write("request.json", &case.request())?;
+        write("wrk.lua", &script(&case.request()))?;
+        Ok(Self { case, tools, fleet, dir, seconds })
+    }
+
+    /// Opens connections and fills caches, so that the first round is like the others.
+    pub(super) fn warm_up(&self, running: &Running) -> Result<()> {
+        match self.case.load {
+            Load::Closed => self.closed(running, 1).map(drop),
+            // A system of its own each round is warmed up, or not, within the round.
+            Load::FirstEvent | Load::Streams | Load::Recording => Ok(()),
+        }
+    }
+
+    /// One round.
+    pub(super) fn measure(&self, running: Running) -> Result<(Figures, Option<Running>)> {
+        match self.case.load {
+            Load::Closed => self.closed_round(&running).map(|figures| (figures, Some(running))),
+            Load::FirstEvent => self.first_event(&running).map(|figures| (figures, Some(running))),
+            Load::Streams => self.streams(&running).map(|figures| (figures, None)),
+            Load::Recording => self.recording(running).map(|figures| (figures, None)),
+        }
+    }
+
+    fn closed_round(&self, running: &Running) -> Result<Figures> {
+        let before = cpu(running)?;
+        let closed = self.closed(running, self.seconds)?;
+        let mut figures = closed.figures();
+        if let (Some(process), Some(before)) = (&running.process, before) {
+            figures
+                .insert(Figure::Cpu, per_request_us(process.cpu()?.saturating_sub(before), closed.requests));
+            figures.insert(Figure::Memory, mib(process.resident_bytes()?));
+        }
+        figures.extend(running.reply_bytes.map(|bytes| (Figure::Reply, bytes as f64 / 1e3)));
+        Ok(figures)
+    }
+
+    fn closed(&self, running: &Running, seconds: u64) -> Result<Closed> {
+        let printed = output(
+            Command::new(self.tools.wrk())
+                .args(["--threads", "1", "--connections", "16", "--timeout", "30s", "--duration"])
+                .arg(format!("{seconds}s"))
+                .arg("--script")
+                .arg(self.dir.join("wrk.lua"))
+                .arg(format!("http://{}/generate", running.address)),
+        )?;
+        let closed: Closed = result(&printed)?;
+        ensure!(closed.requests > 0, "wrk got no reply: {printed}");
+        Ok(closed)
+    }
+
+    fn first_event(&self, running: &Running) -> Result<Figures> {
+        let mut client = self.client("first-event", running);
+        let events: FirstEvents = result(&output(client.arg(self.seconds.to_string()))?)?;
+        Ok(Figures::from([
+            (Figure::FirstEventP50, events.first_event_p50_us / 1e3),
+            (Figure::FirstEventP99, events.first_event_p99_us / 1e3),
+        ]))
+    }
+
+    fn streams(&self, running: &Running) -> Result<Figures> {
+        let process = running.process.as_ref().context("streams are measured through something")?;
+        let count = stream_count()?;
+        let before = process.resident_bytes()?;
+        let mut client = self.client("streams", running);
+        let mut client = client.arg(count.to_string()).stdout(Stdio::piped()).spawn()?;
+        let mut lines = BufReader::new(client.stdout.take().context("the client prints nothing")?).lines();
+        let opened = lines.next().context("the client ended early")??;
+        ensure!(opened == "open", "the client says: {opened}");
+        let open = process.resident_bytes()?;
+        self.fleet.release()?;
+        let ended = lines.next().context("the client ended early")??;
+        client.wait()?;
+        let streams: Streams = result(&ended)?;
+        if streams.failed > 0 {
+            crate::workspace::say_aside(&format!("a stream failed: {}", streams.complaint));
+        }
+        Ok(Figures::from([
+            (Figure::Streams, count as f64),
+            (Figure::Failed, streams.failed as f64),
+            (Figure::Memory, mib(open)),
+            (Figure::StreamMemory, open.saturating_sub(before) as f64 / 1024.0 / count as f64),
+        ]))
+    }
+
+    /// Without a recorder there is nothing to drop and nothing to seal, and the figures are what to compare with.
+    fn recording(&self, mut running: Running) -> Result<Figures> {
+        let process = running.process.take().context("recording is measured in a gateway")?;
+        let warm = self.closed(&running, 1)?;
+        let before = serving_cpu(&process.cpu_by_thread()?);
+        let closed = self.closed(&running, self.seconds)?;
+        let serving = serving_cpu(&process.cpu_by_thread()?).saturating_sub(before);
+        let dropped = counter(&running, "rollscope_records_dropped_total")?;
+        let memory = mib(process.resident_bytes()?);
+        let whole = process.stop()?;
+        let mut figures = closed.figures();
+        figures.extend([
+            (Figure::ServingCpu, per_request_us(serving, closed.requests)),
+            (Figure::WholeCpu, per_request_us(whole, warm.requests + closed.requests)),
+            (Figure::Dropped, dropped),
+            (Figure::Memory, memory),
+        ]);
+        Ok(figures)
+    }
+
+    fn client(&self, mode: &str, running: &Running) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"ulimit -n "$(ulimit -Hn)"; exec "$0" "$@""#]).arg(self.tools.client());
+        command.args([mode, &running.address.to_string()]).arg(self.dir.join("request.json"));
+        command
+    }
+}
+
+// === impl Closed ===
+
+impl Closed {
+    fn figures(&self) -> Figures {
+        Figures::from([
+            (Figure::Rate, self.requests as f64 / (self.duration_us as f64 / 1e6)),
+            (Figure::P50, self.p50_us as f64 / 1e3),
+            (Figure::P99, self.p99_us as f64 / 1e3),
+            (Figure::Failed, self.failed as f64),
+        ])
+    }
+}
+
+/// What wrk posts, and how it reports.
+fn script(request: &str) -> String {
+    format!(
+        r#"wrk.method = "POST"
+wrk.headers["content-type"] = "application/json"
+wrk.body = [==[{request}]==]
+done = function(summary, latency)
+  local errors = summary.errors
+  io.write(string.format(
+    '{{"requests":%d,"duration_us":%d,"p50_us":%d,"p99_us":%d,"failed":%d}}\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    errors.connect + errors.read + errors.write + errors.status + errors.timeout))
+end
+"#
+    )
+}
+
+/// The line of a result among what else is printed.
+fn result<T: DeserializeOwned>(printed: &str) -> Result<T> {
+    let line = printed.lines().find(|line| line.starts_with('{'));
+    let line = line.with_context(|| format!("no result in: {printed}"))?;
+    serde_json::from_str(line).with_context(|| format!("cannot read the result: {line}"))
+}
+
+fn cpu(running: &Running) -> Result<Option<Duration>> {
+    running.process.as_ref().map(Process::cpu).transpose()
+}
+
+fn serving_cpu(threads: &BTreeMap<String, Duration>) -> Duration {
+    threads.iter().filter(|(name, _)| !RECORDER_THREADS.contains(&name.as_str())).map(|(_, cpu)| *cpu).sum()
+}
+
+fn counter(running: &Running, name: &str) -> Result<f64> {
+    let page = call(running.address, "GET", "/metrics", "")?.body;
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    value.with_context(|| format!("no such counter: {name}"))
+}
+
+fn stream_count() -> Result<usize> {
+    let limits = std::fs::read_to_string("/proc/self/limits").context("cannot read the limits")?;
+    let hard = limits.lines().find_map(|line| {
+        line.strip_prefix("Max open files")?.split_whitespace().nth(1)?.parse::<usize>().ok()
+    });
+    let hard = hard.unwrap_or(usize::MAX);
+    Ok(STREAMS.min(hard.saturating_sub(DESCRIPTORS_SPARED) / DESCRIPTORS_PER_STREAM))
+}
+
+fn per_request_us(cpu: Duration, requests: u64) -> f64 {
+    cpu.as_secs_f64() * 1e6 / requests as f64
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
