@@ -7,6 +7,7 @@ use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use url::Url;
 
 use crate::RolloutError;
@@ -51,8 +52,11 @@ pub(crate) struct GenerateReply {
 pub(crate) struct MetaInfo {
     #[serde(default)]
     pub(crate) finish_reason: Option<FinishReason>,
+    /// A text, or with some workers a number.
     #[serde(default)]
-    pub(crate) weight_version: Option<String>,
+    pub(crate) weight_version: Option<Value>,
+    #[serde(default)]
+    pub(crate) completion_tokens: Option<u64>,
     /// (log-probability, token id, text).
     #[serde(default)]
     pub(crate) output_token_logprobs: Vec<(Option<f64>, u32, Option<String>)>,
@@ -132,6 +136,19 @@ impl Client {
         let status = reply.status();
         let body = Limited::new(reply.into_body(), MAX_REPLY_BYTES).collect().await;
         Ok((status, body.map_err(|error| CallError::passing(chain(error.as_ref())))?.to_bytes()))
+    }
+}
+
+// === impl GenerateReply ===
+
+impl GenerateReply {
+    /// Tokens generated: as many as came, else as the worker counts; nothing where it tells neither.
+    pub(crate) fn response_tokens(&self) -> Option<u64> {
+        let logprobs = &self.meta_info.output_token_logprobs;
+        match self.output_ids.len().max(logprobs.len()) {
+            0 => self.meta_info.completion_tokens,
+            came => Some(came as u64),
+        }
     }
 }
 

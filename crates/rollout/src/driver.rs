@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::RolloutError;
 use crate::client::{CallError, Client, GenerateReply, GenerateRequest, SamplingParams};
-use crate::clock::Clock;
+use crate::clock::Moment;
 use crate::ingest::{Line, Reporter, end_step};
 use crate::prompts::Prompt;
 use crate::reward::chained_addition_reward;
@@ -51,7 +52,6 @@ pub struct RolloutOptions {
 pub struct Rollout {
     options: Arc<RolloutOptions>,
     client: Client,
-    clock: Clock,
 }
 
 /// What happens, as it happens.
@@ -103,10 +103,13 @@ struct Slot {
 // === impl Rollout ===
 
 impl Rollout {
-    /// Checks the address; nothing is sent yet.
+    /// Checks the address and that there is something to sample; nothing is sent yet.
     pub fn new(options: RolloutOptions) -> Result<Self, RolloutError> {
         let client = Client::new(&options.url)?;
-        Ok(Self { options: Arc::new(options), client, clock: Clock::start() })
+        if options.prompts.is_empty() || options.prompts_per_step == 0 || options.samples_per_prompt == 0 {
+            return Err(RolloutError::NothingToSample);
+        }
+        Ok(Self { options: Arc::new(options), client })
     }
 
     /// Runs all steps. Every sample ends in a [`Sample`]; only a step without a single good one ends the
@@ -135,15 +138,16 @@ impl Rollout {
         let limit = Arc::new(Semaphore::new(options.concurrency.max(1)));
         let mut tasks = JoinSet::new();
         for slot in self.slots(nth, step) {
-            let (options, client, clock) = (Arc::clone(options), self.client.clone(), self.clock);
+            let (options, client) = (Arc::clone(options), self.client.clone());
             let (limit, reporter) = (Arc::clone(&limit), Arc::clone(&reporter));
             tasks.spawn(async move {
                 let _permit = limit.acquire().await;
-                sample(&options, &client, clock, slot, &reporter).await
+                sample(&options, &client, slot, &reporter).await
             });
         }
         let mut done = Vec::with_capacity(samples);
         while let Some(ended) = tasks.join_next().await {
+            // A task that panicked has said so itself; its sample counts as failed.
             if let Ok(sample) = ended {
                 on_event(Event::SampleDone(&sample));
                 done.push(sample);
@@ -159,7 +163,7 @@ impl Rollout {
         if let Some(dir) = &options.out {
             write_step(dir, step, &done)?;
         }
-        summarise(step, &done, duration, unreported)
+        summarise(step, samples, &done, duration, unreported)
     }
 
     fn slots(&self, nth: u64, step: u64) -> impl Iterator<Item = Slot> {
@@ -179,40 +183,35 @@ impl Rollout {
 
 fn summarise(
     step: u64,
+    wanted: usize,
     samples: &[Sample],
     duration: Duration,
     unreported: u64,
 ) -> Result<StepSummary, RolloutError> {
-    let failed = samples.iter().filter(|sample| sample.error.is_some()).count();
-    if failed == samples.len() {
+    let completed = samples.iter().filter(|sample| sample.error.is_none()).count();
+    if completed == 0 {
         let last = samples.iter().rev().find_map(|sample| sample.error.clone());
         return Err(RolloutError::StepFailed { step, last: last.unwrap_or_else(|| "no samples".to_owned()) });
     }
     let rewards: Vec<f64> = samples.iter().filter_map(|sample| sample.reward).collect();
     Ok(StepSummary {
         step,
-        completed: samples.len() - failed,
-        failed,
+        completed,
+        failed: wanted - completed,
         retries: samples.iter().map(|sample| u64::from(sample.attempt)).sum(),
         reward_mean: (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64),
-        tokens: samples.iter().map(|sample| sample.output_ids.len() as u64).sum(),
+        tokens: samples.iter().filter_map(|sample| sample.response_tokens).sum(),
         duration,
         unreported,
     })
 }
 
 /// Has one sample, in as many attempts as it takes and may take.
-async fn sample(
-    options: &RolloutOptions,
-    client: &Client,
-    clock: Clock,
-    slot: Slot,
-    reporter: &Reporter,
-) -> Sample {
+async fn sample(options: &RolloutOptions, client: &Client, slot: Slot, reporter: &Reporter) -> Sample {
     let mut attempt = 0;
     loop {
         match generate(options, client, slot, attempt).await {
-            Ok(reply) => return reward(options, clock, slot, attempt, reply, reporter),
+            Ok(reply) => return reward(options, slot, attempt, reply, reporter),
             Err(error) if error.retry && attempt + 1 < options.attempts => {
                 tokio::time::sleep(backoff(attempt)).await;
                 attempt += 1;
@@ -257,20 +256,23 @@ async fn generate(
 /// Rewards a reply and reports it.
 fn reward(
     options: &RolloutOptions,
-    clock: Clock,
     slot: Slot,
     attempt: u32,
     reply: GenerateReply,
     reporter: &Reporter,
 ) -> Sample {
     let prompt = &options.prompts[slot.prompt];
-    let start = clock.unix_s();
+    let begun = Moment::now();
     let reward = prompt.answer.as_ref().map(|answer| chained_addition_reward(&reply.text, answer));
-    let end = clock.unix_s();
+    let (start, end) = (begun.unix_s, begun.now_unix_s());
     let mut sample = slot.sample(options, attempt);
     sample.reward = reward;
-    sample.finish_reason = reply.meta_info.finish_reason.map(|finish| finish.kind).unwrap_or_default();
-    sample.weight_version = reply.meta_info.weight_version;
+    sample.response_tokens = reply.response_tokens();
+    sample.finish_reason = reply.meta_info.finish_reason.map(|finish| finish.kind);
+    sample.weight_version = reply.meta_info.weight_version.map(|version| match version {
+        Value::String(text) => text,
+        other => other.to_string(),
+    });
     sample.output_logprobs =
         reply.meta_info.output_token_logprobs.iter().map(|(logprob, ..)| *logprob).collect();
     sample.output_ids = reply.output_ids;
@@ -280,14 +282,8 @@ fn reward(
         let (group, sample) = (group.clone(), name.clone());
         reporter.report(Line::Span { step, group, sample, attempt, name: "reward", start, end });
     }
-    reporter.report(Line::Sample {
-        step,
-        group,
-        sample: name,
-        reward,
-        truncated: sample.is_truncated(),
-        response_tokens: sample.output_ids.len() as u64,
-    });
+    let (truncated, response_tokens) = (sample.is_truncated(), sample.response_tokens);
+    reporter.report(Line::Sample { step, group, sample: name, reward, truncated, response_tokens });
     sample
 }
 
@@ -315,14 +311,16 @@ impl Slot {
             response: String::new(),
             output_ids: Vec::new(),
             output_logprobs: Vec::new(),
+            response_tokens: None,
             reward: None,
-            finish_reason: String::new(),
+            finish_reason: None,
             weight_version: None,
             error: None,
         }
     }
 
     fn failed(self, options: &RolloutOptions, attempt: u32, error: String) -> Sample {
-        Sample { error: Some(error), finish_reason: "error".to_owned(), ..self.sample(options, attempt) }
+        let finish_reason = Some("error".to_owned());
+        Sample { error: Some(error), finish_reason, ..self.sample(options, attempt) }
     }
 }

@@ -35,6 +35,9 @@ pub enum RolloutError {
         /// The file.
         path: PathBuf,
     },
+    /// A step would have no samples.
+    #[error("there is nothing to sample: no prompts, or no samples of them")]
+    NothingToSample,
     /// Samples could not be written.
     #[error("cannot write samples to {}: {source}", path.display())]
     Output {

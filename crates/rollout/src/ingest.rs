@@ -27,8 +27,10 @@ pub(crate) enum Line {
         sample: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         reward: Option<f64>,
-        truncated: bool,
-        response_tokens: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        truncated: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        response_tokens: Option<u64>,
     },
 }
 

@@ -27,10 +27,12 @@ pub struct Sample {
     pub output_ids: Vec<u32>,
     /// Log-probability of each token; null where the worker had none.
     pub output_logprobs: Vec<Option<f64>>,
+    /// How many they are, also where the worker only counted them; nothing where it told nothing.
+    pub response_tokens: Option<u64>,
     /// Its reward, where the prompt has an answer.
     pub reward: Option<f64>,
-    /// Why generation ended.
-    pub finish_reason: String,
+    /// Why generation ended; nothing where the worker did not say.
+    pub finish_reason: Option<String>,
     /// Weights that answered.
     pub weight_version: Option<String>,
     /// Why it could not be had; its other results are empty then.
@@ -38,9 +40,9 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Whether the limit of tokens cut it.
-    pub fn is_truncated(&self) -> bool {
-        self.finish_reason == "length"
+    /// Whether the limit of tokens cut it; nothing where the worker did not say why it ended.
+    pub fn is_truncated(&self) -> Option<bool> {
+        self.finish_reason.as_ref().map(|reason| reason == "length")
     }
 }
 

@@ -165,3 +165,49 @@ async fn an_address_that_is_none_is_refused_before_anything_is_sent() {
         assert!(matches!(Rollout::new(options(url.to_owned())), Err(RolloutError::Url { .. })), "{url}");
     }
 }
+
+#[tokio::test]
+async fn what_a_worker_does_not_say_is_not_reported_as_zero() {
+    let (server, url) = serve(Box::new(|headers, body| {
+        let meta = match headers["x-rollscope-sample"].to_str().unwrap() {
+            "0" => json!({}),
+            _ => json!({"finish_reason": {"type": "length"}, "completion_tokens": 7, "weight_version": 3}),
+        };
+        (StatusCode::OK, json!({"text": format!("#{}", sum(body)), "meta_info": meta}))
+    }))
+    .await;
+    let options = RolloutOptions { steps: 1, prompts_per_step: 1, ..options(url) };
+    let mut versions = Vec::new();
+    let summaries = Rollout::new(options)
+        .unwrap()
+        .run(|event| {
+            if let Event::SampleDone(sample) = event {
+                versions.push(sample.weight_version.clone());
+            }
+        })
+        .await
+        .unwrap();
+    assert_eq!((summaries[0].completed, summaries[0].tokens), (2, 7));
+    versions.sort();
+    assert_eq!(versions, [None, Some("3".to_owned())]);
+    let ingested = server.ingested.lock();
+    let told = |sample: &str| {
+        let is_it = |line: &&Value| line["type"] == "sample" && line["sample"] == sample;
+        let line = ingested.iter().find(is_it).unwrap();
+        (line.get("truncated").cloned(), line.get("response_tokens").cloned())
+    };
+    assert_eq!(told("0"), (None, None));
+    assert_eq!(told("1"), (Some(json!(true)), Some(json!(7))));
+}
+
+#[tokio::test]
+async fn nothing_to_sample_is_refused() {
+    let none = || options("http://127.0.0.1:1".to_owned());
+    for options in [
+        RolloutOptions { prompts: Vec::new(), ..none() },
+        RolloutOptions { prompts_per_step: 0, ..none() },
+        RolloutOptions { samples_per_prompt: 0, ..none() },
+    ] {
+        assert!(matches!(Rollout::new(options), Err(RolloutError::NothingToSample)));
+    }
+}
