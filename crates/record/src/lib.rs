@@ -9,6 +9,7 @@ mod clock;
 mod error;
 mod inbox;
 mod ingest;
+mod live;
 mod routes;
 mod sealing;
 mod steps;
@@ -28,6 +29,7 @@ pub use routes::routes;
 pub use sealing::StepClosed;
 
 use inbox::{Command, Inbox};
+use live::Live;
 use steps::Steps;
 
 /// How to record.
@@ -37,7 +39,8 @@ pub struct RecordOptions {
     pub writer: String,
     /// Bytes that may wait for the log; beyond it records are dropped and counted.
     pub queue_bytes: usize,
-    /// A step that a later one has followed is closed when nothing was recorded of it for this long.
+    /// A step that a later one has followed is closed when nothing was recorded of it for this long and none of its
+    /// requests is live; see [`RecorderHandle::ask_live`].
     pub superseded_after: Duration,
     /// Told of trouble: of a log that cannot be written once until it can be again, of a step that cannot be sealed
     /// each time.
@@ -57,6 +60,7 @@ pub struct Recorder {
 #[derive(Clone, Debug)]
 pub struct RecorderHandle {
     inbox: Arc<Inbox>,
+    live: Arc<Live>,
     run: Run,
 }
 
@@ -100,8 +104,9 @@ impl Recorder {
         let inbox = Arc::new(Inbox::new(options.queue_bytes));
         let steps = Steps::resume(&run, Instant::now())?;
         let log = run.writer(&options.writer, LogOptions::default())?;
-        let writer = Some(writing::spawn(&run, log, steps, Arc::clone(&inbox), options)?);
-        Ok(Self { handle: RecorderHandle { inbox, run }, writer })
+        let handle = RecorderHandle { inbox, live: Arc::default(), run };
+        let writer = Some(writing::spawn(&handle, log, steps, options)?);
+        Ok(Self { handle, writer })
     }
 
     /// What records are put in by.
@@ -148,6 +153,12 @@ impl RecorderHandle {
         let (reply, closed) = oneshot::channel();
         self.inbox.command(Command::EndStep { step, end, reply })?;
         Ok(closed)
+    }
+
+    /// Has whoever serves requests tell whether one of a step is live: it then keeps its step open. Only the first
+    /// one is asked, often and from a thread of the recorder's; without one a step ends when it has been quiet.
+    pub fn ask_live(&self, is_live: impl Fn(StepNumber) -> bool + Send + Sync + 'static) {
+        self.live.ask(is_live);
     }
 
     /// Profiles dropped so far.

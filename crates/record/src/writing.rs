@@ -10,9 +10,10 @@ use rollscope_run::{LogWriter, Run};
 use rollscope_trace::{CloseReason, DropCount, Record, StepClose, StepNumber};
 
 use crate::inbox::{Command, Inbox, Lost};
+use crate::live::Live;
 use crate::sealing::{self, ClosedStep, Job, Reply};
 use crate::steps::Steps;
-use crate::{RecordError, RecordOptions, StepEnd, clock};
+use crate::{RecordError, RecordOptions, RecorderHandle, StepEnd, clock};
 
 /// How often the thread looks at the time when nothing arrives. Records reach the operating system sooner: with
 /// each batch that is taken.
@@ -32,6 +33,7 @@ struct Ending {
 struct Writing {
     run: Run,
     inbox: Arc<Inbox>,
+    live: Arc<Live>,
     log: LogWriter,
     jobs: SyncSender<Job>,
     steps: Steps,
@@ -49,18 +51,19 @@ struct AbandonOnExit(Arc<Inbox>);
 
 /// Starts the thread, and the sealing thread behind it.
 pub(crate) fn spawn(
-    run: &Run,
+    handle: &RecorderHandle,
     log: LogWriter,
     steps: Steps,
-    inbox: Arc<Inbox>,
     options: &RecordOptions,
 ) -> Result<JoinHandle<Result<(), RecordError>>, RecordError> {
+    let RecorderHandle { inbox, live, run } = handle.clone();
     let on_trouble = Arc::clone(&options.on_trouble);
     let (jobs, sealing) = sealing::spawn(run.clone(), run.sealer(log.name()), Arc::clone(&on_trouble))?;
     let abandon = AbandonOnExit(Arc::clone(&inbox));
     let writing = Writing {
-        run: run.clone(),
+        run,
         inbox,
+        live,
         log,
         jobs,
         steps,
@@ -158,10 +161,15 @@ impl Writing {
     fn close_due(&mut self, now: Instant) {
         let due = self.ending.iter().filter(|(_, ending)| ending.due <= now);
         let told: Vec<_> = due.map(|(step, _)| (*step, CloseReason::Told)).collect();
-        let superseded = self.steps.superseded(now, self.superseded_after).into_iter();
-        // One that was told to end is about to, with what was told.
-        let superseded = superseded.filter(|step| !self.ending.contains_key(step));
-        let superseded: Vec<_> = superseded.map(|step| (step, CloseReason::Superseded)).collect();
+        let mut superseded = Vec::new();
+        for step in self.steps.superseded(now, self.superseded_after) {
+            if self.live.has(step) {
+                self.steps.touch(step, now);
+            } else if !self.ending.contains_key(&step) {
+                // One that was told to end is about to, with what was told.
+                superseded.push((step, CloseReason::Superseded));
+            }
+        }
         let closed = self.close([told, superseded].concat());
         if !closed.is_empty() || self.steps.is_late_due(now, self.superseded_after) {
             self.hand_on(closed);

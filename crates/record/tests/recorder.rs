@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -237,6 +238,28 @@ async fn a_later_step_closes_a_quiet_one_and_shutdown_the_rest() {
     assert_eq!(closed(&run, 2), Some(CloseReason::Shutdown));
     let sent: Vec<_> = run.metrics().unwrap().iter().map(|sent| sent.step.0).collect();
     assert_eq!(sent, [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_straggler_keeps_its_step_open() {
+    let options = RecordOptions { superseded_after: Duration::from_millis(50), ..RecordOptions::default() };
+    let Setup { _dir, run, recorder, .. } = setup(options);
+    let handle = recorder.handle();
+    let straggles = Arc::new(AtomicBool::new(true));
+    let of_step_1 = Arc::clone(&straggles);
+    handle.ask_live(move |step| step == StepNumber(1) && of_step_1.load(Ordering::Relaxed));
+    for step in 1..=3 {
+        handle.offer(profile(step.into(), of_sample(step, "a"), "v")).unwrap();
+    }
+    until("step 2 is superseded", || closed(&run, 2) == Some(CloseReason::Superseded));
+    assert_eq!(closed(&run, 1), None, "it was quiet for longer, but is not over");
+    handle.offer(profile(4, of_sample(1, "b"), "v")).unwrap();
+    straggles.store(false, Ordering::Relaxed);
+    until("step 1 is superseded", || closed(&run, 1) == Some(CloseReason::Superseded));
+    recorder.shutdown().await.unwrap();
+    let sent = run.metrics().unwrap();
+    let first = sent.iter().find(|sent| sent.step == StepNumber(1)).unwrap();
+    assert_eq!(first.data["perf/request/count"], json!(2.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
