@@ -7,11 +7,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::frame::{Compat, Frame, FrameError, PAGES_OVERHEAD_BYTES, read_frame, write_frame};
 use super::metadata::ROW_BYTES;
@@ -35,11 +36,19 @@ pub(crate) struct Event {
 #[derive(Debug)]
 pub(crate) enum What {
     /// The two servers have agreed; here is where frames to the peer go.
-    Opened(mpsc::Sender<Frame>),
+    Opened(Outbox),
     /// The peer said this.
     Frame(Frame),
     /// It is over, and why.
     Closed(String),
+}
+
+/// Where frames to the peer go. Dropping it closes the connection, after what is in it if the peer reads.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    frames: mpsc::Sender<Frame>,
+    /// Tells of the end also while the writer waits for a peer that does not read.
+    _held: oneshot::Sender<()>,
 }
 
 /// Where connections report to.
@@ -50,18 +59,24 @@ pub(crate) struct EventSender {
     clock: Arc<Clock>,
 }
 
-/// The scheduler's end of an open connection. Dropping it closes the connection.
-#[derive(Debug)]
+/// The scheduler's end of a connection: `not open → open → closed`. Dropping it closes the connection.
+#[derive(Debug, Default)]
 pub(crate) struct Link {
-    outbox: mpsc::Sender<Frame>,
-    /// Control frames that did not fit: at most three a live room.
+    /// While it is open.
+    outbox: Option<Outbox>,
+    /// Control frames that did not fit, or came before the opening.
     backlog: VecDeque<Frame>,
 }
 
 /// Frames on their way to the writer. Of pages that is 4 MiB, or 16 pages if those are larger than frames.
 const OUTBOX_FRAMES: usize = 16;
+/// Control frames that wait for room in the outbox. A peer that still does not read then is given up.
+const BACKLOG_FRAMES: usize = 16_384;
 /// Pages are sent together up to this size.
 const PAGES_BYTES: usize = 256 * 1024;
+/// What writing the last frames may take after the outbox was dropped.
+const LAST_FRAMES: Duration = Duration::from_secs(1);
+const BY_THIS_SERVER: &str = "closed by this server";
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;
 
 /// Pages that one frame carries: a quarter of a MiB of them, at least one.
@@ -77,20 +92,28 @@ pub(super) async fn carry(
     (role, compat): (DisaggregationMode, &Compat),
     events: &EventSender,
 ) -> String {
-    let (outbox, outgoing) = mpsc::channel(OUTBOX_FRAMES);
+    let (frames, outgoing) = mpsc::channel(OUTBOX_FRAMES);
+    let (held, dropped) = oneshot::channel();
     let (acks, received) = mpsc::channel(OUTBOX_FRAMES);
     let (reader, writer) = stream.into_split();
-    events.send(link, What::Opened(outbox)).await;
+    events.send(link, What::Opened(Outbox { frames, _held: held })).await;
     let page_bytes = compat.page_bytes as usize;
     let reading = Reading { link, role, limit: pages_per_frame(page_bytes) * page_bytes, events, acks };
     // Each loop ends only by itself, so no frame is lost half-way when the other one is polled.
     tokio::select! {
         end = reading.run(reader) => end.to_string(),
         end = write(writer, outgoing, received, events) => match end {
-            Ok(()) => "closed by this server".to_owned(),
+            Ok(()) => BY_THIS_SERVER.to_owned(),
             Err(error) => error.to_string(),
         },
+        () = after(dropped) => BY_THIS_SERVER.to_owned(),
     }
+}
+
+/// Waits until an outbox was dropped, and then for as long as its last frames may take.
+async fn after(dropped: oneshot::Receiver<()>) {
+    drop(dropped.await);
+    tokio::time::sleep(LAST_FRAMES).await;
 }
 
 async fn write(
@@ -184,21 +207,28 @@ impl EventSender {
 // === impl Link ===
 
 impl Link {
-    pub(crate) fn new(outbox: mpsc::Sender<Frame>) -> Self {
-        Self { outbox, backlog: VecDeque::new() }
+    /// The two servers have agreed. What was sent before goes out.
+    pub(crate) fn open(&mut self, outbox: Outbox) {
+        self.outbox = Some(outbox);
+        self.flush();
     }
 
     /// Sends a control frame, now or on a later [`Link::flush`].
     pub(crate) fn send(&mut self, frame: Frame) {
         self.backlog.push_back(frame);
         self.flush();
+        if self.backlog.len() > BACKLOG_FRAMES {
+            // Closes the connection, whose end is reported as any other.
+            *self = Self::default();
+        }
     }
 
     /// Tries the backlog again.
     pub(crate) fn flush(&mut self) {
+        let Some(outbox) = &self.outbox else { return };
         while !self.backlog.is_empty() {
             // A closed outbox empties the backlog when its Closed event drops the link.
-            let Ok(permit) = self.outbox.try_reserve() else { return };
+            let Ok(permit) = outbox.frames.try_reserve() else { return };
             if let Some(frame) = self.backlog.pop_front() {
                 permit.send(frame);
             }
@@ -211,7 +241,8 @@ impl Link {
         if !self.backlog.is_empty() {
             return false;
         }
-        let Ok(permit) = self.outbox.try_reserve() else { return false };
+        let Some(outbox) = &self.outbox else { return false };
+        let Ok(permit) = outbox.frames.try_reserve() else { return false };
         permit.send(frame());
         true
     }

@@ -17,7 +17,6 @@ use crate::request::{GenerateSpec, Incoming, Outgoing, Pair, Request};
 impl Scheduler {
     /// Takes a request in, or refuses it.
     pub(super) fn submit(&mut self, mut spec: GenerateSpec, output: Publisher) {
-        let refusal = self.refusal(&spec);
         if !spec.sampling.seeded {
             spec.sampling.params.seed = self.core.draw_seed();
         }
@@ -26,11 +25,13 @@ impl Scheduler {
             Side::Prefill(_) => Pair::Prefill(Outgoing::default()),
             Side::Decode(_) => Pair::Decode(Incoming::default()),
         };
-        if let Some(refusal) = refusal {
-            // Its room, if it has one, may be another's: it must not be freed with it.
-            spec.room = None;
-            self.core.fail(Box::new(Request::new(spec, output, pair)), refusal);
-            return;
+        if let Some(room) = spec.room.take_if(|room| self.core.rooms.contains(&room.number)) {
+            // It ends without the room, which stays with the other.
+            let why = format!("bootstrap_room is in use by another live request: {}", room.number);
+            return self.core.fail(Box::new(Request::new(spec, output, pair)), Abort::refused(why));
+        }
+        if let Some(refusal) = self.refusal(&spec) {
+            return self.give_up(Box::new(Request::new(spec, output, pair)), refusal);
         }
         let core = &mut self.core;
         core.rooms.extend(spec.room.as_ref().map(|room| room.number));
@@ -56,14 +57,6 @@ impl Scheduler {
         };
         if ahead + core.waiting.len() >= core.limits.max_queued {
             return Some(Abort::unavailable("The request queue is full."));
-        }
-        if let Some(room) = &spec.room
-            && core.rooms.contains(&room.number)
-        {
-            return Some(Abort::refused(format!(
-                "bootstrap_room is in use by another live request: {}",
-                room.number
-            )));
         }
         let needed = tokens_needed(core.limits.mode, spec);
         let held = core.kv.total_pages() * core.kv.page_tokens();

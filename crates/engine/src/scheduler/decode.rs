@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::core::{Core, Queue};
+use super::{Limits, take_late, take_where};
 use crate::clock::Stamp;
 use crate::disagg::frame::{Compat, Frame};
 use crate::disagg::{BootstrapAddr, Event, EventSender, FirstToken, Link, LinkId, What, connect};
@@ -31,17 +32,12 @@ pub(super) struct DecodeSide {
     connections: JoinSet<()>,
 }
 
-/// A prefill server: `Connecting → Open → (gone)` or `Connecting → (gone)`.
+/// A prefill server: `connecting → open → (gone)` or `connecting → (gone)`.
 #[derive(Debug)]
 struct Peer {
     id: LinkId,
-    state: PeerState,
-}
-
-#[derive(Debug)]
-enum PeerState {
-    Connecting,
-    Open { link: Link, since: Stamp },
+    link: Link,
+    open_since: Option<Stamp>,
 }
 
 // === impl DecodeSide ===
@@ -70,7 +66,7 @@ impl DecodeSide {
             while self.connections.try_join_next().is_some() {}
             let id = LinkId(self.next_link);
             self.next_link += 1;
-            self.peers.insert(addr.clone(), Peer { id, state: PeerState::Connecting });
+            self.peers.insert(addr.clone(), Peer { id, link: Link::default(), open_since: None });
             let connection = connect(addr, id, self.compat.clone(), self.events.clone());
             self.connections.spawn_on(connection, &self.runtime);
         }
@@ -80,7 +76,8 @@ impl DecodeSide {
         match what {
             What::Opened(outbox) => {
                 if let Some(peer) = self.peers.values_mut().find(|peer| peer.id == link) {
-                    peer.state = PeerState::Open { link: Link::new(outbox), since: at };
+                    peer.link.open(outbox);
+                    peer.open_since = Some(at);
                 }
             }
             What::Frame(Frame::Pages { room, first, data }) => {
@@ -108,14 +105,11 @@ impl DecodeSide {
     pub(super) fn advance(&mut self, core: &mut Core) {
         let now = core.clock.now();
         for peer in self.peers.values_mut() {
-            if let PeerState::Open { link, .. } = &mut peer.state {
-                link.flush();
-            }
+            peer.link.flush();
         }
         self.commit(core, now);
         self.meet();
         self.allocate(core, now);
-        self.time_out(core, now);
     }
 
     /// Ends a request, and tells the prefill side if it is known and still at it.
@@ -134,15 +128,16 @@ impl DecodeSide {
     /// Those whose prefill server is connected have met it.
     fn meet(&mut self) {
         for request in &mut self.prealloc {
-            let Some(peer) = prefill_of(request).and_then(|addr| self.peers.get(addr)) else { continue };
-            let PeerState::Open { since, .. } = peer.state else { continue };
-            let id = peer.id;
-            let Pair::Decode(incoming) = &mut request.pair else { continue };
-            if incoming.link.is_none() {
-                incoming.link = Some(id);
-                let entry = request.spec.stamps.prealloc_queue_entry;
-                request.stamps().bootstrap_done = entry.max(Some(since));
+            if !matches!(request.pair, Pair::Decode(Incoming { link: None, .. })) {
+                continue;
             }
+            let Some(peer) = prefill_of(request).and_then(|addr| self.peers.get(addr)) else { continue };
+            let (Some(since), Pair::Decode(incoming)) = (peer.open_since, &mut request.pair) else {
+                continue;
+            };
+            incoming.link = Some(peer.id);
+            let entry = request.spec.stamps.prealloc_queue_entry;
+            request.stamps().bootstrap_done = entry.max(Some(since));
         }
     }
 
@@ -220,7 +215,7 @@ impl DecodeSide {
 
     /// Takes over the requests whose row has come in, if it is theirs.
     fn commit(&mut self, core: &mut Core, now: Stamp) {
-        let arrived = super::take_where(
+        let arrived = take_where(
             &mut self.transfer,
             |request| matches!(&request.pair, Pair::Decode(incoming) if incoming.row_received),
         );
@@ -260,37 +255,30 @@ impl DecodeSide {
         };
         self.peers.remove(&addr);
         let lost = |request: &Request| prefill_of(request) == Some(&addr);
-        let mut failed: Vec<_> = super::take_where(&mut self.prealloc, lost).into();
-        failed.extend(super::take_where(&mut self.transfer, lost));
+        let mut failed: Vec<_> = take_where(&mut self.prealloc, lost).into();
+        failed.extend(take_where(&mut self.transfer, lost));
         for request in failed {
             core.fail(request, Abort::failure(why));
         }
     }
 
-    fn time_out(&mut self, core: &mut Core, now: Stamp) {
-        let (bootstrap, waiting) = (core.limits.bootstrap_timeout, core.limits.waiting_timeout);
-        let late = super::take_where(&mut self.prealloc, |request| {
+    /// Gives up what has taken too long.
+    pub(super) fn time_out(&mut self, core: &mut Core, now: Stamp) {
+        let Limits { bootstrap_timeout, waiting_timeout, .. } = core.limits;
+        let mut late = take_late(&mut self.prealloc, now, ("Bootstrapping", bootstrap_timeout), |request| {
             let stamps = &request.spec.stamps;
-            stamps.bootstrap_done.is_none()
-                && stamps.prealloc_queue_entry.is_some_and(|entry| now.since(entry) > bootstrap)
+            stamps.prealloc_queue_entry.filter(|_| stamps.bootstrap_done.is_none())
         });
-        let mut failed: Vec<_> =
-            late.into_iter().map(|request| (request, bootstrap, "Bootstrapping")).collect();
-        let late = super::take_where(&mut self.transfer, |request| {
-            request.spec.stamps.transfer_queue_entry.is_some_and(|entry| now.since(entry) > waiting)
-        });
-        failed.extend(late.into_iter().map(|request| (request, waiting, "WaitingForInput")));
-        for (request, limit, state) in failed {
-            let why = super::timed_out(request.room(), limit, state);
+        late.extend(take_late(&mut self.transfer, now, ("WaitingForInput", waiting_timeout), |request| {
+            request.spec.stamps.transfer_queue_entry
+        }));
+        for (request, why) in late {
             self.give_up(core, request, why);
         }
     }
 
     fn link(&mut self, addr: &BootstrapAddr) -> Option<&mut Link> {
-        match &mut self.peers.get_mut(addr)?.state {
-            PeerState::Connecting => None,
-            PeerState::Open { link, .. } => Some(link),
-        }
+        self.peers.get_mut(addr).map(|peer| &mut peer.link)
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) use self::inspect::Snapshot;
 use self::mailbox::{COMMANDS, EVENTS};
 pub(crate) use self::mailbox::{Command, Postbox, SchedulerGone, Waker, Whom};
 use self::prefill::PrefillSide;
-use crate::clock::Clock;
+use crate::clock::{Clock, Stamp};
 use crate::disagg::frame::Compat;
 use crate::disagg::{Event, EventSender};
 use crate::options::DisaggregationMode;
@@ -81,6 +81,8 @@ struct Scheduler {
     commands: mpsc::Receiver<Command>,
     events: mpsc::Receiver<Event>,
     when_idle: Vec<oneshot::Sender<()>>,
+    /// When it was last looked for what has taken too long.
+    timeouts_checked: Stamp,
     stop: Arc<AtomicBool>,
 }
 
@@ -116,8 +118,9 @@ impl SchedulerThread {
                 }
             };
             let core = Core::new(means, limits);
+            let timeouts_checked = core.clock.now();
             let (commands, events, stop) = (take_commands, take_events, own_stop);
-            Scheduler { core, side, commands, events, when_idle: Vec::new(), stop }.run();
+            Scheduler { core, side, commands, events, when_idle: Vec::new(), timeouts_checked, stop }.run();
             drop(alive);
         })?;
         let waker = Waker::of(thread.thread());
@@ -161,9 +164,11 @@ impl Scheduler {
         self.give_up_where(|_| true, &Abort::unavailable("the server is shutting down"));
     }
 
-    /// Takes what has come in.
+    /// Takes what has come in, as much as is there now, so that who keeps sending cannot keep the scheduler from
+    /// computing.
     fn receive(&mut self) {
-        while let Ok(command) = self.commands.try_recv() {
+        for _ in 0..self.commands.len() {
+            let Ok(command) = self.commands.try_recv() else { break };
             match command {
                 Command::Generate(spec, output) => self.submit(*spec, output),
                 Command::Abort { whom, why, done } => {
@@ -179,7 +184,6 @@ impl Scheduler {
                 Command::WhenIdle(reply) => self.when_idle.push(reply),
             }
         }
-        // As many as were there, so that a fast peer cannot keep the scheduler from computing.
         for _ in 0..self.events.len() {
             let Ok(event) = self.events.try_recv() else { return };
             match &mut self.side {
@@ -190,8 +194,17 @@ impl Scheduler {
         }
     }
 
-    /// Moves requests on that can move.
+    /// Moves requests on that can move, and gives up those that could not for too long.
     fn advance(&mut self) {
+        let now = self.core.clock.now();
+        if now.since(self.timeouts_checked) >= TIMEOUT_STEP {
+            self.timeouts_checked = now;
+            match &mut self.side {
+                Side::Alone => {}
+                Side::Prefill(side) => side.time_out(&mut self.core, now),
+                Side::Decode(side) => side.time_out(&mut self.core, now),
+            }
+        }
         match &mut self.side {
             Side::Alone => {}
             Side::Prefill(side) => side.advance(&mut self.core),
@@ -264,9 +277,21 @@ fn take_where(queue: &mut Queue, condition: impl Fn(&Request) -> bool) -> Queue 
     taken
 }
 
-/// How a request ends that has been in a state of the transfer for too long.
-fn timed_out(room: u64, limit: Duration, state: &str) -> Abort {
-    Abort::failure(format!("Request {room} timed out after {}s in KVPoll.{state}", limit.as_secs_f64()))
+/// Takes the requests that have been in a state of the transfer for longer than its limit since their entry, each with
+/// how it ends.
+fn take_late(
+    queue: &mut Queue,
+    now: Stamp,
+    (state, limit): (&str, Duration),
+    entry: impl Fn(&Request) -> Option<Stamp>,
+) -> Vec<(Box<Request>, Abort)> {
+    let late = take_where(queue, |request| entry(request).is_some_and(|entry| now.since(entry) > limit));
+    let limit_s = limit.as_secs_f64();
+    let timed_out = |request: Box<Request>| {
+        let why = format!("Request {} timed out after {limit_s}s in KVPoll.{state}", request.room());
+        (request, Abort::failure(why))
+    };
+    late.into_iter().map(timed_out).collect()
 }
 
 /// Answers one who may have stopped waiting.

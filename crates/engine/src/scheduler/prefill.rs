@@ -15,6 +15,7 @@ use bytes::BytesMut;
 use rollscope_model::KvPool;
 
 use super::core::{Core, Queue};
+use super::{Limits, take_late, take_where};
 use crate::clock::{Clock, Stamp};
 use crate::disagg::frame::Frame;
 use crate::disagg::{Event, Link, LinkId, MetadataBuffers, What, pages_per_frame};
@@ -62,7 +63,7 @@ impl PrefillSide {
     pub(super) fn handle(&mut self, core: &mut Core, Event { link, at, what }: Event) {
         match what {
             What::Opened(outbox) => {
-                self.links.insert(link, Link::new(outbox));
+                self.links.entry(link).or_default().open(outbox);
             }
             What::Frame(Frame::Prepare { room, pages }) => self.announce(core, link, (room, pages), at),
             What::Frame(Frame::Received { room, bytes }) => {
@@ -90,19 +91,26 @@ impl PrefillSide {
             self.inflight.push_back(request);
         }
         self.leave_bootstrap(core, now);
-        self.time_out(core, now);
         for request in core.running.iter_mut().chain(&mut self.inflight) {
             pump(&mut self.links, (&core.kv, &core.slots), request, &core.clock);
         }
     }
 
-    /// Ends a request, and tells the decode side.
+    /// Ends a request, and tells the decode side, or will when that comes.
     pub(super) fn give_up(&mut self, core: &mut Core, request: Box<Request>, why: Abort) {
         let room = request.room();
         let told = format!("prefill server gave the request up: {}", why.message);
-        match &request.pair {
-            Pair::Prefill(Outgoing { link: Some(link), .. }) => self.tell_abort(*link, room, told),
-            _ => self.remember(room, Early::Gone { why: told, at: core.clock.now() }),
+        let announced = match self.early.remove(&room) {
+            Some(Early::Announced { link, .. }) => Some(link),
+            _ => None,
+        };
+        let link = match &request.pair {
+            Pair::Prefill(Outgoing { link: Some(link), .. }) => Some(*link),
+            _ => announced,
+        };
+        match link {
+            Some(link) => self.tell_abort(link, room, told),
+            None => self.remember(room, Early::Gone { why: told, at: core.clock.now() }),
         }
         core.fail(request, why);
     }
@@ -205,7 +213,7 @@ impl PrefillSide {
         };
         let mut failed = Vec::new();
         for queue in self.queues(core) {
-            failed.extend(super::take_where(queue, lost));
+            failed.extend(take_where(queue, lost));
         }
         for request in failed {
             core.fail(request, Abort::failure(format!("connection to the decode server ended: {why}")));
@@ -230,28 +238,29 @@ impl PrefillSide {
         }
     }
 
-    fn time_out(&mut self, core: &mut Core, now: Stamp) {
-        let (bootstrap, waiting) = (core.limits.bootstrap_timeout, core.limits.waiting_timeout);
-        let late = super::take_where(&mut self.bootstrap, |request| match &request.pair {
-            Pair::Prefill(outgoing) if outgoing.link.is_none() => {
-                request.spec.stamps.bootstrap_queue_entry.is_some_and(|entry| now.since(entry) > bootstrap)
-            }
-            _ => false,
-        });
-        let mut failed: Vec<_> =
-            late.into_iter().map(|request| (request, bootstrap, "Bootstrapping")).collect();
-        let late = super::take_where(&mut self.inflight, |request| {
-            request.spec.stamps.transfer_queue_entry.is_some_and(|entry| now.since(entry) > waiting)
-        });
-        failed.extend(late.into_iter().map(|request| (request, waiting, "Transferring")));
-        for (request, limit, state) in failed {
-            let why = super::timed_out(request.room(), limit, state);
+    /// Gives up what has taken too long.
+    pub(super) fn time_out(&mut self, core: &mut Core, now: Stamp) {
+        let Limits { bootstrap_timeout, waiting_timeout, .. } = core.limits;
+        let mut late =
+            take_late(
+                &mut self.bootstrap,
+                now,
+                ("Bootstrapping", bootstrap_timeout),
+                |request| match &request.pair {
+                    Pair::Prefill(Outgoing { link: None, .. }) => request.spec.stamps.bootstrap_queue_entry,
+                    _ => None,
+                },
+            );
+        late.extend(take_late(&mut self.inflight, now, ("Transferring", waiting_timeout), |request| {
+            request.spec.stamps.transfer_queue_entry
+        }));
+        for (request, why) in late {
             self.give_up(core, request, why);
         }
         self.early.retain(|_, early| match early {
             // The decode side has its own limit and gives them up.
             Early::Announced { .. } => true,
-            Early::Gone { at, .. } => now.since(*at) <= bootstrap,
+            Early::Gone { at, .. } => now.since(*at) <= bootstrap_timeout,
         });
     }
 

@@ -265,6 +265,44 @@ async fn an_abort_of_one_half_ends_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_of_one_half_ends_the_other() {
+    let small = ["--max-total-tokens", "64"];
+    let body = json!({"input_ids": vec![49; 70], "sampling_params": greedy(4)});
+    let warm = json!({"text": "1+2=?\n", "sampling_params": greedy(4)});
+    for (prefill, decode, refuses) in [(&small[..], &[][..], "prefill"), (&[][..], &small[..], "decode")] {
+        let pair = Pair::start_with(prefill, decode).await;
+        // A decode server tells only who it is connected to.
+        pair.generate(&warm).await;
+        let (refusing, other) = match refuses {
+            "prefill" => (&pair.prefill, &pair.decode),
+            _ => (&pair.decode, &pair.prefill),
+        };
+        for refused_first in [true, false] {
+            let body = pair.paired(&body);
+            let waits = |load: &Value| {
+                let part = &load["disaggregation"];
+                part["prefill_bootstrap_queue_reqs"] == 1 || part["decode_transfer_queue_reqs"] == 1
+            };
+            let ((status, reply), (other_status, other_reply)) = if refused_first {
+                (refusing.post("/generate", &body).await, other.post("/generate", &body).await)
+            } else {
+                let refuse = async {
+                    other.until("it waits for the other", waits).await;
+                    refusing.post("/generate", &body).await
+                };
+                tokio::join!(refuse, other.post("/generate", &body))
+            };
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{reply}");
+            assert_eq!(other_status, StatusCode::INTERNAL_SERVER_ERROR, "{other_reply}");
+            let expected = format!("{refuses} server gave the request up: The request needs");
+            let message = other_reply["error"]["message"].as_str().unwrap();
+            assert!(message.contains(&expected), "{message}");
+        }
+        pair.until_free().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_goes_away_from_one_half_ends_the_other() {
     let pair = Pair::start(&[]).await;
     let body = pair.paired(&long(PROMPT)).to_string();

@@ -211,6 +211,21 @@ async fn a_decode_peer_that_does_not_read_holds_up_nobody() {
     pair.until_free().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decode_peer_that_only_makes_the_server_answer_is_given_up() {
+    let pair = Pair::start(&[]).await;
+    let (mut decode, _) = Peer::decode(pair.bootstrap_port, 0).await;
+    let room = fresh_room();
+    decode.prepare(room, 1).await;
+    // Each of these is answered, and the answers are not read.
+    let again = [&12_u32.to_le_bytes()[..], &[PREPARE], &room.to_le_bytes(), &1_u32.to_le_bytes()].concat();
+    let thousand = again.repeat(1000);
+    let nag = async { while decode.stream.write_all(&thousand).await.is_ok() {} };
+    tokio::time::timeout(PATIENCE, nag).await.unwrap();
+    pair.generate(&json!({"text": PROMPT, "sampling_params": greedy(64)})).await;
+    pair.until_free().await;
+}
+
 /// What a prefill server sends of a room, and what the room fails with.
 type Misdeed<'a> = (&'a dyn Fn(u64) -> Vec<(u8, Vec<u8>)>, &'a str);
 
@@ -228,16 +243,43 @@ async fn raw_prefill(info: Value) -> (u16, TcpListener) {
     (port, transfer)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_prefill_peer_fails_its_rooms_and_harms_nobody() {
-    let decode = Server::start(&["--disaggregation-mode", "decode"]).await;
+/// What a bootstrap server tells that suits a decode server of default options.
+async fn suitable_info(decode: &Server) -> Value {
     let state = decode.get("/server_info").await["internal_states"][0].clone();
-    let info = json!({
+    json!({
         "page_size": 16,
         "kv_cache_dtype": "float32",
         "page_bytes": PAGE_BYTES,
         "model_fingerprint": state["model_fingerprint"],
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_given_up_before_the_connection_is_told_when_it_opens() {
+    let decode = Server::start(&["--disaggregation-mode", "decode"]).await;
+    let (port, transfer) = raw_prefill(suitable_info(&decode).await).await;
+    let room = fresh_room();
+    let body = json!({
+        "rid": "early", "text": PROMPT,
+        "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room,
     });
+    let prefill = async {
+        let mut prefill = Peer { stream: transfer.accept().await.unwrap().0 };
+        assert_eq!(prefill.receive().await.0, HELLO);
+        decode.post("/abort_request", &json!({"rid": "early"})).await;
+        prefill.send(WELCOME, &[]).await;
+        prefill.receive().await
+    };
+    let ((status, _), abort) = tokio::join!(decode.post("/generate", &body), prefill);
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(abort, (ABORT, [&room.to_le_bytes()[..], &[0], b"Aborted by AbortReq."].concat()));
+    decode.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_prefill_peer_fails_its_rooms_and_harms_nobody() {
+    let decode = Server::start(&["--disaggregation-mode", "decode"]).await;
+    let info = suitable_info(&decode).await;
     let page = |room: u64, first: u32, bytes: usize| {
         (PAGES, [&room.to_le_bytes()[..], &first.to_le_bytes(), &vec![0; bytes]].concat())
     };
@@ -298,7 +340,7 @@ async fn a_bad_prefill_peer_fails_its_rooms_and_harms_nobody() {
         (json!({"page_size": 1, "kv_cache_dtype": "auto"}), "it is a server of another kind"),
         (json!("hello"), "its answer cannot be understood"),
         (
-            json!({"page_size": 16, "kv_cache_dtype": "float16", "page_bytes": 1, "model_fingerprint": state["model_fingerprint"]}),
+            json!({"page_size": 16, "kv_cache_dtype": "float16", "page_bytes": 1, "model_fingerprint": info["model_fingerprint"]}),
             "KV cache type differs: prefill float16, decode float32",
         ),
     ] {
