@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollscope_insight::{Breakdown, slowest_sample, where_time_went};
-use rollscope_stats::{Distribution, Figures, Series, step_numbers};
+use rollscope_stats::{Distribution, Series, step_numbers};
 use rollscope_trace::{StepTrace, Unit};
 use serde::Serialize;
 
@@ -55,10 +55,6 @@ impl NumbersAnswer {
     pub(crate) fn of(trace: &StepTrace) -> Self {
         let numbers = step_numbers(trace);
         let breakdown = where_time_went(trace);
-        let shown: &Figures = match &numbers.evaluation {
-            Some(evaluation) if numbers.training.samples == 0 => evaluation,
-            _ => &numbers.training,
-        };
         let slowest = slowest_sample(trace).map(|slowest| Slowest {
             sample: slowest.key.to_string(),
             duration_s: slowest.duration.as_secs_f64(),
@@ -68,7 +64,7 @@ impl NumbersAnswer {
         Self {
             step: trace.step.0,
             closed: trace.close.map(|close| close.reason.name()),
-            series: shown.series.iter().map(|(series, of)| SeriesRow::of(series, of)).collect(),
+            series: numbers.shown().series.iter().map(|(series, of)| SeriesRow::of(series, of)).collect(),
             sentence: breakdown.sentence(),
             breakdown: rows(&breakdown),
             slowest,

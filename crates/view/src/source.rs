@@ -87,7 +87,7 @@ impl Source {
         Ok(Index {
             steps: tail.steps.values().map(|tally| tally.state).collect(),
             dropped: tail.dropped,
-            damage: tail.follow.damage().map(ToString::to_string).collect(),
+            damage: tail.follow.damage().map(|damage| damage.to_string()).collect(),
         })
     }
 
