@@ -26,7 +26,8 @@ use crate::moment::Moment;
 /// When a breaker opens and closes; the names are those of SGLang's router, with the prefix `cb_`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerConfig {
-    /// So many failures in a row open it; none: it never opens. Zero counts as one.
+    /// So many failures in a row open it; none, or more than [`MAX_FAILURE_THRESHOLD`]: it never opens. Zero counts as
+    /// one.
     pub failure_threshold: Option<u32>,
     /// So many probes that succeed close it. Zero counts as one.
     pub success_threshold: u32,
@@ -86,6 +87,9 @@ enum State {
     /// Half-open while `probes` are live.
     Open { since: Moment, successes: u32, probes: u32 },
 }
+
+/// Bound on the failures that are remembered, one moment each.
+pub const MAX_FAILURE_THRESHOLD: u32 = 1 << 16;
 
 // === impl BreakerConfig ===
 
@@ -215,8 +219,9 @@ impl Breaker {
             return;
         }
         let BreakerConfig { failure_threshold, window, .. } = self.config;
+        let threshold = failure_threshold.filter(|threshold| *threshold <= MAX_FAILURE_THRESHOLD);
         let is_tripped = match &mut self.state {
-            State::Closed { failures } => failure_threshold.is_some_and(|threshold| {
+            State::Closed { failures } => threshold.is_some_and(|threshold| {
                 failures.push_back(now);
                 while failures.front().is_some_and(|oldest| now.since(*oldest) > window) {
                     failures.pop_front();

@@ -41,8 +41,8 @@ pub(crate) struct Vitals {
 
 impl LegGuard {
     /// The reply's first token is here. A probe has thereby succeeded, although the reply may take another half hour;
-    /// for any other leg it means nothing.
-    pub fn respond(&mut self, now: Moment) {
+    /// for any other leg it means nothing yet.
+    pub fn first_token(&mut self, now: Moment) {
         if let Some(pass) = self.pass.take_if(|pass| pass.is_probe) {
             self.vitals.standing.settle(&pass, Verdict::Success, now);
         }
@@ -104,5 +104,62 @@ impl Vitals {
     pub(crate) fn reported(&self, now: Moment, max_age: Duration) -> Option<Load> {
         let report = (*self.report.lock())?;
         report.load(now, max_age, self.in_flight().requests)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::breaker::BreakerState;
+
+    #[test]
+    fn the_first_token_of_a_probe_is_enough() {
+        let config =
+            BreakerConfig { failure_threshold: Some(1), success_threshold: 1, ..BreakerConfig::default() };
+        let vitals = Arc::new(Vitals::new(config, HealthConfig::default()));
+        let at = |minutes| Moment(Duration::from_mins(minutes));
+        let mut leg = vitals.begin(0, at(0)).unwrap();
+        leg.first_token(at(0));
+        leg.end(Ending::Truncated, Verdict::Failure, at(0));
+        assert_eq!(
+            vitals.standing.breaker(),
+            BreakerState::Open,
+            "it was no probe, and it failed in the end"
+        );
+        let mut probe = vitals.begin(0, at(1)).unwrap();
+        assert!(vitals.begin(0, at(1)).is_err());
+        probe.first_token(at(1));
+        assert_eq!(vitals.standing.breaker(), BreakerState::Closed);
+        assert_eq!(vitals.in_flight().requests, 1, "it is load until its end");
+        probe.end(Ending::Completed, Verdict::Success, at(30));
+        assert_eq!(vitals.in_flight().requests, 0);
+    }
+
+    #[test]
+    fn legs_of_many_threads_leave_nothing_behind() {
+        let config =
+            BreakerConfig { failure_threshold: Some(2), timeout: Duration::ZERO, ..BreakerConfig::default() };
+        let vitals = Arc::new(Vitals::new(config, HealthConfig::default()));
+        let now = Moment::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let vitals = &vitals;
+                scope.spawn(move || {
+                    for round in 0..3_000 {
+                        let Ok(mut leg) = vitals.begin(3, now) else { continue };
+                        match (round + thread) % 5 {
+                            0 | 1 => leg.end(Ending::Failed, Verdict::Failure, now),
+                            2 => leg.end(Ending::Completed, Verdict::Success, now),
+                            3 => leg.first_token(now),
+                            _ => drop(leg),
+                        }
+                        assert!(vitals.books.counts().balance());
+                    }
+                });
+            }
+        });
+        assert_eq!(vitals.in_flight(), Load::default());
+        assert_ne!(vitals.standing.breaker(), BreakerState::HalfOpen);
+        assert!(vitals.begin(0, now).is_ok(), "whatever happened, a request gets through in the end");
     }
 }

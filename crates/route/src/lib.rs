@@ -32,7 +32,7 @@ mod worker;
 pub use address::{WorkerAddress, WorkerUrl};
 pub use ask::{Ask, KeyKind, Prompt};
 pub use books::{Books, Counts, Ending, Ticket};
-pub use breaker::{BreakerConfig, BreakerState, Verdict};
+pub use breaker::{BreakerConfig, BreakerState, MAX_FAILURE_THRESHOLD, Verdict};
 pub use decision::{Considered, Decision, Fallback, NoChoice, Why};
 pub use error::{RankError, UrlError};
 pub use health::{HealthConfig, HealthState};

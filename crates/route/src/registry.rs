@@ -1,7 +1,7 @@
 //! Which workers there are.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
 use rand::Rng;
@@ -46,8 +46,8 @@ pub enum Introduced<T> {
 #[derive(Debug)]
 struct State<T> {
     fleet: Arc<Fleet<T>>,
-    /// Have left, and had live legs when last looked at.
-    draining: Vec<Arc<Worker<T>>>,
+    /// Have left. They are not kept alive from here, so that their connections go with their last leg.
+    draining: Vec<Weak<Worker<T>>>,
 }
 
 // === impl Registry ===
@@ -122,15 +122,14 @@ impl<T> Registry<T> {
         state.fleet = Arc::new(
             state.fleet.map(|other| Some(Arc::clone(if other.id == worker.id { &again } else { other }))),
         );
-        state.drain(worker);
+        state.drain(&worker);
         Ok(Introduced::Restarted(again))
     }
 
-    /// Workers that have left and at which something has not ended yet.
+    /// Workers that have left and at which something has not ended yet, as long as whoever runs it holds them.
     pub fn draining(&self) -> Vec<Arc<Worker<T>>> {
-        let mut state = self.state.write();
-        state.draining.retain(|worker| worker.load() > 0);
-        state.draining.clone()
+        let state = self.state.read();
+        state.draining.iter().filter_map(Weak::upgrade).filter(|worker| worker.load() > 0).collect()
     }
 
     fn make(
@@ -165,15 +164,15 @@ impl<T> State<T> {
         let next = self.fleet.map(|worker| (!is_leaving(worker)).then(|| Arc::clone(worker)));
         let gone: Vec<_> = self.fleet.all().filter(|worker| is_leaving(worker)).cloned().collect();
         for worker in gone {
-            self.drain(worker);
+            self.drain(&worker);
         }
         next
     }
 
-    fn drain(&mut self, worker: Arc<Worker<T>>) {
+    fn drain(&mut self, worker: &Arc<Worker<T>>) {
         worker.vitals.standing.drain();
-        self.draining.retain(|worker| worker.load() > 0);
-        self.draining.push(worker);
+        self.draining.retain(|worker| worker.strong_count() > 0);
+        self.draining.push(Arc::downgrade(worker));
     }
 }
 

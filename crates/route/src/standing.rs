@@ -9,7 +9,7 @@ use crate::breaker::{Breaker, BreakerConfig, BreakerState, Pass, Verdict};
 use crate::health::{Health, HealthConfig, HealthState};
 use crate::moment::Moment;
 
-/// Whether a worker may be sent a request. The first that holds, in this order from the last to the first.
+/// Whether a worker may be sent a request. Of several answers that hold, the one furthest down is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {
     /// It may.

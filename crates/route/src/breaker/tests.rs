@@ -52,8 +52,13 @@ fn only_failures_in_a_row_and_within_the_window_open_it() {
         }
         assert_eq!(breaker.state(), state, "{calls:?}");
     }
-    let mut disabled = Breaker::new(BreakerConfig { failure_threshold: None, ..CONFIG });
-    assert!((0..1000).all(|_| call(&mut disabled, Failure, at(0))));
+    for failure_threshold in [None, Some(u32::MAX)] {
+        let mut disabled = Breaker::new(BreakerConfig { failure_threshold, ..CONFIG });
+        assert!((0..1000).all(|_| call(&mut disabled, Failure, at(0))));
+        assert!(matches!(&disabled.state, State::Closed { failures } if failures.is_empty()));
+    }
+    let mut strict = Breaker::new(BreakerConfig { failure_threshold: Some(0), ..CONFIG });
+    assert!(call(&mut strict, Failure, at(0)) && !call(&mut strict, Failure, at(0)));
 }
 
 #[test]

@@ -97,6 +97,9 @@ fn a_worker_that_started_anew_is_another_instance_in_its_place() {
     let counts = old.books.counts();
     assert_eq!((counts.completed, counts.failed, counts.live), (1, 1, 0));
     assert_eq!(old.in_flight().size, 0);
+    let link = Arc::downgrade(&old);
+    drop(old);
+    assert!(link.upgrade().is_none(), "what the registry keeps of a worker that left keeps no connection");
 }
 
 #[test]
@@ -140,7 +143,7 @@ enum Act {
     Remove(usize),
     Restart(usize),
     Begin(usize),
-    Respond(usize),
+    FirstToken(usize),
     End(usize, Ending, Verdict),
     Drop(usize),
     Check(usize, bool),
@@ -161,7 +164,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => any::<usize>().prop_map(Act::Remove),
         1 => any::<usize>().prop_map(Act::Restart),
         8 => any::<usize>().prop_map(Act::Begin),
-        2 => any::<usize>().prop_map(Act::Respond),
+        2 => any::<usize>().prop_map(Act::FirstToken),
         6 => (any::<usize>(), ending).prop_map(|(which, (ending, verdict))| Act::End(which, ending, verdict)),
         2 => any::<usize>().prop_map(Act::Drop),
         1 => (any::<usize>(), any::<bool>()).prop_map(|(which, passed)| Act::Check(which, passed)),
@@ -207,9 +210,9 @@ impl History {
                     self.live.push((at, leg));
                 }
             }
-            Act::Respond(which) => {
+            Act::FirstToken(which) => {
                 if let Some(at) = pick(which, self.live.len()) {
-                    self.live[at].1.respond(self.now);
+                    self.live[at].1.first_token(self.now);
                 }
             }
             Act::End(which, ending, verdict) => {
