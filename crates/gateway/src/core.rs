@@ -1,17 +1,16 @@
 //! What all requests share.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rollscope_config::{ConfigError, Published};
 use rollscope_route::{Books, Choice, Policy, Registry, RoleKind, Rooms};
-use rollscope_trace::{Profile, ProfileSink};
+use rollscope_trace::{Profile, ProfileSink, StepNumber};
 
 use crate::clock::Clock;
 use crate::fault::Refusal;
+use crate::live::Live;
 use crate::options::GatewayOptions;
 use crate::pool::Pool;
 
@@ -23,7 +22,10 @@ pub(crate) struct Core {
     pub(crate) registry: Registry<Pool>,
     policies: Policies,
     pub(crate) rooms: Rooms,
-    pub(crate) rids: LiveRids,
+    /// The names that clients gave to live requests.
+    pub(crate) rids: Live<String>,
+    /// The steps of live requests, as their headers say.
+    pub(crate) steps: Arc<Live<StepNumber>>,
     /// The requests, whatever became of them.
     pub(crate) requests: Books,
     pub(crate) counters: Counters,
@@ -52,10 +54,6 @@ pub(crate) struct Counters {
     /// Connections that could not be accepted.
     pub(crate) accept_errors: AtomicU64,
 }
-
-/// The names that clients gave to live requests, and how many bear each.
-#[derive(Debug, Default)]
-pub(crate) struct LiveRids(Mutex<BTreeMap<String, usize>>);
 
 #[derive(Debug)]
 struct Policies {
@@ -88,7 +86,8 @@ impl Core {
             registry,
             policies,
             rooms: Rooms::default(),
-            rids: LiveRids::default(),
+            rids: Live::default(),
+            steps: Arc::default(),
             requests: Books::default(),
             counters: Counters::default(),
             clock: Clock::new(),
@@ -133,55 +132,5 @@ impl Core {
 
     pub(crate) fn connect_limit(&self) -> Duration {
         Duration::from_secs_f64(self.options.startup().connect_timeout_secs)
-    }
-}
-
-// === impl LiveRids ===
-
-impl LiveRids {
-    pub(crate) fn add(&self, rids: &[String]) {
-        let mut live = self.0.lock();
-        for rid in rids {
-            *live.entry(rid.clone()).or_default() += 1;
-        }
-    }
-
-    pub(crate) fn remove(&self, rids: &[String]) {
-        let mut live = self.0.lock();
-        for rid in rids {
-            if let Some(count) = live.get_mut(rid) {
-                *count -= 1;
-                if *count == 0 {
-                    live.remove(rid);
-                }
-            }
-        }
-    }
-
-    /// Whether aborting this name would hit no other live request. SGLang takes a name to abort for a prefix,
-    /// so `req-1` would end `req-10` too, and an empty name everything.
-    pub(crate) fn is_safe_to_abort(&self, rid: &str) -> bool {
-        let live = self.0.lock();
-        let mut hit = live.range(rid.to_owned()..).take_while(|(other, _)| other.starts_with(rid));
-        !rid.is_empty() && hit.all(|(other, count)| other == rid && *count <= 1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_abort_never_hits_another_live_request() {
-        let rids = LiveRids::default();
-        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        rids.add(&names(&["req-1", "req-10", "b", "b", ""]));
-        for (rid, safe) in
-            [("req-1", false), ("req-10", true), ("b", false), ("", false), ("req", false), ("c", true)]
-        {
-            assert_eq!(rids.is_safe_to_abort(rid), safe, "{rid:?}");
-        }
-        rids.remove(&names(&["req-10", "b"]));
-        assert!(rids.is_safe_to_abort("req-1") && rids.is_safe_to_abort("b"));
     }
 }

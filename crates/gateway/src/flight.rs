@@ -90,8 +90,10 @@ impl Flight {
             })?,
             None => core.requests.open(),
         };
+        let join = join(headers);
+        core.steps.add(join.step.as_slice());
         let facts = Facts {
-            join: join(headers),
+            join,
             rids: Vec::new(),
             shape: Shape::Single,
             stream: false,
@@ -208,6 +210,8 @@ impl Drop for Flight {
                 self.core.record(profile);
             }
         }
+        // Only now: who sees that a step has no live request is to have seen all their profiles.
+        self.core.steps.remove(self.facts.join.step.as_slice());
     }
 }
 

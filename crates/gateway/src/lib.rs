@@ -13,7 +13,7 @@
 //! | `flight`, `reading` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `fault`, `body` | what clients get |
 //! | `admin`, `control`, `metrics` | everything that is no generation |
-//! | `core`, `clock` | what all requests share |
+//! | `core`, `live`, `clock` | what all requests share |
 //!
 //! Invariants: no body becomes a tree; a request and a leg end exactly once, in whatever way, and the books balance at
 //! any moment; of recording the gateway knows only
@@ -48,6 +48,7 @@ mod metrics;
 
 mod clock;
 mod core;
+mod live;
 
 pub use body::{BoxError, ReplyBody};
 pub use options::{GatewayOptions, PolicyName};

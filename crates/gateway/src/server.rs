@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
 use rollscope_config::{ConfigError, Published};
-use rollscope_trace::ProfileSink;
+use rollscope_trace::{ProfileSink, StepNumber};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -67,6 +67,13 @@ impl Gateway {
         mount: Option<Mount>,
     ) -> Result<Self, ConfigError> {
         Ok(Self { core: Arc::new(Core::new(options, sink)?), mount })
+    }
+
+    /// Tells whether a request of a step is live, going by the `x-rollscope-step` headers of those that are. A request
+    /// is live until its profile has been offered. What tells it keeps nothing of the gateway alive but the counts.
+    pub fn live_steps(&self) -> impl Fn(StepNumber) -> bool + Send + Sync + use<> {
+        let steps = Arc::clone(&self.core.steps);
+        move |step| steps.contains(&step)
     }
 
     /// Serves until `shutdown` comes true, then takes no more connections and returns when the live requests have

@@ -1,7 +1,13 @@
 //! The profile that a request leaves, in whatever way it ended.
 
-use rollscope_testkit::{Client, FakeWorker, Script};
-use rollscope_trace::{BatchSlot, LegRole, Measure, Outcome, StepNumber};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use rollscope_config::{Options as _, Published};
+use rollscope_gateway::{Gateway, GatewayOptions};
+use rollscope_testkit::{Client, FakeWorker, Script, eventually};
+use rollscope_trace::{BatchSlot, Dropped, LegRole, Measure, Outcome, Profile, ProfileSink, StepNumber};
+use tokio::net::TcpListener;
 
 use crate::harness::TestGateway;
 use crate::pair::{DECODE, PREFILL, pair_of};
@@ -141,4 +147,57 @@ async fn a_full_recorder_costs_no_request_and_is_counted() {
     let figures = gateway.settled(&[("completed", 4)]).await;
     assert_eq!(figures["rollscope_records_dropped_total"], 2);
     gateway.profiles(1).await;
+}
+
+type IsLive = Box<dyn Fn(StepNumber) -> bool + Send + Sync>;
+
+/// Notes of each profile whether its step is live when it is offered.
+#[derive(Default)]
+struct StepSink {
+    is_live: OnceLock<IsLive>,
+    seen: Mutex<Vec<(StepNumber, bool)>>,
+}
+
+impl std::fmt::Debug for StepSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StepSink").finish_non_exhaustive()
+    }
+}
+
+impl ProfileSink for StepSink {
+    fn offer(&self, profile: Profile) -> Result<(), Dropped> {
+        let step = profile.join.step.unwrap();
+        self.seen.lock().push((step, self.is_live.get().unwrap()(step)));
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_step_is_live_until_the_last_of_its_profiles_has_been_offered() {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::new().hang());
+    let sink = Arc::new(StepSink::default());
+    let options = GatewayOptions::from_args(["--worker-urls", &worker.url()]).unwrap();
+    let gateway = Gateway::new(Published::publish(options), Some(sink.clone()), None).unwrap();
+    assert!(sink.is_live.set(Box::new(gateway.live_steps())).is_ok());
+    let is_live = gateway.live_steps();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = tokio::spawn(gateway.serve(listener, std::future::pending()));
+
+    let clients = ["7", "7", "9"].map(|step| {
+        tokio::spawn(async move {
+            let headers = [("x-rollscope-step", step)];
+            Client::post_with(address, "/generate", &headers, r#"{"text":["a","b"]}"#).await
+        })
+    });
+    worker.arrived("/generate", 3).await;
+    assert_eq!([6, 7, 8, 9].map(|step| is_live(StepNumber(step))), [false, true, false, true]);
+    for (client, left) in clients.into_iter().zip([[true, true], [false, true], [false, false]]) {
+        client.abort();
+        eventually("the end of a request", || [7, 9].map(|step| is_live(StepNumber(step))) == left).await;
+    }
+    let expected: Vec<_> = [7, 7, 7, 7, 9, 9].map(|step| (StepNumber(step), true)).into();
+    assert_eq!(*sink.seen.lock(), expected);
+    served.abort();
 }
