@@ -1,5 +1,6 @@
 //! How the program ends: exit codes, and the one place that prints an error.
 
+use std::error::Error;
 use std::process::ExitCode;
 
 use rollscope_config::ConfigError;
@@ -33,7 +34,7 @@ pub(crate) fn report(failure: &Failure) -> Exit {
     if is_broken_pipe(error) {
         return Exit::Done;
     }
-    output::note(format_args!("rollscope: {}", sentence(error)));
+    output::note(format_args!("rollscope: {}", sentence(error.as_ref())));
     match failure {
         Failure::Usage(_) => Exit::Usage,
         Failure::Other(_) => Exit::Failed,
@@ -50,8 +51,8 @@ pub(crate) fn of_parse(error: &clap::Error) -> Exit {
 }
 
 /// An error and its causes in one sentence; a cause that the error before it has told already is left out.
-fn sentence(error: &anyhow::Error) -> String {
-    error.chain().skip(1).fold(error.to_string(), |said, cause| {
+pub(crate) fn sentence(error: &(dyn Error + 'static)) -> String {
+    std::iter::successors(error.source(), |cause| (*cause).source()).fold(error.to_string(), |said, cause| {
         let cause = cause.to_string();
         if said.contains(&cause) { said } else { format!("{said}: {cause}") }
     })
@@ -109,6 +110,6 @@ mod tests {
     fn a_cause_is_told_once() {
         let told = std::io::Error::other("no such thing");
         let error = Err::<(), _>(told).context("cannot read x: no such thing").context("report").unwrap_err();
-        assert_eq!(super::sentence(&error), "report: cannot read x: no such thing");
+        assert_eq!(super::sentence(error.as_ref()), "report: cannot read x: no such thing");
     }
 }

@@ -6,6 +6,9 @@ pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
+/// Beyond this a number is as good as 0.
+const MOST_DECIMALS: usize = 9;
+
 // === impl Table ===
 
 impl Table {
@@ -51,13 +54,14 @@ pub(crate) fn duration(seconds: f64) -> String {
 
 /// Three significant digits, without an exponent; all digits of a larger number.
 pub(crate) fn significant(value: f64) -> String {
-    match value.abs() {
-        v if v >= 99.95 => format!("{value:.0}"),
-        v if v >= 9.995 => format!("{value:.1}"),
-        v if v >= 0.9995 => format!("{value:.2}"),
-        0.0 => "0".to_owned(),
-        _ => format!("{value:.3}"),
+    if value == 0.0 {
+        return "0".to_owned();
     }
+    // Rounded before its digits are counted: 9.996 has one decimal, since it is 10.0.
+    let rounded = format!("{value:.2e}");
+    let exponent = rounded.split_once('e').and_then(|(_, exponent)| exponent.parse::<i32>().ok());
+    let decimals = usize::try_from(2 - exponent.unwrap_or(0)).unwrap_or(0);
+    format!("{value:.*}", decimals.min(MOST_DECIMALS))
 }
 
 #[cfg(test)]
@@ -74,7 +78,25 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_three_digits_and_a_unit() {
+    fn numbers_have_three_digits_whatever_their_size() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.000_412_3, "0.000412"),
+            (0.1, "0.100"),
+            (0.999_6, "1.00"),
+            (9.994, "9.99"),
+            (9.996, "10.0"),
+            (99.96, "100"),
+            (-12.345, "-12.3"),
+            (123_456.7, "123457"),
+            (1e-30, "0.000000000"),
+        ] {
+            assert_eq!(significant(value), text);
+        }
+    }
+
+    #[test]
+    fn durations_have_three_digits_and_a_unit() {
         for (seconds, text) in [
             (0.0, "0"),
             (1.234e-7, "0.123 µs"),

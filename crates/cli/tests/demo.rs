@@ -46,10 +46,10 @@ fn check_common(printed: &str, out: &Path) {
         assert_eq!(step["samples"], 64);
         let metric = |name: &str| step["metrics"][name].as_f64().unwrap();
         assert!(metric("rollout/reward/mean") > 0.6, "{}", metric("rollout/reward/mean"));
-        let ended: f64 = Outcome::ALL.iter().map(|o| metric(&format!("perf/request/{}", o.name()))).sum();
-        assert!((metric("perf/request/count") - ended).abs() < 0.5);
-        assert!((metric("perf/request/completed") - 64.0).abs() < 0.5);
-        assert!((metric("perf/request/profiled_count") - 64.0).abs() < 0.5);
+        // What was started was completed and measured, each at the first try.
+        for name in ["count", "completed", "profiled_count"] {
+            assert!((metric(&format!("perf/request/{name}")) - 64.0).abs() < 0.5, "{name} in {step}");
+        }
         // The printed figures are those of the run directory.
         let mean = metric("rollout/reward/mean");
         assert!(printed.contains(&format!("reward mean {mean:.3}")), "{mean} is not in\n{printed}");

@@ -2,10 +2,13 @@
 
 mod common;
 
-use common::{Server, call, get, post, run, stderr, until};
+use common::{Server, call, get, post, run, run_well, stderr, until};
 use serde_json::{Value, json};
 
 const ENGINE: [&str; 5] = ["engine", "--model-path", "bundled", "--port", "0"];
+
+/// A run as an earlier version recorded it, with losses, a late request and a sample that was retried.
+const OLD_RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../run/tests/data/v1");
 
 fn engine(more: &[&str]) -> Server {
     Server::start(&[&ENGINE[..], more].concat())
@@ -109,7 +112,14 @@ async fn bad_input_gives_one_sentence_and_the_right_code() {
     let not_a_run = dir.path().to_str().unwrap();
     let port_taken = ["engine", "--model-path", "bundled", "--port", taken.port()];
     let gateway_taken = ["gateway", "--worker-urls", &taken.url, "--port", taken.port()];
-    let cases: [(&[&str], i32, &str); 9] = [
+    let fresh = dir.path().join("fresh");
+    let recording =
+        ["gateway", "--record", fresh.to_str().unwrap(), "--worker-urls", "not a url", "--port", "0"];
+    let cases: [(&[&str], i32, &str); 13] = [
+        (&recording, 2, "not a url"),
+        (&["view", OLD_RUN, "--no-open", "--listen", "nonsense"], 2, "cannot listen on nonsense"),
+        (&["report", OLD_RUN, "--step", "99"], 1, "no step 99 in "),
+        (&["report", OLD_RUN, "--sample", "g9/s9"], 1, "no sample g9/s9 in "),
         (&["engine", "--model-path", "/no/such/dir", "--port", "0"], 2, "/no/such/dir"),
         (&port_taken, 1, "cannot listen on 127.0.0.1:"),
         (&gateway_taken, 1, "cannot listen on 127.0.0.1:"),
@@ -127,7 +137,25 @@ async fn bad_input_gives_one_sentence_and_the_right_code() {
         let last = said.lines().last().unwrap_or_default();
         assert!(last.starts_with("rollscope: ") && last.contains(words), "{args:?}: {said}");
     }
+    assert!(!fresh.exists(), "what cannot be served is not recorded");
     let (status, reply) = post(&format!("{}/generate", taken.url), &json!({"text": 5})).await;
     assert_eq!(status, 400, "{reply}");
     assert!(reply["error"]["message"].as_str().unwrap().contains("text"), "{reply}");
+}
+
+#[test]
+fn an_old_run_is_reported_with_what_it_lacks() {
+    let text = run_well(&["report", OLD_RUN]);
+    assert!(text.starts_with("step 1: 4 samples, "), "{text}");
+    assert!(text.contains("\nstep 2: 2 samples, "), "{text}");
+    assert!(
+        text.ends_with("dropped and missing from these numbers: 2 requests, 1 spans and marks\n"),
+        "{text}"
+    );
+    let one = run_well(&["report", OLD_RUN, "--step", "2"]);
+    assert!(one.starts_with("step 2: ") && !one.contains("step 1"), "{one}");
+    let json: Value = serde_json::from_str(&run_well(&["report", OLD_RUN, "--json"])).unwrap();
+    let counts: Vec<_> =
+        json["steps"].as_array().unwrap().iter().map(|step| &step["metrics"]["perf/request/count"]).collect();
+    assert_eq!(counts, [&json!(4.0), &json!(2.0)]);
 }

@@ -4,7 +4,7 @@ use clap::{ArgMatches, Command};
 use rollscope_config::{Options as _, Published};
 use rollscope_engine::{Engine, EngineError, EngineOptions};
 
-use super::{block_on, listen, ready_line};
+use super::{block_on, listen_at, ready_line};
 use crate::environment;
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
@@ -18,7 +18,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let lifetime = LifetimeOptions::resolve(matches, &environment)?;
     block_on(async {
         let shutdown = shutdown(&lifetime)?;
-        let (listener, address) = listen(&options.host, options.port).await?;
+        let (listener, address) = listen_at(&options.host, options.port).await?;
         let engine = Engine::start(Published::publish(options)).await.map_err(failure)?;
         ready_line("engine", address)?;
         engine.serve(listener, shutdown).await.map_err(failure)

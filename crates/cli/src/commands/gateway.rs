@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use clap::{ArgMatches, Command};
 use http_body_util::BodyExt as _;
-use rollscope_config::{Options as _, Published, options};
+use rollscope_config::{ConfigError, Options as _, Published, options};
 use rollscope_gateway::{Gateway, GatewayOptions, Mount, ReplyBody};
 use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle};
 use rollscope_run::{Run, RunInfo};
@@ -15,8 +15,8 @@ use rollscope_trace::{ProfileSink, UnixNs};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use super::{block_on, listen, ready_line};
-use crate::exit::Failure;
+use super::{block_on, listen_at, ready_line};
+use crate::exit::{Failure, sentence};
 use crate::lifetime::{LifetimeOptions, shutdown};
 use crate::{environment, output};
 
@@ -42,15 +42,13 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let lifetime = LifetimeOptions::resolve(matches, &environment)?;
     block_on(async {
         let shutdown = shutdown(&lifetime)?;
-        let (listener, address) = listen(&options.host, options.port).await?;
+        let (listener, address) = listen_at(&options.host, options.port).await?;
         let published = Published::publish(options);
         let recorder = match &recording.record {
             Some(dir) => Some(record(Path::new(dir), &recording, &published)?),
             None => None,
         };
-        let sink = recorder.as_ref().map(|recorder| Arc::new(recorder.handle()) as Arc<dyn ProfileSink>);
-        let mount = recorder.as_ref().map(|recorder| mount(recorder.handle()));
-        let gateway = Gateway::new(published, sink, mount)?;
+        let gateway = gateway(published, recorder.as_ref())?;
         ready_line("gateway", address)?;
         gateway.serve(listener, shutdown).await;
         if let Some(recorder) = recorder {
@@ -58,6 +56,17 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// A gateway with the recorder behind it.
+fn gateway(options: Published<GatewayOptions>, recorder: Option<&Recorder>) -> Result<Gateway, ConfigError> {
+    let Some(handle) = recorder.map(Recorder::handle) else {
+        return Gateway::new(options, None, None);
+    };
+    let sink: Arc<dyn ProfileSink> = Arc::new(handle.clone());
+    let gateway = Gateway::new(options, Some(sink), Some(mount(handle.clone())))?;
+    handle.ask_live(gateway.live_steps());
+    Ok(gateway)
 }
 
 /// Starts recording into a run, new or not.
@@ -76,7 +85,7 @@ fn record(
     let options = RecordOptions {
         queue_bytes: options.record_queue_bytes,
         on_trouble: Arc::new(|error: &RecordError| {
-            output::note(format_args!("rollscope: recording: {error}"));
+            output::note(format_args!("rollscope: recording: {}", sentence(error)));
         }),
         ..RecordOptions::default()
     };

@@ -10,7 +10,7 @@ pub(crate) mod view;
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, ToSocketAddrs};
 
 use crate::exit::Failure;
 
@@ -27,11 +27,20 @@ fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Fail
 }
 
 /// Listens on an address; the error names it.
-async fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), Failure> {
-    let listener =
-        TcpListener::bind((host, port)).await.with_context(|| format!("cannot listen on {host}:{port}"))?;
+async fn listen(address: impl ToSocketAddrs, shown: &str) -> Result<(TcpListener, SocketAddr), Failure> {
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        // What is no address at all was never going to be listened on.
+        let is_no_address = error.kind() == std::io::ErrorKind::InvalidInput;
+        let error = anyhow::Error::from(error).context(format!("cannot listen on {shown}"));
+        if is_no_address { Failure::Usage(error) } else { Failure::Other(error) }
+    })?;
     let address = listener.local_addr().context("the listener has no address")?;
     Ok((listener, address))
+}
+
+/// Listens on a port of a host, which may be a bare IPv6 address.
+async fn listen_at(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), Failure> {
+    listen((host, port), &format!("{host}:{port}")).await
 }
 
 /// The line that every server prints when it is ready to serve.

@@ -8,8 +8,8 @@ use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use rollscope_config::{Options as _, options};
 use rollscope_insight::{Finding, findings, slowest_sample, where_time_went};
-use rollscope_run::Run;
-use rollscope_stats::{Distribution, Figures, StepNumbers, step_numbers};
+use rollscope_run::{Drops, Run};
+use rollscope_stats::{Distribution, Figures, step_numbers};
 use rollscope_trace::{Attr, StepNumber, StepTrace, Unit};
 use serde_json::{Map, Value, json};
 
@@ -77,53 +77,62 @@ pub(super) fn run_of(matches: &ArgMatches) -> Result<&Path, Failure> {
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let options = ReportOptions::resolve(matches, &environment)?;
     let dir = run_of(matches)?;
-    let traces = read(dir, options.step)?;
+    let run = Run::open(dir).map_err(anyhow::Error::from)?;
+    let steps = steps(&run, options.step)?;
     if let Some(id) = &options.sample {
-        return sample::print(dir, &traces, id, options.json);
+        return sample::print(&run, &steps, id, options.json);
     }
-    if options.json {
-        let steps: Vec<Value> = traces.iter().map(step_json).collect();
-        let report = json!({"run": dir.display().to_string(), "steps": steps});
-        output::line(format_args!("{report}"))?;
-        return Ok(());
+    if !options.json {
+        return print_steps(&run, &steps);
     }
-    print_steps(dir, &traces)
+    let steps = steps.into_iter().map(|step| Ok(step_json(&read(&run, step)?)));
+    let steps = steps.collect::<Result<Vec<_>, Failure>>()?;
+    output::line(format_args!("{}", json!({"run": dir.display().to_string(), "steps": steps})))?;
+    Ok(())
 }
 
 /// Prints the report of a whole run.
 pub(crate) fn print(dir: &Path) -> Result<(), Failure> {
-    print_steps(dir, &read(dir, None)?)
-}
-
-fn read(dir: &Path, step: Option<u64>) -> Result<Vec<StepTrace>, Failure> {
     let run = Run::open(dir).map_err(anyhow::Error::from)?;
-    let known = run.steps().map_err(anyhow::Error::from)?;
-    let wanted: Vec<StepNumber> = match step {
-        None => known.iter().map(|state| state.step).collect(),
-        Some(step) if known.iter().any(|state| state.step.0 == step) => vec![StepNumber(step)],
-        Some(step) => {
-            let known: Vec<String> = known.iter().map(|state| state.step.to_string()).collect();
-            let known = if known.is_empty() {
-                "it has none".to_owned()
-            } else {
-                format!("it has {}", known.join(", "))
-            };
-            return Err(Failure::Other(anyhow!("no step {step} in {}; {known}", dir.display())));
-        }
-    };
-    let traces: Result<Vec<_>, _> = wanted.into_iter().map(|step| run.step(step)).collect();
-    Ok(traces.map_err(anyhow::Error::from)?)
+    print_steps(&run, &steps(&run, None)?)
 }
 
-fn print_steps(dir: &Path, traces: &[StepTrace]) -> Result<(), Failure> {
-    if traces.is_empty() {
-        output::line(format_args!("no step in {}", dir.display()))?;
+/// The steps of a run, or the one of them that was asked for.
+fn steps(run: &Run, wanted: Option<u64>) -> Result<Vec<StepNumber>, Failure> {
+    let known = run.steps().map_err(anyhow::Error::from)?;
+    let known: Vec<StepNumber> = known.iter().map(|summary| summary.step).collect();
+    match wanted.map(StepNumber) {
+        None => Ok(known),
+        Some(step) if known.contains(&step) => Ok(vec![step]),
+        Some(step) => {
+            let names: Vec<String> = known.iter().map(ToString::to_string).collect();
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            Err(Failure::Other(anyhow!("no step {step} in {}; it has {names}", run.dir().display())))
+        }
     }
-    for trace in traces {
-        for line in step_lines(trace) {
+}
+
+/// One step at a time: a run is larger than the memory.
+fn read(run: &Run, step: StepNumber) -> Result<StepTrace, Failure> {
+    Ok(run.step(step).map_err(anyhow::Error::from)?)
+}
+
+fn print_steps(run: &Run, steps: &[StepNumber]) -> Result<(), Failure> {
+    if steps.is_empty() {
+        output::line(format_args!("no step in {}", run.dir().display()))?;
+    }
+    for step in steps {
+        for line in step_lines(&read(run, *step)?) {
             output::line(format_args!("{line}"))?;
         }
         output::line(format_args!(""))?;
+    }
+    let dropped = run.dropped().map_err(anyhow::Error::from)?;
+    if dropped != Drops::default() {
+        output::line(format_args!(
+            "dropped and missing from these numbers: {} requests, {} spans and marks",
+            dropped.profiles, dropped.user_records
+        ))?;
     }
     Ok(())
 }
@@ -152,11 +161,15 @@ fn attr_json(attr: &Attr) -> Value {
 /// A step as text.
 fn step_lines(trace: &StepTrace) -> Vec<String> {
     let numbers = step_numbers(trace);
-    let mut lines = vec![headline(&numbers)];
-    if let Some(evaluation) = &numbers.evaluation {
-        lines.push(format!("  evaluation: {}", population(evaluation)));
-    }
-    lines.extend(stage_table(&numbers.training).lines().map(|line| format!("  {line}")));
+    let shown = population(numbers.shown());
+    let mut lines = match &numbers.evaluation {
+        None => vec![format!("step {}: {shown}", trace.step)],
+        Some(_) if numbers.training.samples == 0 => vec![format!("step {}, evaluation: {shown}", trace.step)],
+        Some(evaluation) => {
+            vec![format!("step {}: {shown}", trace.step), format!("  evaluation: {}", population(evaluation))]
+        }
+    };
+    lines.extend(stage_table(numbers.shown()).lines().map(|line| format!("  {line}")));
     lines.push(format!("  {}", where_time_went(trace).sentence()));
     if let Some(slowest) = slowest_sample(trace) {
         let took = duration(slowest.duration.as_secs_f64());
@@ -166,10 +179,6 @@ fn step_lines(trace: &StepTrace) -> Vec<String> {
         }
     }
     lines
-}
-
-fn headline(numbers: &StepNumbers) -> String {
-    format!("step {}: {}", numbers.step, population(&numbers.training))
 }
 
 /// A population of samples in one line.
@@ -203,4 +212,39 @@ fn cells(label: &str, of: &Distribution, unit: Unit) -> [String; 7] {
     };
     let [mean, median, p90, p99, max] = [of.mean, of.median, of.p90, of.p99, of.max].map(shown);
     [label.to_owned(), of.count.to_string(), mean, median, p90, p99, max]
+}
+
+#[cfg(test)]
+mod tests {
+    use rollscope_stats::SERIES;
+    use rollscope_trace::{Record, SampleKey, SampleMark};
+
+    use super::*;
+
+    #[test]
+    fn every_series_has_a_row() {
+        let mut rows: Vec<_> = ROWS.iter().map(|(_, name)| *name).collect();
+        let mut series: Vec<_> = SERIES.iter().map(|series| series.name).collect();
+        rows.sort_unstable();
+        series.sort_unstable();
+        assert_eq!(rows, series);
+    }
+
+    #[test]
+    fn a_step_is_headed_by_the_samples_that_it_is_judged_by() {
+        let step = StepNumber(3);
+        let mark = |sample: &str, evaluation| {
+            let key = SampleKey { step, group: None, sample: sample.into() };
+            Record::Sample(SampleMark { reward: Some(0.5), evaluation, ..SampleMark::new(key) })
+        };
+        let lines = |records: &[Record]| {
+            let lines = step_lines(&StepTrace::gather(step, records.iter().cloned()));
+            lines.into_iter().take_while(|line| line.contains("samples")).collect::<Vec<_>>()
+        };
+        let (train, exam) = (mark("train", false), mark("exam", true));
+        let one = "1 samples, reward mean 0.500";
+        assert_eq!(lines(std::slice::from_ref(&train)), [format!("step 3: {one}")]);
+        assert_eq!(lines(std::slice::from_ref(&exam)), [format!("step 3, evaluation: {one}")]);
+        assert_eq!(lines(&[train, exam]), [format!("step 3: {one}"), format!("  evaluation: {one}")]);
+    }
 }

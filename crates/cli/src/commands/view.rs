@@ -3,14 +3,12 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use anyhow::Context as _;
 use clap::{ArgMatches, Command};
 use rollscope_config::{Options as _, options};
 use rollscope_run::Run;
-use tokio::net::TcpListener;
 
 use super::report::{run_argument, run_of};
-use super::{block_on, ready_line};
+use super::{block_on, listen, ready_line};
 use crate::environment;
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
@@ -46,10 +44,7 @@ pub(super) async fn serve(
 ) -> Result<(), Failure> {
     let shutdown = shutdown(lifetime)?;
     let run = Run::open(dir).map_err(anyhow::Error::from)?;
-    let listener = TcpListener::bind(&options.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", options.listen))?;
-    let address = listener.local_addr().context("the listener has no address")?;
+    let (listener, address) = listen(&*options.listen, &options.listen).await?;
     ready_line("view", address)?;
     if !options.no_open {
         open_browser(&format!("http://{address}/"));

@@ -1,22 +1,23 @@
 //! One sample of a run: its spans as a tree, with their attributes.
 
-use std::path::Path;
-
 use anyhow::anyhow;
-use rollscope_trace::{Attr, SampleTrace, Span, StepTrace, sample_spans};
+use rollscope_run::Run;
+use rollscope_trace::{Attr, SampleTrace, Span, StepNumber, sample_spans};
 use serde_json::{Map, Value, json};
 
-use super::attr_json;
+use super::{attr_json, read};
 use crate::exit::Failure;
 use crate::output;
 use crate::table::duration;
 
 /// Prints every sample of that name in the steps given.
-pub(super) fn print(dir: &Path, traces: &[StepTrace], id: &str, as_json: bool) -> Result<(), Failure> {
-    let named = |trace: &StepTrace| {
-        trace.samples.iter().filter(|sample| sample.key.to_string() == id).cloned().collect::<Vec<_>>()
-    };
-    let samples: Vec<SampleTrace> = traces.iter().flat_map(named).collect();
+pub(super) fn print(run: &Run, steps: &[StepNumber], id: &str, as_json: bool) -> Result<(), Failure> {
+    let dir = run.dir();
+    let mut samples: Vec<SampleTrace> = Vec::new();
+    for step in steps {
+        let of_step = read(run, *step)?.samples;
+        samples.extend(of_step.into_iter().filter(|sample| sample.key.to_string() == id));
+    }
     if samples.is_empty() {
         return Err(Failure::Other(anyhow!("no sample {id} in {}", dir.display())));
     }
