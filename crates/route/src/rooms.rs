@@ -111,6 +111,35 @@ mod tests {
         }
     }
 
+    /// Zero, and then ever more.
+    struct Rising(u64);
+
+    impl rand::TryRng for Rising {
+        type Error = std::convert::Infallible;
+
+        fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
+            self.try_next_u64().map(|number| number as u32)
+        }
+
+        fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
+            self.0 += 1 << 40;
+            Ok(self.0 - (1 << 40))
+        }
+
+        fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Self::Error> {
+            bytes.fill(0);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn room_zero_is_not_drawn() {
+        let rank = DpRank::new(0, 4).unwrap();
+        let guard = Rooms::default().draw_at(1, Some(rank), &mut Rising(0));
+        assert!(guard.rooms()[0] > 0 && rank.has_room(guard.rooms()[0]));
+        assert_eq!(Rising(0).random_range(0..=rank.last_turn()), 0, "it would have been drawn");
+    }
+
     #[test]
     fn the_edges_of_a_rank_are_rooms() {
         for (rank, dp_size, last) in [(0, 1, ROOM_MAX), (2, 3, ROOM_MAX - 2), (0, 3, ROOM_MAX - 1)] {

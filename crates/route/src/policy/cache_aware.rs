@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn balance_goes_before_the_cache() {
-        for (load, other, is_balanced) in [(64, 0, true), (65, 0, false), (200, 134, true), (200, 133, false)]
+        for (load, other, is_balanced) in
+            [(64, 0, true), (65, 0, false), (200, 134, true), (200, 133, false), (201, 134, true)]
         {
             let (yard, policy) = (Yard::of(2), policy(|_| {}));
             let home = place(&policy, &yard, b"prompt", 1);

@@ -198,6 +198,7 @@ mod tests {
         yard.make_healthy(home);
         assert!((0..20).all(|seed| place(&policy, &yard, ask(b"s", 0, seed)) == home));
         yard.restart(home);
+        yard.make_unhealthy(detour);
         let line = chosen(&policy, &yard, ask(b"s", 0, 1));
         assert!(line.starts_with("manual: routing key assigned by random; worker"), "{line}");
     }
