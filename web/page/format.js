@@ -5,6 +5,11 @@ const MS = 1e6;
 const S = 1e9;
 const MINUTE = 60 * S;
 
+/** Seconds that are more than this, three years, count from 1970 and not from a beginning. */
+const FIRST_DATE_S = 1e8;
+/** Beyond the year 5000 they are neither. */
+const LAST_DATE_S = 1e11;
+
 /** Thin space: between a number and its unit, and where digits are grouped. */
 const THIN = '\u2009';
 
@@ -86,6 +91,18 @@ export function percent(share) {
  */
 export function inUnit(value, unit) {
   return unit === 's' ? duration(value * S) : number(value);
+}
+
+/**
+ * A number in the unit that its name ends in. What ends in `_s`, or as workers name durations, is seconds, so many of
+ * them a date; but `_gb_s` and `_per_s` are rates.
+ * @param {string} name
+ * @param {number} value
+ */
+export function inNamedUnit(name, value) {
+  if (/_(duration|time|latency)$|(?<!_gb|_per)_s$/.test(name) && value < FIRST_DATE_S) return duration(value * S);
+  if (/_(ts|time)$/.test(name) && value < LAST_DATE_S) return new Date(value * 1000).toISOString();
+  return number(value);
 }
 
 /** @param {number} value */

@@ -2,7 +2,7 @@
 
 import { colorValue, spanColor } from '#colors';
 import { byId, element, swatch } from '#dom';
-import { duration, number } from '#format';
+import { duration, inNamedUnit } from '#format';
 
 /** Beyond this an attribute's text is cut; the whole is in the run. */
 const MOST_CHARACTERS = 160;
@@ -87,9 +87,7 @@ function tell(name, value) {
   if (value === null) return 'not a number';
   if (typeof value === 'string') return cut(value);
   if (typeof value === 'boolean') return String(value);
-  if (/(_duration|_time|_latency|_s)$/.test(name) && value < 1e8) return duration(value * 1e9);
-  if (/_(ts|time)$/.test(name) && value < 1e11) return new Date(value * 1000).toISOString();
-  return number(value);
+  return inNamedUnit(name, value);
 }
 
 /** @param {string} text */

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { axisTime, duration, inUnit, number, percent, tickStep } from '#format';
+import { axisTime, duration, inNamedUnit, inUnit, number, percent, tickStep } from '#format';
 
 /** Spaces of any width as one. @param {string} text */
 const plain = (text) => text.replace(/\s/g, ' ');
@@ -43,6 +43,21 @@ test('numbers are short and never exponents', () => {
   assert.equal(plain(percent(0.624)), '62 %');
   assert.equal(plain(inUnit(0.0123, 's')), '12.3 ms');
   assert.equal(plain(inUnit(83.333, 'tok/s')), '83.3');
+});
+
+test('an attribute is told in the unit that its name ends in', () => {
+  /** @type {[string, number, string][]} */
+  const cases = [
+    ['pd_decode_forward_duration', 0.0123, '12.3 ms'],
+    ['queue_time', 0.5, '500 ms'],
+    ['clock_offset_s', -1.5, '−1.50 s'],
+    ['pd_transfer_speed_gb_s', 1.25, '1.25'],
+    ['tokens_per_s', 40, '40'],
+    ['forward_entry_time', 1_700_000_000, '2023-11-14T22:13:20.000Z'],
+    ['request_received_ts', 1_700_000_000.5, '2023-11-14T22:13:20.500Z'],
+    ['prompt_tokens', 28, '28'],
+  ];
+  for (const [name, value, text] of cases) assert.equal(plain(inNamedUnit(name, value)), text, name);
 });
 
 test('ticks are round and told exactly enough to differ', () => {
