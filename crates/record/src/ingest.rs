@@ -13,6 +13,10 @@ use std::collections::BTreeMap;
 use rollscope_trace::{Attr, Record, SampleKey, SampleMark, StepNumber, UnixNs, UserSpan};
 use serde::{Deserialize, Serialize};
 
+/// The year 2000. Smaller numbers are readings of a clock that counts from a machine's start, and would make a
+/// sample last for half a century.
+const EARLIEST_START_S: f64 = 946_684_800.0;
+
 /// A line that was not taken.
 #[derive(Debug, Serialize)]
 pub(crate) struct Rejected {
@@ -101,7 +105,9 @@ pub(crate) fn parse(body: &[u8]) -> (Vec<Record>, Vec<Rejected>) {
 fn record(line: &[u8]) -> Result<Record, serde_json::Error> {
     match serde_json::from_slice(line)? {
         Line::Span(span) => span.record().ok_or_else(|| {
-            serde::de::Error::custom("start or end is no time, or the span ends before it starts")
+            serde::de::Error::custom(
+                "start and end are seconds since 1970, later than the year 2000, and the end is not before the start",
+            )
         }),
         Line::Sample(sample) => Ok(sample.record()),
     }
@@ -111,7 +117,7 @@ fn record(line: &[u8]) -> Result<Record, serde_json::Error> {
 
 impl SpanLine {
     fn record(self) -> Option<Record> {
-        let start = UnixNs::from_secs_f64(self.start)?;
+        let start = UnixNs::from_secs_f64(self.start).filter(|_| self.start >= EARLIEST_START_S)?;
         let end = match self.end {
             Some(end) => Some(UnixNs::from_secs_f64(end).filter(|end| *end >= start)?),
             None => None,
@@ -178,10 +184,12 @@ mod tests {
 
     #[test]
     fn good_lines_are_taken_and_bad_ones_named() {
-        let body = br#"{"type":"span","step":1,"group":"g","sample":3,"name":"tool","start":10.5,"end":null,"attrs":{"n":1,"x":0.5,"s":"t","b":true}}
+        let body = br#"{"type":"span","step":1,"group":"g","sample":3,"name":"tool","start":1700000000.5,"end":null,"attrs":{"n":1,"x":0.5,"s":"t","b":true}}
 
 {"type":"sample","step":1,"sample":"s","reward":-1,"later":"unknown"}
-{"type":"span","step":1,"sample":"s","name":"n","start":2,"end":1}
+{"type":"span","step":1,"sample":"s","name":"n","start":1700000002,"end":1700000001}
+{"type":"span","step":1,"sample":"s","name":"perf_counter","start":12345.6,"end":12345.7}
+{"type":"span","step":1,"sample":"s","name":"milliseconds","start":1700000000000}
 {"type":"sample","step":1,"sample":"s","reward":NaN}
 {"type":"event","step":1}
 {"type":"sample","sample":"s"}
@@ -196,7 +204,7 @@ mod tests {
             key: key(Some("g"), "3"),
             attempt: 0,
             name: "tool".into(),
-            start: UnixNs(10_500_000_000),
+            start: UnixNs(1_700_000_000_500_000_000),
             end: None,
             attrs: vec![
                 ("b".into(), Attr::Bool(true)),
@@ -208,8 +216,8 @@ mod tests {
         let mark = SampleMark { reward: Some(-1.0), ..SampleMark::new(key(None, "s")) };
         assert_eq!(records, [Record::Span(span), Record::Sample(mark)]);
         let lines: Vec<_> = rejected.iter().map(|rejected| rejected.line).collect();
-        assert_eq!(lines, [4, 5, 6, 7]);
-        assert!(rejected[3].error.contains("missing field `step`"), "{rejected:?}");
-        assert!(rejected[2].error.contains("unknown variant `event`"), "{rejected:?}");
+        assert_eq!(lines, [4, 5, 6, 7, 8, 9]);
+        assert!(rejected[5].error.contains("missing field `step`"), "{rejected:?}");
+        assert!(rejected[4].error.contains("unknown variant `event`"), "{rejected:?}");
     }
 }

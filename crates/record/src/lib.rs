@@ -1,9 +1,9 @@
 //! The recorder: profiles and spans into a run, numbers at the end of a step.
 //!
-//! What comes in is put into an [`Inbox`](inbox) that is bounded by bytes; whoever puts it there never waits and is
-//! told at once when it is full. One thread writes the log from there and decides when a step is over. A second
-//! one seals what was written and computes the numbers, so that recording goes on meanwhile. [`routes`] is the
-//! HTTP side, for the user's own spans, rewards and ends of steps.
+//! What comes in is put into an inbox that is bounded by bytes; whoever puts it there never waits and is told at
+//! once when it is full. One thread writes the log from there and decides when a step is over. A second one
+//! seals what was written and computes the numbers, so that recording goes on meanwhile. [`routes()`] is the HTTP
+//! side, for the user's own spans, rewards and ends of steps.
 
 mod clock;
 mod error;
@@ -37,7 +37,8 @@ use steps::Steps;
 pub struct RecordOptions {
     /// Name of the log's writer; another gateway's in the same run gets a number behind it.
     pub writer: String,
-    /// Bytes that may wait for the log; beyond it records are dropped and counted.
+    /// Bytes that may wait for the log, and as many again while they are written; beyond it records are dropped and
+    /// counted.
     pub queue_bytes: usize,
     /// A step that a later one has followed is closed when nothing was recorded of it for this long and none of its
     /// requests is live; see [`RecorderHandle::ask_live`].

@@ -1,6 +1,6 @@
 //! The timeline viewer: query API over a run, and the page.
 //!
-//! [`serve`] answers on a listener that the caller has opened; nothing is served but the page, which is embedded
+//! [`serve()`] answers on a listener that the caller has opened; nothing is served but the page, which is embedded
 //! in the program, and the JSON described in `api.rs`. The run is followed while it is being written. On a
 //! loopback listener only requests for a loopback host are answered, so that no web page can reach the run
 //! through a name of its own.
