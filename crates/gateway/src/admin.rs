@@ -6,10 +6,10 @@ use rollscope_route::{Role, RoleKind, UrlError, WorkerUrl};
 use serde::{Deserialize, Serialize};
 
 use crate::body::ReplyBody;
-use crate::control::missing_roles;
 use crate::core::{Core, Mode};
+use crate::fault::Refusal;
 use crate::pool::{Pool, PooledWorker};
-use crate::reply::{json, refuse_plainly};
+use crate::reply::json;
 use crate::request::read_body;
 
 /// Body of POST /workers.
@@ -53,7 +53,7 @@ struct Legs {
 
 /// Why a worker can not be registered.
 #[derive(Debug, thiserror::Error)]
-enum Unfit {
+pub(crate) enum Unfit {
     #[error("the body must be an object with url, and optionally worker_type and bootstrap_port: {0}")]
     Body(serde_json::Error),
     #[error(transparent)]
@@ -86,23 +86,16 @@ pub(crate) fn list(core: &Core) -> Response<ReplyBody> {
 }
 
 /// GET /workers/ID.
-pub(crate) fn get(core: &Core, id: &str) -> Response<ReplyBody> {
-    match core.registry.fleet().get(id) {
-        Some(worker) => written(StatusCode::OK, &show(worker)),
-        None => unknown(id),
-    }
+pub(crate) fn get(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
+    let fleet = core.registry.fleet();
+    let worker = fleet.get(id).ok_or_else(|| unknown(id))?;
+    Ok(written(StatusCode::OK, &show(worker)))
 }
 
 /// POST /workers.
-pub(crate) async fn add(core: &Core, request: Request<Incoming>) -> Response<ReplyBody> {
-    let body = match read_body(request.into_body(), MAX_REGISTRATION_BYTES).await {
-        Ok(body) => body.to_bytes(),
-        Err(refusal) => return refuse_plainly(&refusal),
-    };
-    let (url, role) = match registration(core.mode, &body) {
-        Ok(registration) => registration,
-        Err(unfit) => return error(StatusCode::BAD_REQUEST, "invalid_worker", &unfit.to_string()),
-    };
+pub(crate) async fn add(core: &Core, request: Request<Incoming>) -> Result<Response<ReplyBody>, Refusal> {
+    let body = read_body(request.into_body(), MAX_REGISTRATION_BYTES).await?.to_bytes();
+    let (url, role) = registration(core.mode, &body)?;
     let worker = core.registry.add(url, role, Pool::default(), &mut rand::rng());
     let reply = serde_json::json!({
         "status": "registered",
@@ -110,25 +103,22 @@ pub(crate) async fn add(core: &Core, request: Request<Incoming>) -> Response<Rep
         "url": worker.url.as_str(),
         "worker_type": role.kind().name(),
     });
-    written(StatusCode::CREATED, &reply)
+    Ok(written(StatusCode::CREATED, &reply))
 }
 
 /// DELETE /workers/ID. What is in flight there goes on.
-pub(crate) fn remove(core: &Core, id: &str) -> Response<ReplyBody> {
-    match core.registry.remove(id) {
-        Some(worker) => {
-            let reply =
-                serde_json::json!({ "status": "removed", "worker_id": id, "url": worker.url.as_str() });
-            written(StatusCode::OK, &reply)
-        }
-        None => unknown(id),
-    }
+pub(crate) fn remove(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
+    let worker = core.registry.remove(id).ok_or_else(|| unknown(id))?;
+    let reply = serde_json::json!({ "status": "removed", "worker_id": id, "url": worker.url.as_str() });
+    Ok(written(StatusCode::OK, &reply))
 }
 
 /// GET /readiness: whether every role that a request needs has a worker.
 pub(crate) fn readiness(core: &Core) -> Response<ReplyBody> {
-    let missing: Vec<_> = missing_roles(core).iter().map(|kind| kind.name()).collect();
-    let total = core.registry.fleet().all().count();
+    let fleet = core.registry.fleet();
+    let missing = core.roles().iter().filter(|kind| fleet.of(**kind).is_empty());
+    let missing: Vec<_> = missing.map(|kind| kind.name()).collect();
+    let total = fleet.all().count();
     if missing.is_empty() {
         return written(StatusCode::OK, &serde_json::json!({ "status": "ready", "total_workers": total }));
     }
@@ -174,13 +164,8 @@ fn show(worker: &PooledWorker) -> Shown<'_> {
     }
 }
 
-fn unknown(id: &str) -> Response<ReplyBody> {
-    error(StatusCode::NOT_FOUND, "unknown_worker", &format!("no worker has this id: {id}"))
-}
-
-fn error(status: StatusCode, code: &str, message: &str) -> Response<ReplyBody> {
-    let kind = status.canonical_reason().unwrap_or("Error");
-    written(status, &serde_json::json!({ "error": { "type": kind, "code": code, "message": message } }))
+fn unknown(id: &str) -> Refusal {
+    Refusal::UnknownWorker { id: id.to_owned() }
 }
 
 fn written(status: StatusCode, reply: &impl Serialize) -> Response<ReplyBody> {

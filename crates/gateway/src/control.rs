@@ -6,7 +6,6 @@ use futures_util::future::join_all;
 use http::header::CONTENT_LENGTH;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use rollscope_route::RoleKind;
 use rollscope_wire::Chunks;
 use serde::de::IgnoredAny;
 
@@ -16,38 +15,32 @@ use crate::exchange::exchange;
 use crate::fault::{Refusal, UpstreamFault};
 use crate::outbound::{Outbound, end_to_end};
 use crate::pool::PooledWorker;
-use crate::reply::{WorkerReply, json, refuse_plainly, response};
+use crate::reply::{WorkerReply, json, response};
 use crate::request::read_body;
 
-/// A longer reply to such a call is cut.
+/// A longer reply to such a call is none.
 const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// Asks the first worker: in a disaggregated fleet the first prefill worker.
-pub(crate) async fn ask_first(core: &Core, request: Request<Incoming>) -> Response<ReplyBody> {
+pub(crate) async fn ask_first(
+    core: &Core,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Refusal> {
     let kind = core.roles()[0];
-    let asked = async {
-        let fleet = core.registry.fleet();
-        let worker = fleet.of(kind).first().ok_or(Refusal::NoWorker(kind))?;
-        let outbound = outbound(core, request).await?;
-        call(core, worker, &outbound).await.map_err(|fault| worker_fault(worker, fault))
-    };
-    match asked.await {
-        Ok(reply) => {
-            let mut headers = end_to_end(&reply.head.headers);
-            headers.remove(CONTENT_LENGTH);
-            response(reply.status(), headers, whole(reply.body))
-        }
-        Err(refusal) => refuse_plainly(&refusal),
-    }
+    let fleet = core.registry.fleet();
+    let worker = fleet.of(kind).first().ok_or(Refusal::NoWorker(kind))?;
+    let outbound = outbound(core, request).await?;
+    let reply = call(core, worker, &outbound).await.map_err(|fault| worker_fault(worker, fault))?;
+    let mut headers = end_to_end(&reply.head.headers);
+    headers.remove(CONTENT_LENGTH);
+    Ok(response(reply.status(), headers, whole(reply.body)))
 }
 
 /// Asks every worker at once: `{"results": [{"worker", "status", "body"}]}`. The status is the worst of theirs, one
 /// that can not be reached counting as 502.
-pub(crate) async fn ask_all(core: &Core, request: Request<Incoming>) -> Response<ReplyBody> {
-    let outbound = match outbound(core, request).await {
-        Ok(outbound) => outbound,
-        Err(refusal) => return refuse_plainly(&refusal),
-    };
+pub(crate) async fn ask_all(core: &Core, request: Request<Incoming>) -> Result<Response<ReplyBody>, Refusal> {
+    let mut outbound = outbound(core, request).await?;
+    outbound.ask_for_identity();
     let fleet = core.registry.fleet();
     let asked = fleet.all().map(|worker| async {
         let (status, body) = match call(core, worker, &outbound).await {
@@ -60,7 +53,7 @@ pub(crate) async fn ask_all(core: &Core, request: Request<Incoming>) -> Response
     let results = join_all(asked).await;
     let worst = results.iter().map(|(status, _)| *status).max().unwrap_or(StatusCode::OK);
     let results: Vec<String> = results.into_iter().map(|(_, result)| result).collect();
-    json(worst, format!("{{\"results\":[{}]}}", results.join(",")).into_bytes())
+    Ok(json(worst, format!("{{\"results\":[{}]}}", results.join(",")).into_bytes()))
 }
 
 async fn outbound(core: &Core, request: Request<Incoming>) -> Result<Outbound, Refusal> {
@@ -81,7 +74,7 @@ async fn call(
         while let Some(piece) = exchange.body.next().await? {
             body.push(piece);
             if body.len() > MAX_REPLY_BYTES {
-                break;
+                return Err(UpstreamFault::TooLarge { limit_bytes: MAX_REPLY_BYTES });
             }
         }
         Ok(WorkerReply { head: exchange.head, body })
@@ -100,10 +93,4 @@ fn embedded(body: &Chunks) -> String {
         (Ok(_), Ok(text)) => text.to_owned(),
         _ => serde_json::Value::from(String::from_utf8_lossy(&bytes)).to_string(),
     }
-}
-
-/// The roles that a request needs and that no worker has.
-pub(crate) fn missing_roles(core: &Core) -> Vec<RoleKind> {
-    let fleet = core.registry.fleet();
-    core.roles().iter().copied().filter(|kind| fleet.of(*kind).is_empty()).collect()
 }

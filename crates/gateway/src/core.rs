@@ -7,6 +7,7 @@ use std::time::Duration;
 use rollscope_config::{ConfigError, Published};
 use rollscope_route::{Books, Choice, Policy, Registry, RoleKind, Rooms};
 use rollscope_trace::{Profile, ProfileSink, StepNumber};
+use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::fault::Refusal;
@@ -26,6 +27,8 @@ pub(crate) struct Core {
     pub(crate) rids: Live<String>,
     /// The steps of live requests, as their headers say.
     pub(crate) steps: Arc<Live<StepNumber>>,
+    /// Each live request has a receiver, so that the gateway's end can wait for the last.
+    pub(crate) flights: watch::Sender<()>,
     /// The requests, whatever became of them.
     pub(crate) requests: Books,
     pub(crate) counters: Counters,
@@ -88,6 +91,7 @@ impl Core {
             rooms: Rooms::default(),
             rids: Live::default(),
             steps: Arc::default(),
+            flights: watch::Sender::new(()),
             requests: Books::default(),
             counters: Counters::default(),
             clock: Clock::new(),

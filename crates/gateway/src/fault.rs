@@ -7,6 +7,7 @@ use http::StatusCode;
 use rollscope_route::RoleKind;
 use rollscope_wire::Malformed;
 
+use crate::admin::Unfit;
 use crate::reply::WorkerReply;
 
 /// What can go wrong with one upstream call.
@@ -24,9 +25,11 @@ pub(crate) enum UpstreamFault {
     Unfinished,
     #[error("reply not finished within {limit:?}")]
     Timeout { limit: Duration },
+    #[error("reply larger than {limit_bytes} bytes")]
+    TooLarge { limit_bytes: usize },
 }
 
-/// Why a request gets something else than a worker's good reply.
+/// Why a call gets something else than a good reply.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("no {0} worker is registered; add one by POST /workers")]
@@ -47,6 +50,12 @@ pub(crate) enum Refusal {
     UnknownPath { path: String },
     #[error("method not allowed for {path}: {method}")]
     Method { method: http::Method, path: String },
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    #[error("no worker has this id: {id}")]
+    UnknownWorker { id: String },
+    #[error("this gateway records nothing")]
+    NotRecording,
     #[error("{role} worker {url}: {fault}")]
     Worker { role: RoleKind, url: String, fault: UpstreamFault },
     /// The worker refused: its own reply is the client's.
@@ -61,11 +70,13 @@ impl Refusal {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::NoWorker(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Malformed(_) | Self::BodyLost(_) => StatusCode::BAD_REQUEST,
+            Self::Malformed(_) | Self::BodyLost(_) | Self::Unfit(_) => StatusCode::BAD_REQUEST,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Encoded { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
+            Self::UnknownPath { .. } | Self::UnknownWorker { .. } | Self::NotRecording => {
+                StatusCode::NOT_FOUND
+            }
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::Worker {
                 fault: UpstreamFault::Timeout { .. } | UpstreamFault::ConnectTimeout { .. },
@@ -87,6 +98,9 @@ impl Refusal {
             Self::Busy { .. } => "too_many_requests",
             Self::UnknownPath { .. } => "unknown_path",
             Self::Method { .. } => "method_not_allowed",
+            Self::Unfit(_) => "invalid_worker",
+            Self::UnknownWorker { .. } => "unknown_worker",
+            Self::NotRecording => "not_recording",
             Self::Worker { role: RoleKind::Regular, .. } => "worker_error",
             Self::Worker { role: RoleKind::Prefill, .. } => "prefill_server_error",
             Self::Worker { role: RoleKind::Decode, .. } => "decode_server_error",

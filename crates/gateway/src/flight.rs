@@ -14,6 +14,7 @@ use rollscope_trace::{
     BatchSlot, Join, LegRole, Nanos, Outcome, Profile, Report, RequestId, StepNumber, WorkerRef,
 };
 use rollscope_wire::Shape;
+use tokio::sync::watch;
 
 use crate::clock::Anchor;
 use crate::core::Core;
@@ -28,6 +29,8 @@ pub(crate) struct Flight {
     /// Set while the request is planned, before anybody shares it.
     pub(crate) facts: Facts,
     state: Mutex<State>,
+    /// Held for its drop, which comes after the profile has been offered.
+    _live: watch::Receiver<()>,
 }
 
 /// What the request says.
@@ -85,7 +88,7 @@ impl Flight {
     ) -> Result<Self, Refusal> {
         let ticket = match core.options.startup().concurrency_limit() {
             Some(limit) => core.requests.open_below(limit).ok_or_else(|| {
-                core.requests.open().end(Ending::Failed);
+                core.requests.refuse();
                 Refusal::Busy { limit }
             })?,
             None => core.requests.open(),
@@ -111,7 +114,14 @@ impl Flight {
             outcome: Outcome::Aborted,
             error: None,
         };
-        Ok(Self { core: Arc::clone(core), arrival, path: path.into(), facts, state: Mutex::new(state) })
+        Ok(Self {
+            core: Arc::clone(core),
+            arrival,
+            path: path.into(),
+            facts,
+            state: Mutex::new(state),
+            _live: core.flights.subscribe(),
+        })
     }
 
     /// Takes note of the names that the client gave.
@@ -168,7 +178,7 @@ impl Flight {
     fn profiles(&self) -> Vec<Profile> {
         let state = self.state.lock();
         let size = match self.facts.shape {
-            Shape::Single => None,
+            Shape::Single | Shape::Batch(0) => None,
             Shape::Batch(size) => Some(size),
         };
         (0..size.unwrap_or(1)).map(|index| self.profile(&state, index, size)).collect()
@@ -203,7 +213,12 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.land(Outcome::Aborted, Some("the client left before the reply's end".to_owned()));
+        if self.state.get_mut().ticket.is_some() {
+            self.land(
+                Outcome::Aborted,
+                Some("the client's connection ended before the reply did".to_owned()),
+            );
+        }
         self.core.rids.remove(&self.facts.rids);
         if self.facts.is_profiled && self.core.is_recording() {
             for profile in self.profiles() {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -23,7 +23,7 @@ use crate::body::{ReplyBody, whole};
 use crate::core::{Core, Mode};
 use crate::fault::Refusal;
 use crate::options::GatewayOptions;
-use crate::reply::{json, refuse_plainly};
+use crate::reply::refuse_plainly;
 use crate::request::Endpoint;
 use crate::{admin, control, metrics, request};
 
@@ -77,7 +77,7 @@ impl Gateway {
     }
 
     /// Serves until `shutdown` comes true, then takes no more connections and returns when the live requests have
-    /// ended, or after `--shutdown-grace-period-secs`.
+    /// ended. What is live after `--shutdown-grace-period-secs` is cut. All profiles have been offered by then.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
@@ -97,7 +97,12 @@ impl Gateway {
         }
         drop(listener);
         let grace = Duration::from_secs(self.core.options.startup().shutdown_grace_period_secs);
-        let _in_time = tokio::time::timeout(grace, graceful.shutdown()).await;
+        let drained = async {
+            graceful.shutdown().await;
+            self.core.flights.closed().await;
+        };
+        let _in_time = tokio::time::timeout(grace, drained).await;
+        connections.shutdown().await;
     }
 
     fn connect(&self, stream: TcpStream, graceful: &GracefulShutdown, connections: &mut JoinSet<()>) {
@@ -118,30 +123,31 @@ impl Gateway {
     }
 
     async fn handle(&self, request: Request<Incoming>) -> Response<ReplyBody> {
+        self.answer(request).await.unwrap_or_else(|refusal| refuse_plainly(&refusal))
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<ReplyBody>, Refusal> {
         let core = &self.core;
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let refuse = |refusal: Refusal| refuse_plainly(&refusal);
         let route = Route::of(&path);
         if !route.allows(&method) {
-            return refuse(Refusal::Method { method, path });
+            return Err(Refusal::Method { method, path });
         }
         match route {
-            Route::Request(Endpoint::Other) if core.mode == Mode::Pair => {
-                refuse(Refusal::UnknownPath { path })
-            }
-            Route::Request(endpoint) => request::serve(Arc::clone(core), request, endpoint).await,
+            Route::Request(Endpoint::Other) if core.mode == Mode::Pair => Err(Refusal::UnknownPath { path }),
+            Route::Request(endpoint) => Ok(request::serve(Arc::clone(core), request, endpoint).await),
             Route::First => control::ask_first(core, request).await,
             Route::All => control::ask_all(core, request).await,
             Route::Workers if method == Method::POST => admin::add(core, request).await,
-            Route::Workers => admin::list(core),
+            Route::Workers => Ok(admin::list(core)),
             Route::Worker(id) if method == Method::DELETE => admin::remove(core, id),
             Route::Worker(id) => admin::get(core, id),
-            Route::Alive => Response::new(whole("OK")),
-            Route::Readiness => admin::readiness(core),
-            Route::Metrics => metrics::page(core),
+            Route::Alive => Ok(Response::new(whole("OK"))),
+            Route::Readiness => Ok(admin::readiness(core)),
+            Route::Metrics => Ok(metrics::page(core)),
             Route::Mount => match &self.mount {
-                Some(mount) => mount(request).await,
-                None => not_recording(),
+                Some(mount) => Ok(mount(request).await),
+                None => Err(Refusal::NotRecording),
             },
         }
     }
@@ -188,10 +194,4 @@ impl<'a> Route<'a> {
         };
         allowed.contains(method)
     }
-}
-
-fn not_recording() -> Response<ReplyBody> {
-    let body =
-        r#"{"error":{"type":"Not Found","code":"not_recording","message":"this gateway records nothing"}}"#;
-    json(StatusCode::NOT_FOUND, body.into())
 }

@@ -107,6 +107,12 @@ async fn the_first_worker_speaks_for_the_fleet() {
     // A kept connection that breaks is no reason for a GET to fail.
     prefill.on_next("/server_info", [Script::new().reset(), Script::json(200, "{}")]);
     assert_eq!(call(&gateway, Method::GET, "/server_info", "").await.0, 200);
+    // A reply that is cut off is none.
+    let large = "x".repeat(65 << 20);
+    prefill.on("/v1/models", Script::json(200, &large));
+    let (status, reply) = call(&gateway, Method::GET, "/v1/models", "").await;
+    let message = reply["error"]["message"].as_str().unwrap();
+    assert!(status == 502 && message.contains("reply larger than"), "{message}");
     let gateway = TestGateway::start("").await;
     assert_eq!(call(&gateway, Method::GET, "/server_info", "").await.0, 503);
 }
@@ -129,6 +135,10 @@ async fn all_workers_are_asked_and_each_answer_is_shown() {
         )
     );
     assert_eq!(first.calls("/flush_cache")[0].request.target, "/flush_cache?timeout=1");
+    // Only what is not encoded can be shown.
+    let encodings = [("accept-encoding", "gzip")];
+    Client::call(gateway.address, Method::POST, "/flush_cache", &encodings, "").await.text().await;
+    assert_eq!(first.calls("/flush_cache")[1].request.header("accept-encoding"), Some("identity"));
     for worker in [&first, &second] {
         worker.on("/abort_request", Script::head(200, &[], Some(0)));
     }
@@ -190,5 +200,6 @@ async fn what_is_mounted_gets_its_paths_and_nothing_else() {
     assert_eq!(Client::get(address, "/other").await.status, 503);
     served.abort();
     let gateway = TestGateway::start("").await;
-    assert_eq!(Client::get(gateway.address, "/rollscope/v1/spans").await.status, 404);
+    let (status, reply) = call(&gateway, Method::GET, "/rollscope/v1/spans", "").await;
+    assert_eq!((status, &reply["error"]["code"]), (404, &json!("not_recording")));
 }

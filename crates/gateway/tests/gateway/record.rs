@@ -113,10 +113,12 @@ async fn whatever_happens_there_is_one_profile_that_says_what() {
         assert_eq!(profile.legs.len(), 1, "{error}");
     }
     let gateway = TestGateway::start("").await;
-    gateway.generate("{}").await.text().await;
-    gateway.generate("{").await.text().await;
-    let profiles = gateway.profiles(2).await;
-    assert_eq!(profiles.iter().map(|profile| profile.status).collect::<Vec<_>>(), [Some(503), Some(400)]);
+    for body in ["{}", "{", r#"{"text":[]}"#] {
+        gateway.generate(body).await.text().await;
+    }
+    let profiles = gateway.profiles(3).await;
+    let statuses: Vec<_> = profiles.iter().map(|profile| profile.status).collect();
+    assert_eq!(statuses, [Some(503), Some(400), Some(503)]);
     assert!(profiles.iter().all(|profile| profile.legs.is_empty() && profile.outcome == Outcome::Failed));
 }
 
