@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
@@ -25,7 +26,7 @@ pub(crate) struct Exchange {
 /// the connection is kept.
 #[derive(Debug)]
 pub(crate) struct UpstreamBody {
-    pub(crate) incoming: Incoming,
+    incoming: Incoming,
     sender: Option<Sender>,
     worker: Arc<PooledWorker>,
 }
@@ -91,6 +92,11 @@ impl UpstreamBody {
                 }
             }
         }
+    }
+
+    /// Whether nothing is left of it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.incoming.is_end_stream()
     }
 
     fn keep_connection(&mut self) {

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
-use http_body::Body as _;
 use rollscope_route::{RoleKind, Ticket};
 use rollscope_trace::{LegRole, Outcome, Report, WorkerRef};
 use rollscope_wire::Chunks;
@@ -60,6 +59,9 @@ pub(crate) struct Collected {
     /// The body is larger than the limit, and `bytes` only its beginning.
     pub(crate) is_partial: bool,
 }
+
+/// More of a worker's error message is not passed on.
+const MAX_REFUSAL_BYTES: usize = 16 << 20;
 
 // === impl Leg ===
 
@@ -165,9 +167,6 @@ impl Answer {
     }
 }
 
-/// More of a worker's error message is not passed on.
-const MAX_REFUSAL_BYTES: usize = 16 << 20;
-
 // === impl LegBody ===
 
 impl LegBody {
@@ -229,14 +228,6 @@ impl LegBody {
                 log.end = Some(now);
             }
         });
-    }
-}
-
-// === impl UpstreamBody ===
-
-impl UpstreamBody {
-    fn is_empty(&self) -> bool {
-        self.incoming.is_end_stream()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::leg::Answer;
 use crate::outbound::Outbound;
 use crate::pool::PooledWorker;
 use crate::prefill::Prefill;
-use crate::reading::{Reading, count_merge};
+use crate::reading::Reading;
 use crate::relay::relay_with;
 use crate::reply::{WorkerReply, landing};
 use crate::stream::EventRelay;
@@ -71,15 +71,14 @@ async fn unary(
         body.append(&rest.bytes);
         if rest.is_partial {
             let _in_time = tokio::time::timeout(wait, prefill.settled()).await;
-            count_merge(&flight.core, false);
+            prefill.count(&flight.core, false);
             return Ok(relay_with(flight, answer, body, false));
         }
     }
     let scanned = (prefill.is_merging() && answer.is_plain()).then(|| Reply::scan(&body));
     let Some(Ok(reply)) = scanned else {
-        if prefill.is_merging() {
-            count_merge(&flight.core, false);
-        }
+        prefill.count(&flight.core, false);
+        prefill.linger(wait);
         answer.body.end(Outcome::Completed, None);
         return Ok(landing(flight, &answer.head, body, (Outcome::Completed, None)));
     };
@@ -94,6 +93,6 @@ async fn unary(
     let _in_time = tokio::time::timeout(wait, prefill.settled()).await;
     let join = if joins_logprobs { LogprobJoin::Always } else { LogprobJoin::Never };
     let merged = prefill.share().and_then(|share| reply.merge(share, join).ok());
-    count_merge(&flight.core, merged.is_some());
+    prefill.count(&flight.core, merged.is_some());
     Ok(landing(flight, &answer.head, merged.unwrap_or(body), (Outcome::Completed, None)))
 }

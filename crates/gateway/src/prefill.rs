@@ -2,13 +2,18 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use rollscope_route::RoleKind;
-use rollscope_trace::{Outcome, Report};
+use rollscope_trace::Outcome;
 use rollscope_wire::{Chunks, Element, EventSplitter, Part, PrefillShare, Reply};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 
+use crate::core::Core;
 use crate::fault::Refusal;
 use crate::flight::Flight;
 use crate::leg::Answer;
@@ -63,29 +68,25 @@ impl Prefill {
         &mut self,
         work: impl Future<Output = Result<T, Refusal>>,
     ) -> Result<T, Refusal> {
+        let State::Pending(run) = &mut self.state else { return work.await };
         tokio::pin!(work);
-        loop {
-            let State::Pending(run) = &mut self.state else { return work.await };
-            tokio::select! {
-                biased;
-                ended = run => self.state = State::Done(ended?),
-                done = &mut work => return done,
+        tokio::select! {
+            biased;
+            ended = run => {
+                self.state = State::Done(ended?);
+                work.await
             }
+            done = &mut work => done,
         }
     }
 
     /// Does some work of decode's that no longer depends on the prefill.
     pub(crate) async fn alongside<T>(&mut self, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
-        loop {
-            if !matches!(self.state, State::Pending(_)) {
-                return work.await;
-            }
-            tokio::select! {
-                biased;
-                () = self.settled() => {}
-                done = &mut work => return done,
-            }
+        tokio::select! {
+            biased;
+            () = self.settled() => work.await,
+            done = &mut work => done,
         }
     }
 
@@ -93,6 +94,24 @@ impl Prefill {
     pub(crate) async fn settled(&mut self) {
         if let State::Pending(run) = &mut self.state {
             self.state = run.await.map_or(State::Lost, State::Done);
+        }
+    }
+
+    /// Lets the leg end by itself, for so long, when the reply no longer needs it: workers are not told to abort what
+    /// they have as good as done, and the profile waits for what the prefill worker measured.
+    pub(crate) fn linger(mut self, limit: Duration) {
+        let State::Pending(_) = self.state else { return };
+        // Without a runtime the program is ending, and the leg with it.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { drop(timeout(limit, self.settled()).await) });
+        }
+    }
+
+    /// Counts a reply that went out with or without what the prefill worker measured, if that is merged at all.
+    pub(crate) fn count(&self, core: &Core, is_merged: bool) {
+        if self.is_merging {
+            let counter = if is_merged { &core.counters.merged } else { &core.counters.unmerged };
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -116,16 +135,19 @@ async fn run(
         while answer.body.next().await?.is_some() {}
     }
     let mut share = PrefillShare::default();
-    let mut reading = Reading::default();
+    let (mut reading, mut is_finished) = (Reading::default(), true);
     if is_merging && is_plain && !collected.is_partial {
         if is_events {
-            reading = read_events(&collected.bytes, samples, &mut share);
+            (reading, is_finished) = read_events(&collected.bytes, samples, &mut share);
         } else if let Ok(reply) = Reply::scan(&collected.bytes) {
             share.add(&reply);
             reading = Reading::of(&reply);
         }
     }
     answer.body.report(reading.reports);
+    if !is_finished {
+        return Err(answer.body.unfinished());
+    }
     if let Some(failure) = reading.failure {
         answer.body.end(Outcome::Failed, Some(failure));
         return Err(Refusal::Reply(Box::new(WorkerReply { head: answer.head, body: collected.bytes })));
@@ -134,8 +156,8 @@ async fn run(
     Ok(share)
 }
 
-/// Reads a streamed reply that is there as a whole.
-fn read_events(body: &Chunks, samples: usize, share: &mut PrefillShare) -> Reading {
+/// Reads a streamed reply that is there as a whole: what it says, and whether it said all it had to say.
+fn read_events(body: &Chunks, samples: usize, share: &mut PrefillShare) -> (Reading, bool) {
     let mut splitter = EventSplitter::new(usize::MAX);
     let mut words = LastWords::new(samples);
     for piece in body.pieces() {
@@ -145,6 +167,7 @@ fn read_events(body: &Chunks, samples: usize, share: &mut PrefillShare) -> Readi
     parts.extend(splitter.finish());
     for part in parts {
         let Part::Event(event) = part else { continue };
+        words.is_done |= event.is_done();
         let Some(payload) = event.payload().filter(|_| !event.is_done()) else { continue };
         if let Ok(reply) = Reply::scan(&payload) {
             share.add(&reply);
@@ -152,7 +175,5 @@ fn read_events(body: &Chunks, samples: usize, share: &mut PrefillShare) -> Readi
             words.note(index, payload.clone());
         }
     }
-    let mut reading = words.read().0;
-    reading.reports.resize_with(samples.max(1), Report::default);
-    reading
+    words.read()
 }

@@ -1,11 +1,7 @@
 //! What replies say of themselves: reports for the profile, and whether the sample failed.
 
-use std::sync::atomic::Ordering;
-
 use rollscope_trace::{Report, Scalar};
 use rollscope_wire::{Chunks, Element, Malformed, Reply, Scalar as WireScalar};
-
-use crate::core::Core;
 
 /// What a reply says.
 #[derive(Debug, Default)]
@@ -107,12 +103,6 @@ impl LastWords {
         }
         (reading, is_finished || self.is_done)
     }
-}
-
-/// Counts a reply that went out with or without what the prefill worker measured.
-pub(crate) fn count_merge(core: &Core, is_merged: bool) {
-    let counter = if is_merged { &core.counters.merged } else { &core.counters.unmerged };
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -69,33 +69,32 @@ pub(crate) fn relay_with(
 
 impl Relay {
     async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
-        if let Some(piece) = self.ahead.next() {
-            self.flight.stamp_first_byte();
-            return Some(Ok(piece));
-        }
-        if self.is_over {
-            return None;
-        }
-        match self.body.next().await {
-            Ok(Some(piece)) => {
-                self.flight.stamp_first_byte();
-                self.keep(&piece);
-                // The server counts the bytes of a reply of known length, and asks for no more after the last.
-                if self.body.is_empty() && matches!(self.body.next().await, Ok(None)) {
-                    self.conclude();
+        let piece = match self.ahead.next() {
+            Some(piece) => piece,
+            None if self.is_over => return None,
+            None => match self.body.next().await {
+                Ok(Some(piece)) => {
+                    self.keep(&piece);
+                    piece
                 }
-                Some(Ok(piece))
-            }
-            Ok(None) => {
-                self.conclude();
-                None
-            }
-            Err(refusal) => {
-                self.is_over = true;
-                self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
-                Some(Err(refusal.into()))
-            }
+                Ok(None) => {
+                    self.conclude();
+                    return None;
+                }
+                Err(refusal) => {
+                    self.is_over = true;
+                    self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
+                    return Some(Err(refusal.into()));
+                }
+            },
+        };
+        self.flight.stamp_first_byte();
+        // The server counts the bytes of a reply of known length, and asks for no more after the last.
+        let is_last = self.ahead.len() == 0 && self.body.is_empty();
+        if is_last && matches!(self.body.next().await, Ok(None)) {
+            self.conclude();
         }
+        Some(Ok(piece))
     }
 
     fn keep(&mut self, piece: &Bytes) {

@@ -26,7 +26,7 @@ use crate::flight::Flight;
 use crate::leg::{Answer, LegBody};
 use crate::outbound::end_to_end;
 use crate::prefill::Prefill;
-use crate::reading::{LastWords, count_merge};
+use crate::reading::{LastWords, Reading};
 use crate::reply::{error_body, response};
 
 /// A stream on its way.
@@ -39,6 +39,8 @@ pub(crate) struct EventRelay {
     parts: VecDeque<Part>,
     /// Ready for the client.
     out: VecDeque<Bytes>,
+    /// What went out last may be the middle of an event.
+    is_mid_event: bool,
     words: LastWords,
     /// Whether payloads are SGLang's, so that they say how a sample ended.
     is_read: bool,
@@ -91,6 +93,7 @@ impl EventRelay {
             splitter: EventSplitter::new(limit_bytes),
             parts: VecDeque::new(),
             out: VecDeque::new(),
+            is_mid_event: false,
             merge: None,
             stage: Stage::Open,
         }
@@ -173,6 +176,7 @@ impl EventRelay {
     }
 
     async fn take(&mut self, part: Part) {
+        self.is_mid_event = matches!(part, Part::Piece(_));
         let Part::Event(event) = part else { return self.out.extend(part.into_raw()) };
         let payload = event.payload().filter(|_| self.is_read && !event.is_done());
         self.words.is_done |= event.is_done();
@@ -183,11 +187,13 @@ impl EventRelay {
         }
         let merged = match Reply::scan(&payload).as_ref().map(|reply| (reply, reply.elements())) {
             Ok((reply, [element])) => {
-                self.words.note(element.index().unwrap_or(0), payload.clone());
-                match &mut self.merge {
+                let merged = match &mut self.merge {
                     Some(merge) => merge.apply(&event, reply, element).await,
                     None => None,
-                }
+                };
+                // Noted only now: a client that leaves while an event is held has not had it.
+                self.words.note(element.index().unwrap_or(0), payload.clone());
+                merged
             }
             _ => None,
         };
@@ -201,37 +207,58 @@ impl EventRelay {
             self.take(part).await;
         }
         let (reading, is_finished) = self.words.read();
-        self.body.report(reading.reports);
-        if !is_finished {
-            let refusal = self.body.unfinished();
-            return self.cut(refusal);
+        if is_finished {
+            return self.complete(reading);
         }
+        let refusal = self.body.unfinished();
+        self.cut(refusal);
+    }
+
+    /// The stream has said all it had to say.
+    fn complete(&mut self, reading: Reading) {
         let outcome = if reading.failure.is_some() { Outcome::Failed } else { Outcome::Completed };
+        self.body.report(reading.reports);
         self.body.end(outcome, reading.failure.clone());
         self.flight.land(outcome, reading.failure);
-        self.settle();
+        if let Some(merge) = self.settle()
+            && outcome == Outcome::Completed
+            && merge.patience != Patience::None
+        {
+            merge.prefill.linger(merge.wait);
+        }
     }
 
     /// The stream is broken: tells the client in a last event, then cuts.
     fn cut(&mut self, refusal: Refusal) {
         self.body.report(self.words.read().0.reports);
         self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
+        let begin: &[u8] = if self.is_mid_event { b"\n\ndata: " } else { b"data: " };
         self.out.extend([
-            Bytes::from_static(b"data: "),
+            Bytes::from_static(begin),
             error_body(&refusal).into(),
             Bytes::from_static(b"\n\n"),
         ]);
-        self.settle();
+        drop(self.settle());
         self.stage = Stage::Cutting(refusal);
     }
 
     /// Nothing more will be merged.
-    fn settle(&mut self) {
+    fn settle(&mut self) -> Option<Merge> {
         self.stage = Stage::Over;
-        if let Some(merge) = self.merge.take()
-            && merge.prefill.is_merging()
-        {
-            count_merge(&self.flight.core, merge.is_merged);
+        let merge = self.merge.take()?;
+        merge.prefill.count(&self.flight.core, merge.is_merged);
+        Some(merge)
+    }
+}
+
+impl Drop for EventRelay {
+    /// A client may leave as soon as it has the last event, without waiting for the end of the stream.
+    fn drop(&mut self) {
+        if matches!(self.stage, Stage::Open) && self.parts.is_empty() && self.out.is_empty() {
+            let (reading, is_finished) = self.words.read();
+            if is_finished {
+                self.complete(reading);
+            }
         }
     }
 }

@@ -130,6 +130,13 @@ impl TestGateway {
 
 // === impl TestSink ===
 
+impl TestSink {
+    /// Profiles taken so far.
+    pub(crate) fn taken(&self) -> usize {
+        self.profiles.lock().len()
+    }
+}
+
 impl ProfileSink for TestSink {
     fn offer(&self, profile: Profile) -> Result<(), Dropped> {
         let mut profiles = self.profiles.lock();

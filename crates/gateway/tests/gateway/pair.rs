@@ -1,6 +1,7 @@
 //! Pairs: what is sent to both, and the merge of unary replies.
 
 use rollscope_testkit::{Client, FakeWorker, Gate, Script};
+use rollscope_trace::Outcome;
 use serde_json::{Value, json};
 
 use crate::harness::{TestGateway, legs};
@@ -168,6 +169,67 @@ async fn a_reply_too_large_to_be_held_passes_unmerged() {
 }
 
 #[tokio::test]
+async fn a_reply_that_is_just_too_large_is_whole_too() {
+    let large = format!(r#"{{"text":"{}","meta_info":{{}}}}"#, "x".repeat(3000));
+    let (prefill, decode) = pair_of(Script::json(200, PREFILL), Script::new()).await;
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "--max-merge-bytes 2000").await;
+    // All of it has been read by the time that it turns out to be too large.
+    let (first, rest) = large.split_at(100);
+    let (gate, head) = (Gate::new(), Script::head(200, &[], Some(large.len())));
+    decode.on("/generate", head.send(first).wait(&gate).send(rest));
+    let address = gateway.address;
+    let reply = tokio::spawn(async move { Client::post(address, "/generate", "{}").await.text().await });
+    gate.arrivals(1).await;
+    gate.open();
+    assert_eq!(reply.await.unwrap(), large);
+    let figures = gateway.settled(&[("completed", 1)]).await;
+    for worker in [&prefill, &decode] {
+        assert_eq!(legs(&figures, worker.address(), "completed"), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_prefill_that_ends_after_a_reply_which_does_not_need_it_ends_in_peace() {
+    let done = Script::json(200, DECODE);
+    let stream = || Script::sse().event("{}").event("[DONE]").end();
+    let chat = "/v1/chat/completions";
+    for (path, to_decode, to_prefill) in [
+        (chat, done, PREFILL),
+        (chat, stream(), PREFILL),
+        ("/generate", Script::json(200, "no JSON"), PREFILL),
+        ("/generate", stream(), PREFILL),
+    ] {
+        let gate = Gate::new();
+        let (prefill, decode) = pair_of(Script::new(), Script::new()).await;
+        prefill.on(path, waiting(&gate, to_prefill));
+        decode.on(path, to_decode);
+        let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 60").await;
+        let reply = Client::post(gateway.address, path, r#"{"messages":[],"rid":"r"}"#).await;
+        assert_eq!(reply.status, 200);
+        reply.text().await;
+        gate.arrivals(1).await;
+        gate.open();
+        let profile = gateway.profiles(1).await.pop().unwrap();
+        assert_eq!((profile.legs[0].outcome, profile.legs[0].status), (Outcome::Completed, Some(200)));
+        assert!(prefill.calls("/abort_request").is_empty());
+        gateway.settled(&[("completed", 1)]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_prefill_stream_without_its_end_is_no_good_reply() {
+    let cut = Script::sse().event(r#"{"meta_info":{"finish_reason":null}}"#).end();
+    let (prefill, decode) = pair_of(cut, Script::new().hang()).await;
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+    let reply = gateway.generate(r#"{"stream":true}"#).await;
+    assert_eq!(reply.status, 502);
+    assert!(reply.text().await.contains("reply ended without its last event"));
+    let figures = gateway.settled(&[("failed", 1)]).await;
+    assert_eq!(legs(&figures, prefill.address(), "truncated"), 1);
+    assert_eq!(legs(&figures, decode.address(), "aborted"), 1);
+}
+
+#[tokio::test]
 async fn openai_replies_are_untouched() {
     let (prefill, decode) = pair_of(Script::new(), Script::new()).await;
     for path in ["/v1/chat/completions", "/v1/completions"] {
@@ -186,6 +248,13 @@ async fn openai_replies_are_untouched() {
         assert_eq!(room.as_array().map_or(usize::from(room.is_u64()), Vec::len), rooms, "{body}: {sent}");
     }
     let figures = gateway.settled(&[("completed", 3)]).await;
+    assert_eq!(figures["rollscope_merges_total{result=\"unmerged\"}"], 0);
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "--max-merge-bytes 1024").await;
+    let large = "x".repeat(100_000);
+    decode.on("/v1/completions", Script::json(200, &large));
+    let reply = Client::post(gateway.address, "/v1/completions", r#"{"prompt":"a"}"#).await;
+    assert_eq!(reply.text().await, large);
+    let figures = gateway.settled(&[("completed", 1)]).await;
     assert_eq!(figures["rollscope_merges_total{result=\"unmerged\"}"], 0);
 }
 

@@ -288,3 +288,61 @@ async fn requests_are_spread_and_a_live_one_is_finished_before_the_end() {
     assert_eq!(reply.rest().await, ("data: [DONE]\n\n".into(), End::Clean));
     stopping.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_client_that_leaves_with_the_last_event_has_had_the_whole_reply() {
+    let finish = r#"{"meta_info":{"finish_reason":{"type":"stop"}}}"#;
+    for (what, events, outcome) in [
+        ("mark", &["{}", "[DONE]"][..], "completed"),
+        ("finish reason", &["{}", finish], "completed"),
+        ("neither", &["{}", "{}"], "aborted"),
+    ] {
+        let worker = FakeWorker::start().await;
+        let script = events.iter().fold(Script::sse(), |script, event| script.event(event));
+        worker.on("/generate", script.hang());
+        let gateway = TestGateway::regular(&[&worker]).await;
+        let mut reply = gateway.generate(r#"{"stream":true}"#).await;
+        let last = format!("data: {}\n\n", events[1]);
+        let mut received = Vec::new();
+        while !received.ends_with(last.as_bytes()) || received.len() == last.len() {
+            received.extend(reply.next().await.unwrap());
+        }
+        reply.leave();
+        assert_eq!(worker.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft), "{what}");
+        let figures = gateway.settled(&[(outcome, 1)]).await;
+        assert_eq!(legs(&figures, worker.address(), outcome), 1, "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_live_when_time_is_up_is_cut_and_leaves_its_profile() {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::sse().event("{}").hang());
+    let args = format!("--worker-urls {} --shutdown-grace-period-secs 0", worker.url());
+    let gateway = TestGateway::start(&args).await;
+    let mut replies = Vec::new();
+    for _ in 0..8 {
+        let mut reply = gateway.generate(r#"{"stream":true}"#).await;
+        assert!(reply.next().await.is_some());
+        replies.push(reply);
+    }
+    let sink = gateway.sink.clone();
+    gateway.stop().await;
+    assert_eq!(sink.taken(), 8);
+    for reply in replies {
+        assert_eq!(reply.rest().await.1, End::Cut);
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_passes_in_pieces_is_not_continued_by_the_error() {
+    let large = "x".repeat(100_000);
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::sse().send(&format!("data: {large}")).reset());
+    let args = format!("--worker-urls {} --max-merge-bytes 1024", worker.url());
+    let gateway = TestGateway::start(&args).await;
+    let (body, end) = gateway.generate(r#"{"stream":true}"#).await.rest().await;
+    assert_eq!(end, End::Cut);
+    let error = body.rsplit_once("\n\ndata: ").map(|(_, error)| error.to_owned());
+    assert!(error.is_some_and(|error| error.contains("worker_error")), "{}", &body[body.len() - 200..]);
+}

@@ -87,6 +87,20 @@ async fn the_last_event_waits_no_longer_than_it_may() {
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_while_the_last_event_is_held_has_not_had_it() {
+    let (one, two) = (event(1, "null"), event(2, r#"{"type":"stop"}"#));
+    let decode = Script::sse().event(&one).event(&two).event("[DONE]").end();
+    let (prefill, decode) = pair_of(Script::new().hang(), decode).await;
+    let gateway = gateway(&prefill, &decode).await;
+    let mut reply = gateway.generate(r#"{"stream":true}"#).await;
+    assert_eq!(piece(&mut reply).await, sse(&[&one]));
+    decode.ended("/generate", 1).await;
+    reply.leave();
+    assert_eq!(prefill.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft));
+    gateway.settled(&[("aborted", 1), ("completed", 0)]).await;
+}
+
+#[tokio::test]
 async fn logprobs_are_joined_in_the_event_that_has_them() {
     let with_list = r#"{"meta_info":{"finish_reason":null,"input_token_logprobs":[]}}"#;
     let last = r#"{"meta_info":{"finish_reason":{"type":"stop"}}}"#;
