@@ -13,6 +13,8 @@ pub(crate) struct Steps {
     open: BTreeMap<StepNumber, Instant>,
     /// What still comes of these is late; nothing opens them again.
     closed: BTreeSet<StepNumber>,
+    /// The largest step of which anything was recorded, be it still open or not.
+    begun: StepNumber,
     /// When the first late record came that was not yet handed on for sealing.
     late_since: Option<Instant>,
     versions: BTreeMap<Box<str>, StepNumber>,
@@ -76,6 +78,7 @@ impl Steps {
 
     /// Something was recorded of a step.
     pub(crate) fn touch(&mut self, step: StepNumber, now: Instant) {
+        self.begun = self.begun.max(step);
         if self.closed.contains(&step) {
             self.late_since.get_or_insert(now);
         } else {
@@ -106,9 +109,8 @@ impl Steps {
 
     /// Open steps that a later one has followed and that were quiet for `quiet`.
     pub(crate) fn superseded(&self, now: Instant, quiet: Duration) -> Vec<StepNumber> {
-        let Some((last, _)) = self.open.last_key_value() else { return Vec::new() };
         let over = |(step, touched): (&StepNumber, &Instant)| {
-            (step < last && now.saturating_duration_since(*touched) >= quiet).then_some(*step)
+            (*step < self.begun && now.saturating_duration_since(*touched) >= quiet).then_some(*step)
         };
         self.open.iter().filter_map(over).collect()
     }
@@ -180,6 +182,10 @@ mod tests {
         assert_eq!(steps.superseded(at(111), quiet), [StepNumber(1)]);
         steps.close(StepNumber(1));
         assert_eq!(steps.open(), [StepNumber(2)]);
+        // That the later one is over already makes no difference.
+        steps.touch(StepNumber(3), at(112));
+        steps.close(StepNumber(3));
+        assert_eq!(steps.superseded(at(122), quiet), [StepNumber(2)]);
     }
 
     #[test]
