@@ -2,8 +2,8 @@
 //!
 //! | route | what |
 //! |---|---|
-//! | `POST /rollscope/v1/spans` | spans, and what is known of samples, as JSON lines |
-//! | `POST /rollscope/steps/N/end` | the step is over: `{"rollout_time": seconds, "num_gpus": n}`, both optional; answers with its numbers |
+//! | `POST /rollscope/v1/spans` | spans, and what is known of samples, as JSON lines; 503 while the queue is full, 413 for more than it ever holds |
+//! | `POST /rollscope/steps/N/end` | the step is over: `{"rollout_time": seconds, "num_gpus": n}`, both optional; answers with its numbers, 404 for a step of which nothing was recorded |
 //! | `GET /rollscope/steps` | the steps and their state |
 //! | `GET /rollscope/steps/N` | one step with its numbers |
 
