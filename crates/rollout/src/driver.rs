@@ -1,12 +1,10 @@
 //! The rollout itself: steps of groups of samples, as many in flight as allowed.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::stream::{self, StreamExt as _};
 use serde_json::Value;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
 use crate::RolloutError;
 use crate::client::{CallError, Client, GenerateReply, GenerateRequest, SamplingParams};
@@ -50,7 +48,7 @@ pub struct RolloutOptions {
 /// A rollout that is ready to run.
 #[derive(Debug)]
 pub struct Rollout {
-    options: Arc<RolloutOptions>,
+    options: RolloutOptions,
     client: Client,
 }
 
@@ -109,7 +107,7 @@ impl Rollout {
         if options.prompts.is_empty() || options.prompts_per_step == 0 || options.samples_per_prompt == 0 {
             return Err(RolloutError::NothingToSample);
         }
-        Ok(Self { options: Arc::new(options), client })
+        Ok(Self { options, client })
     }
 
     /// Runs all steps. Every sample ends in a [`Sample`]; only a step without a single good one ends the
@@ -133,31 +131,19 @@ impl Rollout {
         let step = options.first_step + nth;
         let samples = options.prompts_per_step * options.samples_per_prompt;
         on_event(Event::StepBegan { step, samples });
-        let reporter = Arc::new(Reporter::start(self.client.clone()));
+        let reporter = Reporter::start(self.client.clone());
         let begun = Instant::now();
-        let limit = Arc::new(Semaphore::new(options.concurrency.max(1)));
-        let mut tasks = JoinSet::new();
-        for slot in self.slots(nth, step) {
-            let (options, client) = (Arc::clone(options), self.client.clone());
-            let (limit, reporter) = (Arc::clone(&limit), Arc::clone(&reporter));
-            tasks.spawn(async move {
-                let _permit = limit.acquire().await;
-                sample(&options, &client, slot, &reporter).await
-            });
+        let mut done = Vec::new();
+        let mut ended = stream::iter(self.slots(nth, step))
+            .map(|slot| sample(options, &self.client, slot, &reporter))
+            .buffer_unordered(options.concurrency.max(1));
+        while let Some(sample) = ended.next().await {
+            on_event(Event::SampleDone(&sample));
+            done.push(sample);
         }
-        let mut done = Vec::with_capacity(samples);
-        while let Some(ended) = tasks.join_next().await {
-            // A task that panicked has said so itself; its sample counts as failed.
-            if let Ok(sample) = ended {
-                on_event(Event::SampleDone(&sample));
-                done.push(sample);
-            }
-        }
+        drop(ended);
         let duration = begun.elapsed();
-        let unreported = match Arc::into_inner(reporter) {
-            Some(reporter) => reporter.finish().await,
-            None => 0,
-        };
+        let unreported = reporter.finish().await;
         end_step(&self.client, step, duration).await;
         done.sort_by_key(|sample| (sample.group, sample.index));
         if let Some(dir) = &options.out {

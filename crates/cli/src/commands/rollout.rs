@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use indicatif::{ProgressBar, ProgressStyle};
 use rollscope_config::{Options as _, options};
@@ -56,6 +57,9 @@ options! {
     }
 }
 
+/// Samples of a step at most: they are held until it ends.
+const MOST_SAMPLES: usize = 10_000_000;
+
 /// Shows a rollout's progress on stderr: a bar on a terminal, a line per step elsewhere.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -93,6 +97,12 @@ impl SamplingOptions {
         first_step: u64,
         out: Option<PathBuf>,
     ) -> Result<RolloutOptions, Failure> {
+        let samples = self.prompts_per_step.saturating_mul(self.samples_per_prompt);
+        if samples > MOST_SAMPLES {
+            return Err(Failure::Usage(anyhow!(
+                "--prompts-per-step times --samples-per-prompt may be {MOST_SAMPLES} at most, got {samples}"
+            )));
+        }
         let prompts = match self.prompts.as_str() {
             "bundled" => Prompt::bundled(),
             path => Prompt::read(Path::new(path)),
