@@ -70,8 +70,8 @@ async fn unary(
         let rest = prefill.alongside(answer.body.collect(limit_bytes)).await?;
         body.append(&rest.bytes);
         if rest.is_partial {
-            let _in_time = tokio::time::timeout(wait, prefill.settled()).await;
             prefill.count(&flight.core, false);
+            prefill.linger(wait);
             return Ok(relay_with(flight, answer, body, false));
         }
     }

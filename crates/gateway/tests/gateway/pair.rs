@@ -190,20 +190,23 @@ async fn a_reply_that_is_just_too_large_is_whole_too() {
 
 #[tokio::test]
 async fn a_prefill_that_ends_after_a_reply_which_does_not_need_it_ends_in_peace() {
-    let done = Script::json(200, DECODE);
     let stream = || Script::sse().event("{}").event("[DONE]").end();
     let chat = "/v1/chat/completions";
-    for (path, to_decode, to_prefill) in [
-        (chat, done, PREFILL),
-        (chat, stream(), PREFILL),
-        ("/generate", Script::json(200, "no JSON"), PREFILL),
-        ("/generate", stream(), PREFILL),
+    let large = "x".repeat(300_000);
+    for (path, to_decode) in [
+        (chat, Script::json(200, DECODE)),
+        (chat, Script::json(200, &large)),
+        (chat, stream()),
+        ("/generate", Script::json(200, "no JSON")),
+        ("/generate", Script::json(200, &large)),
+        ("/generate", stream()),
     ] {
         let gate = Gate::new();
         let (prefill, decode) = pair_of(Script::new(), Script::new()).await;
-        prefill.on(path, waiting(&gate, to_prefill));
+        prefill.on(path, waiting(&gate, PREFILL));
         decode.on(path, to_decode);
-        let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 60").await;
+        let more = "--merge-wait-secs 60 --max-merge-bytes 2000";
+        let gateway = TestGateway::pair(prefill.address(), decode.address(), more).await;
         let reply = Client::post(gateway.address, path, r#"{"messages":[],"rid":"r"}"#).await;
         assert_eq!(reply.status, 200);
         reply.text().await;
