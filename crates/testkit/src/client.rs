@@ -71,7 +71,7 @@ impl Client {
         let sent = Self::try_call(address, method, path, headers, body);
         match patient("the head of a reply", sent).await {
             Ok(reply) => reply,
-            Err(error) => unreachable!("no reply from {address}{path}: {error}"),
+            Err(error) => panic!("no reply from {address}{path}: {error}"),
         }
     }
 

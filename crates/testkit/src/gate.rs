@@ -48,7 +48,7 @@ impl Gate {
 pub async fn patient<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(value) => value,
-        Err(_) => unreachable!("waited {PATIENCE:?} for {what}"),
+        Err(_) => panic!("waited {PATIENCE:?} for {what}"),
     }
 }
 

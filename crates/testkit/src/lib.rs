@@ -18,6 +18,12 @@
 //! Everything runs on 127.0.0.1 with ports chosen by the system, waits for events and never for time, and fails a
 //! test with a sentence when an event does not come within [`PATIENCE`].
 
+#![expect(
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "what does not come fails the test with a sentence"
+)]
+
 mod client;
 mod gate;
 mod http1;

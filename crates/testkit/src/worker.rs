@@ -49,10 +49,10 @@ type Answer = Arc<dyn Fn(&Request) -> Script + Send + Sync>;
 struct Shared {
     /// By path; the last given counts.
     answers: Mutex<Vec<(String, Answer)>>,
-    calls: Mutex<VecDeque<Call>>,
+    calls: Mutex<Vec<Call>>,
 }
 
-/// Calls that are remembered; older ones are forgotten only by tests that make more than this.
+/// A test that makes more calls has run away.
 const MAX_CALLS: usize = 100_000;
 
 // === impl FakeWorker ===
@@ -71,7 +71,7 @@ impl FakeWorker {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && address.port() != 0 => {
                     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
                 }
-                Err(error) => unreachable!("bind {address}: {error}"),
+                Err(error) => panic!("bind {address}: {error}"),
             }
         };
         let Ok(address) = listener.local_addr() else { unreachable!("a bound socket has an address") };
@@ -162,7 +162,7 @@ impl Shared {
     fn begin(&self, request: Request, connection: usize) -> usize {
         let mut calls = self.calls.lock();
         assert!(calls.len() < MAX_CALLS, "a test makes no more than {MAX_CALLS} calls");
-        calls.push_back(Call { request, connection, end: None });
+        calls.push(Call { request, connection, end: None });
         calls.len() - 1
     }
 
