@@ -154,7 +154,7 @@ impl Logits {
 impl Pass<'_> {
     /// Looks the tokens up and computes each position's rotation.
     fn begin(&self, weights: &Weights, scratch: &mut Scratch) {
-        let ModelConfig { hidden_size, head_dim, rope_theta, .. } = *self.config;
+        let hidden_size = self.config.hidden_size;
         let count: usize = self.rows.iter().map(|row| row.tokens.len()).sum();
         let hidden = sized(&mut scratch.hidden, count * hidden_size);
         let tokens = self.rows.iter().flat_map(|row| row.tokens);
@@ -164,10 +164,7 @@ impl Pass<'_> {
         scratch.cos.clear();
         scratch.sin.clear();
         for position in self.rows.iter().flat_map(Row::positions) {
-            for index in 0..head_dim / 2 {
-                // In f32 where Hugging Face's implementation is, for the models were trained on its rounding.
-                let exponent = 2.0 * index as f64 / head_dim as f64;
-                let frequency = (1.0 / libm::pow(f64::from(rope_theta), exponent)) as f32;
+            for frequency in &weights.rotary {
                 let (sin, cos) = libm::sincosf(position as f32 * frequency);
                 scratch.cos.push(cos);
                 scratch.sin.push(sin);

@@ -54,7 +54,10 @@ impl KvPool {
         let shape = KvShape::of(config);
         let floats = shape.token_len().checked_mul(page_tokens).and_then(|page| page.checked_mul(pages));
         let bytes = floats.and_then(|floats| floats.checked_mul(size_of::<f32>()));
-        let fits = bytes.is_some_and(|bytes| 0 < bytes && isize::try_from(bytes).is_ok());
+        // Zeroed memory, of which the operating system gives a page when it is first written, cannot be asked for in a way
+        // that may fail: so first it is asked whether there is such a stretch at all.
+        let is_there = |floats| Vec::<f32>::new().try_reserve_exact(floats).is_ok();
+        let fits = bytes.is_some_and(|bytes| bytes > 0) && floats.is_some_and(is_there);
         let (Some(floats), Ok(count), true) = (floats, u32::try_from(pages), fits) else {
             return Err(ModelError::PoolSize { pages, page_tokens });
         };

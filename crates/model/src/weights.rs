@@ -12,6 +12,8 @@ pub(crate) struct Weights {
     pub(crate) embedding: Packed,
     pub(crate) layers: Vec<Layer>,
     pub(crate) norm: Vec<f32>,
+    /// Radians that each pair of a head's dimensions turns by a position. Not in the checkpoint.
+    pub(crate) rotary: Vec<f32>,
     /// The output head, if it is not the embedding.
     pub(crate) head: Option<Packed>,
     /// A hash of the shape and of every weight.
@@ -58,6 +60,7 @@ impl Weights {
             embedding: Packed::stack(hidden, &[&embedding]),
             layers,
             norm,
+            rotary: rotary(config),
             head,
             fingerprint: loader.hash,
         })
@@ -66,6 +69,15 @@ impl Weights {
     pub(crate) fn head(&self) -> &Packed {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
+}
+
+/// The rotary frequencies. In f32 where Hugging Face's implementation is, for the models were trained on its rounding.
+fn rotary(config: &ModelConfig) -> Vec<f32> {
+    let frequency = |index: usize| {
+        let exponent = 2.0 * index as f64 / config.head_dim as f64;
+        (1.0 / libm::pow(f64::from(config.rope_theta), exponent)) as f32
+    };
+    (0..config.head_dim / 2).map(frequency).collect()
 }
 
 // === impl Loader ===

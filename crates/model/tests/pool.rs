@@ -26,7 +26,17 @@ fn a_page_is_all_layers_keys_and_values() {
 
 #[test]
 fn impossible_pools_are_refused() {
-    for (pages, page_tokens) in [(0, 16), (16, 0), (usize::MAX, 2), (1 << 40, 1 << 10), (1, usize::MAX)] {
+    // Beyond what numbers hold, what there can be pages of, and what a process can have: 2 PiB here.
+    let cases = [
+        (0, 16),
+        (16, 0),
+        (usize::MAX, 2),
+        (1 << 40, 1 << 10),
+        (1, usize::MAX),
+        (1 << 32, 1),
+        (1 << 27, 1 << 13),
+    ];
+    for (pages, page_tokens) in cases {
         let error = pool(pages, page_tokens).unwrap_err().to_string();
         assert_eq!(error, format!("cannot make a KV pool of {pages} pages of {page_tokens} tokens"));
     }

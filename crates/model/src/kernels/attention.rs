@@ -44,22 +44,46 @@ kernel! {
             for score in scores.iter_mut() {
                 *score = exp((*score - top) * scale);
             }
-            let mut total = 0.0;
-            out.fill(0.0);
-            for (weights, page) in scores.chunks(kv.page_tokens).zip(kv.pages) {
-                let values = kv.values_of(*page, kv_head).chunks_exact(kv.head_dim);
-                for (weight, values) in weights.iter().zip(values) {
-                    total += weight;
-                    for (out, value) in out.iter_mut().zip(values) {
-                        *out = weight.mul_add(*value, *out);
-                    }
-                }
-            }
-            for out in out.iter_mut() {
-                *out /= total;
+            let mut first = 0;
+            while first < kv.head_dim {
+                let out = &mut out[first..];
+                first += match kv.head_dim - first {
+                    32.. => mix_block::<32>(scores, kv, (kv_head, first), out),
+                    8.. => mix_block::<8>(scores, kv, (kv_head, first), out),
+                    _ => mix_block::<1>(scores, kv, (kv_head, first), out),
+                };
             }
         }
     }
+}
+
+/// The mean of the context's values, by weight, in `N` dimensions of a head from the `first`-th on. Their sums stay in
+/// registers.
+#[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
+#[inline(always)]
+fn mix_block<const N: usize>(
+    weights: &[f32],
+    kv: &LayerKv<'_>,
+    (kv_head, first): (usize, usize),
+    out: &mut [f32],
+) -> usize {
+    let (mut total, mut sums) = (0.0, [0.0; N]);
+    for (weights, page) in weights.chunks(kv.page_tokens).zip(kv.pages) {
+        let values = kv.values_of(*page, kv_head).chunks_exact(kv.head_dim);
+        for (weight, values) in weights.iter().zip(values) {
+            // The total is summed once more for each block: it takes no time beside the products.
+            total += weight;
+            if let Some(values) = values[first..].first_chunk::<N>() {
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    *sum = weight.mul_add(*value, *sum);
+                }
+            }
+        }
+    }
+    for (out, sum) in out.iter_mut().zip(sums) {
+        *out = sum / total;
+    }
+    N
 }
 
 /// The products of a query head with the keys of a page's first positions.

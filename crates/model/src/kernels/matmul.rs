@@ -138,11 +138,14 @@ impl Output<'_> {
     #[inline(always)]
     fn store<const R: usize, const P: usize>(&mut self, row: usize, panel: usize, sums: &[[Lanes; P]; R]) {
         let first = self.first + panel * LANES;
-        let used = self.width.saturating_sub(first).min(P * LANES);
+        let used = self.width.saturating_sub(first);
         for (offset, sums) in sums.iter().enumerate() {
-            let start = (row + offset) * self.width + first;
-            if used > 0 {
-                self.y[start..start + used].copy_from_slice(&sums.as_flattened()[..used]);
+            let (start, sums) = ((row + offset) * self.width + first, sums.as_flattened());
+            if used >= P * LANES {
+                // Of a constant length, so that it is stores and no call.
+                self.y[start..start + P * LANES].copy_from_slice(sums);
+            } else if used > 0 {
+                self.y[start..start + used].copy_from_slice(&sums[..used]);
             }
         }
     }
