@@ -46,10 +46,10 @@ impl Gate {
 
 /// What a future gives, which must come within [`PATIENCE`].
 pub async fn patient<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("waited {PATIENCE:?} for {what}"),
-    }
+    let Ok(value) = tokio::time::timeout(PATIENCE, future).await else {
+        panic!("waited {PATIENCE:?} for {what}");
+    };
+    value
 }
 
 /// Waits until a condition holds, looking again and again.
