@@ -36,8 +36,8 @@ pub enum EngineError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// A thread cannot be started.
-    #[error("cannot start the scheduler: {0}")]
+    /// A thread cannot be started, or has panicked while it loaded the model.
+    #[error("cannot run a thread: {0}")]
     Thread(#[source] io::Error),
     /// The scheduler ended by itself, which is a fault of the program.
     #[error("the scheduler has stopped")]

@@ -40,7 +40,10 @@ options! {
             shutdown_timeout: f64 = 30.0, range(0.0..=86_400.0), value_name("SECONDS");
         }
         schedule {
-            /// Requests computed in one batch; on a prefill server also the number of metadata slots.
+            /// Requests computed in one batch.
+            ///
+            /// A prefill server has as many metadata slots, a decode server twice as many: one batch is received while
+            /// the one before is running.
             max_running_requests: usize = 64, range(1..=4096);
             /// Requests waiting to be computed beyond which further ones are refused with 503.
             max_queued_requests: usize = 8192, range(1..=1 << 20);

@@ -109,6 +109,15 @@ impl Fields {
         }
     }
 
+    /// Takes such a field for a batch of `count` requests: one value each.
+    pub(super) fn take_each<T: DeserializeOwned + Default + Clone>(
+        &mut self,
+        name: &str,
+        count: usize,
+    ) -> Result<Vec<T>, ApiError> {
+        self.take_per_request(name)?.spread(name, count)
+    }
+
     /// Refuses the request if one of these fields asks for something.
     pub(super) fn refuse(&self, refused: &[Refused]) -> Result<(), ApiError> {
         for Refused { name, neutral } in refused {

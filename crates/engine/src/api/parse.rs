@@ -30,15 +30,6 @@ struct Prompts {
     is_batch: bool,
 }
 
-/// Values of one request, before they were looked at.
-struct Wishes {
-    ids: Vec<u32>,
-    rid: (String, Option<String>),
-    sampling: AskedSampling,
-    logprobs: (bool, Option<i64>, i64),
-    room: Option<Room>,
-}
-
 /// `sampling_params`, of which the prompt's length is not known yet.
 #[derive(Clone)]
 struct AskedSampling {
@@ -66,23 +57,32 @@ impl Call {
         let sampling = sampling.try_map(|params| AskedSampling::read(app, Fields::of(params)))?;
         let sampling = sampling.spread("sampling_params", count)?;
         let rids = rids(&mut fields, &prompts)?;
-        let wanted = fields.take_per_request::<bool>("return_logprob")?.spread("return_logprob", count)?;
-        let start = fields.take_per_request::<Option<i64>>("logprob_start_len")?;
-        let start = start.spread("logprob_start_len", count)?;
-        let top = fields.take_per_request::<i64>("top_logprobs_num")?.spread("top_logprobs_num", count)?;
+        let wanted = fields.take_each::<bool>("return_logprob", count)?;
+        let starts = fields.take_each::<Option<i64>>("logprob_start_len", count)?;
+        let tops = fields.take_each::<i64>("top_logprobs_num", count)?;
         let rooms = rooms(app, &mut fields, count)?;
         let with_text = fields.take("return_text_in_logprobs")?.unwrap_or(false);
-        let logprobs = wanted.into_iter().zip(start).zip(top);
-        let wishes = prompts.ids.into_iter().zip(rids).zip(sampling).zip(logprobs.zip(rooms)).map(
-            |(((ids, rid), sampling), (((wanted, start), top), room))| Wishes {
-                ids,
+        let mut specs = Vec::with_capacity(count);
+        let parts = prompts.ids.into_iter().zip(rids).zip(sampling).zip(rooms).enumerate();
+        for (index, (((input_ids, (rid, batch_rid)), sampling), room)) in parts {
+            let (sampling, max_new_tokens) = sampling.fit(app, input_ids.len())?;
+            let logprobs = if wanted[index] {
+                Some(logprobs(starts[index], tops[index], input_ids.len())?)
+            } else {
+                None
+            };
+            let stamps = stamps.clone();
+            specs.push(GenerateSpec {
                 rid,
+                batch_rid,
+                input_ids,
                 sampling,
-                logprobs: (wanted, start, top),
+                max_new_tokens,
+                logprobs,
                 room,
-            },
-        );
-        let specs = wishes.map(|wishes| wishes.into_spec(app, stamps)).collect::<Result<_, _>>()?;
+                stamps,
+            });
+        }
         Ok(Self { specs, is_batch: prompts.is_batch, with_text })
     }
 }
@@ -196,9 +196,8 @@ fn fresh_rid() -> String {
 
 /// The requests' halves of pairs: required on a server that is one half, ignored on one that is not.
 fn rooms(app: &App, fields: &mut Fields, count: usize) -> Result<Vec<Option<Room>>, ApiError> {
-    let hosts =
-        fields.take_per_request::<Option<String>>("bootstrap_host")?.spread("bootstrap_host", count)?;
-    let ports = fields.take_per_request::<Option<u16>>("bootstrap_port")?.spread("bootstrap_port", count)?;
+    let hosts = fields.take_each::<Option<String>>("bootstrap_host", count)?;
+    let ports = fields.take_each::<Option<u16>>("bootstrap_port", count)?;
     let numbers = match fields.take_per_request::<Option<u64>>("bootstrap_room")? {
         // Rooms of a batch that came with one number count up from it.
         PerRequest::All(Some(first)) => (0..count as u64).map(|index| first.checked_add(index)).collect(),
@@ -228,28 +227,6 @@ fn rooms(app: &App, fields: &mut Fields, count: usize) -> Result<Vec<Option<Room
         Ok(Some(Room { number, prefill }))
     };
     hosts.into_iter().zip(ports).zip(numbers).map(room).collect()
-}
-
-// === impl Wishes ===
-
-impl Wishes {
-    fn into_spec(self, app: &App, stamps: &Stamps) -> Result<GenerateSpec, ApiError> {
-        let prompt_len = self.ids.len();
-        let (sampling, max_new_tokens) = self.sampling.fit(app, prompt_len)?;
-        let (wanted, start, top) = self.logprobs;
-        let logprobs = if wanted { Some(logprobs(start, top, prompt_len)?) } else { None };
-        let (rid, batch_rid) = self.rid;
-        Ok(GenerateSpec {
-            rid,
-            batch_rid,
-            input_ids: self.ids,
-            sampling,
-            max_new_tokens,
-            logprobs,
-            room: self.room,
-            stamps: stamps.clone(),
-        })
-    }
 }
 
 /// Without a start, the log-probabilities of the output alone are told, which the last prompt token leads in.

@@ -103,6 +103,19 @@ pub(crate) const SMALL_BYTES: usize = 64 * 1024;
 pub(crate) const PAGES_OVERHEAD_BYTES: usize = 12;
 
 pub(crate) const VERSION: u16 = 1;
+/// The kinds of frames.
+mod kind {
+    pub(super) const HELLO: u8 = 1;
+    pub(super) const WELCOME: u8 = 2;
+    pub(super) const REFUSE: u8 = 3;
+    pub(super) const PREPARE: u8 = 4;
+    pub(super) const PAGES: u8 = 5;
+    pub(super) const ROW: u8 = 6;
+    pub(super) const RECEIVED: u8 = 7;
+    pub(super) const DONE: u8 = 8;
+    pub(super) const ABORT: u8 = 9;
+}
+
 const MAGIC: &[u8; 4] = b"RSKV";
 const HEADER_BYTES: usize = 5;
 /// A reason is cut to this; whoever is told of it needs a sentence.
@@ -120,7 +133,7 @@ pub(crate) async fn read_frame(
     };
     let [a, b, c, d, kind] = header;
     let bytes = u32::from_le_bytes([a, b, c, d]) as usize;
-    let limit = if kind == 5 { limit } else { limit.min(SMALL_BYTES) };
+    let limit = if kind == kind::PAGES { limit } else { limit.min(SMALL_BYTES) };
     if bytes > limit {
         return Err(FrameError::TooLong { bytes, limit });
     }
@@ -189,23 +202,24 @@ impl Frame {
         let text = |body: Bytes| String::from_utf8(body.to_vec()).map_err(|_| malformed());
         let need = |fits: bool| if fits { Ok(()) } else { Err(malformed()) };
         match kind {
-            1 => return Compat::decode(body).map(Self::Hello),
-            2 => return need(bytes == 0).map(|()| Self::Welcome),
-            3 => return text(body).map(Self::Refuse),
-            4..=9 => need(bytes >= 8)?,
+            kind::HELLO => return Compat::decode(body).map(Self::Hello),
+            kind::WELCOME => return need(bytes == 0).map(|()| Self::Welcome),
+            kind::REFUSE => return text(body).map(Self::Refuse),
+            // The others begin with their room.
+            kind::PREPARE..=kind::ABORT => need(bytes >= 8)?,
             _ => return Err(FrameError::Kind(kind)),
         }
         let room = body.get_u64_le();
         match kind {
-            4 => need(bytes == 12).map(|()| Self::Prepare { room, pages: body.get_u32_le() }),
-            5 => need(bytes > PAGES_OVERHEAD_BYTES).map(|()| Self::Pages {
+            kind::PREPARE => need(bytes == 12).map(|()| Self::Prepare { room, pages: body.get_u32_le() }),
+            kind::PAGES => need(bytes > PAGES_OVERHEAD_BYTES).map(|()| Self::Pages {
                 room,
                 first: body.get_u32_le(),
                 data: body,
             }),
-            6 => Ok(Self::Row { room, data: body }),
-            7 => need(bytes == 16).map(|()| Self::Received { room, bytes: body.get_u64_le() }),
-            8 => need(bytes == 8).map(|()| Self::Done { room }),
+            kind::ROW => Ok(Self::Row { room, data: body }),
+            kind::RECEIVED => need(bytes == 16).map(|()| Self::Received { room, bytes: body.get_u64_le() }),
+            kind::DONE => need(bytes == 8).map(|()| Self::Done { room }),
             _ => {
                 need(bytes >= 9)?;
                 let prepared = body.get_u8();
@@ -232,15 +246,15 @@ impl Frame {
 
     fn kind(&self) -> u8 {
         match self {
-            Self::Hello(_) => 1,
-            Self::Welcome => 2,
-            Self::Refuse(_) => 3,
-            Self::Prepare { .. } => 4,
-            Self::Pages { .. } => 5,
-            Self::Row { .. } => 6,
-            Self::Received { .. } => 7,
-            Self::Done { .. } => 8,
-            Self::Abort { .. } => 9,
+            Self::Hello(_) => kind::HELLO,
+            Self::Welcome => kind::WELCOME,
+            Self::Refuse(_) => kind::REFUSE,
+            Self::Prepare { .. } => kind::PREPARE,
+            Self::Pages { .. } => kind::PAGES,
+            Self::Row { .. } => kind::ROW,
+            Self::Received { .. } => kind::RECEIVED,
+            Self::Done { .. } => kind::DONE,
+            Self::Abort { .. } => kind::ABORT,
         }
     }
 }
@@ -280,13 +294,14 @@ impl Compat {
             return Err(FrameError::Version { found });
         }
         if bytes < 26 {
-            return Err(FrameError::Body { kind: 1, bytes });
+            return Err(FrameError::Body { kind: kind::HELLO, bytes });
         }
         Ok(Self {
             fingerprint: body.get_u64_le(),
             page_tokens: body.get_u32_le(),
             page_bytes: body.get_u64_le(),
-            dtype: String::from_utf8(body.to_vec()).map_err(|_| FrameError::Body { kind: 1, bytes })?,
+            dtype: String::from_utf8(body.to_vec())
+                .map_err(|_| FrameError::Body { kind: kind::HELLO, bytes })?,
         })
     }
 }
@@ -388,7 +403,7 @@ mod tests {
     #[test]
     fn a_frame_beyond_the_limit_is_refused_before_it_is_read() {
         let mut header = u32::MAX.to_le_bytes().to_vec();
-        for kind in [5, 6] {
+        for kind in [kind::PAGES, kind::ROW] {
             header.truncate(4);
             header.push(kind);
             assert!(matches!(read_all(&header, 1 << 20).1, FrameError::TooLong { .. }));

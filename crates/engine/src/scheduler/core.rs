@@ -56,7 +56,6 @@ impl Core {
             slots: MetadataBuffers::new(match limits.mode {
                 DisaggregationMode::Null => 0,
                 DisaggregationMode::Prefill => limits.max_running,
-                // One batch is received while the one before is running.
                 DisaggregationMode::Decode => limits.max_running * 2,
             }),
             limits,

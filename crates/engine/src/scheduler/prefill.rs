@@ -40,7 +40,8 @@ enum Early {
     Gone { why: String, at: Stamp },
 }
 
-/// Rooms that may be known without a request; beyond, announcements are turned down.
+/// Rooms that may be known without a request. Beyond, those that are gone are forgotten, so that who still looks for one
+/// waits for its timeout; then announcements are turned down.
 const MAX_EARLY: usize = 65_536;
 
 // === impl PrefillSide ===
@@ -110,7 +111,7 @@ impl PrefillSide {
         };
         match link {
             Some(link) => self.tell_abort(link, room, told),
-            None => self.remember(room, Early::Gone { why: told, at: core.clock.now() }),
+            None => self.remember(room, told, core.clock.now()),
         }
         core.fail(request, why);
     }
@@ -142,19 +143,18 @@ impl PrefillSide {
 
     /// The decode side has allocated pages for a room whose request is not here, or has its decode side already.
     fn announce_early(&mut self, core: &Core, link: LinkId, (room, pages): (u64, u32), at: Stamp) {
-        let why = match self.early.get(&room) {
+        let why = match self.early.remove(&room) {
             _ if core.rooms.contains(&room) => format!("bootstrap_room is in use: {room}"),
-            Some(Early::Announced { .. }) => format!("bootstrap_room was announced twice: {room}"),
-            Some(Early::Gone { why, .. }) => {
-                let why = why.clone();
-                self.early.remove(&room);
-                why
+            Some(announced @ Early::Announced { .. }) => {
+                self.early.insert(room, announced);
+                format!("bootstrap_room was announced twice: {room}")
             }
-            None if self.early.len() >= MAX_EARLY => "too many rooms wait for their prefill half".to_owned(),
-            None => {
+            Some(Early::Gone { why, .. }) => why,
+            None if self.make_place() => {
                 self.early.insert(room, Early::Announced { link, pages, at });
                 return;
             }
+            None => "too many rooms wait for their prefill half".to_owned(),
         };
         self.tell_abort(link, room, why);
     }
@@ -199,7 +199,7 @@ impl PrefillSide {
         // Otherwise it crosses the end of a transfer, or the other half's own abort.
         if was_announced || (!prepared && !core.rooms.contains(&room)) {
             self.early.remove(&room);
-            self.remember(room, Early::Gone { why, at: core.clock.now() });
+            self.remember(room, why, core.clock.now());
         }
     }
 
@@ -264,10 +264,19 @@ impl PrefillSide {
         });
     }
 
-    fn remember(&mut self, room: u64, early: Early) {
-        if self.early.len() < MAX_EARLY {
-            self.early.insert(room, early);
+    /// Keeps that a half of a room was given up, for the other one when it comes.
+    fn remember(&mut self, room: u64, why: String, at: Stamp) {
+        if self.make_place() {
+            self.early.insert(room, Early::Gone { why, at });
         }
+    }
+
+    /// Whether there is a place for one more early room.
+    fn make_place(&mut self) -> bool {
+        if self.early.len() >= MAX_EARLY {
+            self.early.retain(|_, early| matches!(early, Early::Announced { .. }));
+        }
+        self.early.len() < MAX_EARLY
     }
 
     fn tell_abort(&mut self, link: LinkId, room: u64, why: String) {

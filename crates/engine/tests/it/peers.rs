@@ -212,6 +212,35 @@ async fn a_decode_peer_that_does_not_read_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rooms_that_were_given_up_leave_place_for_others() {
+    let pair = Pair::start(&[]).await;
+    let (mut decode, _) = Peer::decode(pair.bootstrap_port, 0).await;
+    // As many as a prefill server remembers, none of which it has heard of.
+    let abort = |room: u64| [&[9, 0, 0, 0, ABORT][..], &room.to_le_bytes(), &[0]].concat();
+    let aborts: Vec<u8> = (0..65_536).flat_map(|index| abort((1 << 50) + index)).collect();
+    decode.stream.write_all(&aborts).await.unwrap();
+    // All have been taken once this is answered: room and count do not fit.
+    let room = fresh_room();
+    let mismatch = async {
+        pair.prefill.until("it waits for decode", |load| live(load) == 1).await;
+        decode.prepare(room, 5).await;
+        decode.receive().await
+    };
+    let request = prefill_request(room);
+    let (_, (kind, _)) = tokio::join!(pair.prefill.post("/generate", &request), mismatch);
+    assert_eq!(kind, ABORT);
+
+    let body = pair.paired(&json!({"text": PROMPT, "sampling_params": greedy(64)}));
+    let prefill = async {
+        let is_told = |load: &Value| load["disaggregation"]["decode_transfer_queue_reqs"] == 1;
+        pair.decode.until("prefill was told", is_told).await;
+        pair.prefill.generate(&body).await
+    };
+    tokio::join!(pair.decode.generate(&body), prefill);
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_decode_peer_that_only_makes_the_server_answer_is_given_up() {
     let pair = Pair::start(&[]).await;
     let (mut decode, _) = Peer::decode(pair.bootstrap_port, 0).await;
