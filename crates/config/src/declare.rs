@@ -15,8 +15,6 @@ use crate::value::{Numeric, OptionValue};
 
 /// A server's options, as [`options!`](crate::options) declares them.
 pub trait Options: std::fmt::Debug + Clone + Send + Sync + 'static {
-    /// What the names of the environment variables begin with: `ROLLSCOPE_ENGINE`.
-    const ENVIRONMENT: &'static str;
     /// The declaration's doc comment.
     const ABOUT: &'static str;
 
@@ -127,7 +125,6 @@ macro_rules! options {
             }
 
             impl $crate::Options for $name {
-                const ENVIRONMENT: &'static str = $environment;
                 const ABOUT: &'static str = concat!($($about, "\n"),+);
 
                 fn specs() -> ::std::vec::Vec<$crate::OptionSpec> {

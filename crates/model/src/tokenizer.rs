@@ -54,11 +54,6 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, ModelError> {
         self.inner.decode(ids, skip_special_tokens).map_err(ModelError::Decode)
     }
-
-    /// Tokens that the tokenizer knows, special ones included.
-    pub fn vocab_size(&self) -> usize {
-        self.inner.get_vocab_size(true)
-    }
 }
 
 // === impl TextStream ===

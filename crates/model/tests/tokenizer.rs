@@ -33,7 +33,6 @@ fn special_tokens_are_added_recognised_and_skipped() {
     assert_eq!(tokenizer.decode(&[BOS, 97, EOS], true).unwrap(), "a");
     assert_eq!(tokenizer.decode(&[BOS, 97, EOS], false).unwrap(), "<|bos|>a<|eos|>");
     assert_eq!(tokenizer.decode(&[97, 4000], true).unwrap(), "a");
-    assert_eq!(tokenizer.vocab_size(), 320);
 }
 
 #[test]

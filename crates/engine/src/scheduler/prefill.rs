@@ -167,7 +167,9 @@ impl PrefillSide {
         };
         let found = self.inflight.iter().position(|request| request.room() == room && is_it(request));
         let Some(mut request) = found.and_then(|index| self.inflight.remove(index)) else { return };
-        if let Pair::Prefill(outgoing) = &request.pair {
+        if let Pair::Prefill(outgoing) = &mut request.pair {
+            // Nothing is taken over that has not arrived, whatever else was confirmed.
+            outgoing.meter.confirmed(u64::MAX, at);
             let transfer = outgoing.meter.transferred();
             core.last_transfer = transfer.speed_gib_s().map(|speed| (speed, transfer.busy_s));
             request.stamps().transfer = Some(transfer);

@@ -112,28 +112,33 @@ async fn a_prefill_server_speaks_the_documented_protocol() {
     let prefill = Pair::start_prefill(&[]).await;
     let (mut decode, welcome) = Peer::decode(crate::support::bootstrap_port(&prefill).await, 0).await;
     assert_eq!(welcome, (WELCOME, vec![]));
-    let room = fresh_room();
-    decode.prepare(room, 1).await;
-    let transfer = async {
-        let (kind, pages) = decode.receive().await;
-        assert_eq!((kind, pages.len()), (PAGES, 12 + PAGE_BYTES));
-        assert_eq!((&pages[..8], &pages[8..12]), (&room.to_le_bytes()[..], &[0; 4][..]));
-        let (kind, row) = decode.receive().await;
-        assert_eq!((kind, row.len()), (ROW, 8 + ROW_BYTES));
-        // The first token is a 4, and the room is the last column.
-        assert_eq!(
-            (&row[8..12], &row[row.len() - 64..][..8]),
-            (&52_u32.to_le_bytes()[..], &room.to_le_bytes()[..])
-        );
-        for bytes in [PAGE_BYTES, ROW_BYTES] {
-            decode.send(RECEIVED, &[room.to_le_bytes(), (bytes as u64).to_le_bytes()].concat()).await;
-        }
-        decode.send(DONE, &room.to_le_bytes()).await;
-    };
-    let body = prefill_request(room);
-    let (reply, ()) = tokio::join!(prefill.generate(&body), transfer);
-    let megabytes = reply["meta_info"]["pd_transfer_total_mb"].as_f64().unwrap();
-    assert!((megabytes * 1024.0 * 1024.0 - (PAGE_BYTES + ROW_BYTES) as f64).abs() < 0.5, "{reply}");
+    // `Done` confirms what was not confirmed by itself.
+    for confirmed in [&[PAGE_BYTES, ROW_BYTES][..], &[PAGE_BYTES], &[]] {
+        let room = fresh_room();
+        decode.prepare(room, 1).await;
+        let transfer = async {
+            let (kind, pages) = decode.receive().await;
+            assert_eq!((kind, pages.len()), (PAGES, 12 + PAGE_BYTES));
+            assert_eq!((&pages[..8], &pages[8..12]), (&room.to_le_bytes()[..], &[0; 4][..]));
+            let (kind, row) = decode.receive().await;
+            assert_eq!((kind, row.len()), (ROW, 8 + ROW_BYTES));
+            // The first token is a 4, and the room is the last column.
+            assert_eq!(
+                (&row[8..12], &row[row.len() - 64..][..8]),
+                (&52_u32.to_le_bytes()[..], &room.to_le_bytes()[..])
+            );
+            for bytes in confirmed {
+                decode.send(RECEIVED, &[room.to_le_bytes(), (*bytes as u64).to_le_bytes()].concat()).await;
+            }
+            decode.send(DONE, &room.to_le_bytes()).await;
+        };
+        let body = prefill_request(room);
+        let (reply, ()) = tokio::join!(prefill.generate(&body), transfer);
+        let meta = &reply["meta_info"];
+        let megabytes = meta["pd_transfer_total_mb"].as_f64().unwrap();
+        assert!((megabytes * 1024.0 * 1024.0 - (PAGE_BYTES + ROW_BYTES) as f64).abs() < 0.5, "{reply}");
+        assert!(meta["pd_transfer_speed_gb_s"].as_f64().unwrap() > 0.0, "{reply}");
+    }
     prefill.until_free().await;
 }
 
