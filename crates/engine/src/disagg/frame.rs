@@ -29,9 +29,9 @@
 //!
 //! `Prepare` says that the decode server has allocated `pages` pages. `Pages` come in order, `first` counting from the
 //! room's own page 0. `Received` confirms the payload bytes of one frame as soon as they have arrived, for measuring.
-//! `Done` says that the decode server has taken everything over, and so confirms the rest. `Abort` ends the room at any time; from the decode
-//! server it tells whether the room had been prepared before, so that an abort that crosses the end of a
-//! transfer is told from one that comes before the prefill server's own request.
+//! `Done` says that the decode server has taken everything over, and so confirms the rest. `Abort` ends the room at any
+//! time; from the decode server it tells whether the room had been prepared before, so that an abort that crosses the end
+//! of a transfer is told from one that comes before the prefill server's own request.
 //!
 //! # Failure
 //! A body beyond the reader's limit, an unknown kind, a body of the wrong size or text that is not UTF-8 is an error;

@@ -265,13 +265,13 @@ impl DecodeSide {
     /// Gives up what has taken too long.
     pub(super) fn time_out(&mut self, core: &mut Core, now: Stamp) {
         let Limits { bootstrap_timeout, waiting_timeout, .. } = core.limits;
-        let mut late = take_late(&mut self.prealloc, now, ("Bootstrapping", bootstrap_timeout), |request| {
+        let alone_since = |request: &Request| {
             let stamps = &request.spec.stamps;
             stamps.prealloc_queue_entry.filter(|_| stamps.bootstrap_done.is_none())
-        });
-        late.extend(take_late(&mut self.transfer, now, ("WaitingForInput", waiting_timeout), |request| {
-            request.spec.stamps.transfer_queue_entry
-        }));
+        };
+        let waiting_since = |request: &Request| request.spec.stamps.transfer_queue_entry;
+        let mut late = take_late(&mut self.prealloc, now, ("Bootstrapping", bootstrap_timeout), alone_since);
+        late.extend(take_late(&mut self.transfer, now, ("WaitingForInput", waiting_timeout), waiting_since));
         for (request, why) in late {
             self.give_up(core, request, why);
         }

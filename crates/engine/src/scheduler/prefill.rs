@@ -243,19 +243,13 @@ impl PrefillSide {
     /// Gives up what has taken too long.
     pub(super) fn time_out(&mut self, core: &mut Core, now: Stamp) {
         let Limits { bootstrap_timeout, waiting_timeout, .. } = core.limits;
-        let mut late =
-            take_late(
-                &mut self.bootstrap,
-                now,
-                ("Bootstrapping", bootstrap_timeout),
-                |request| match &request.pair {
-                    Pair::Prefill(Outgoing { link: None, .. }) => request.spec.stamps.bootstrap_queue_entry,
-                    _ => None,
-                },
-            );
-        late.extend(take_late(&mut self.inflight, now, ("Transferring", waiting_timeout), |request| {
-            request.spec.stamps.transfer_queue_entry
-        }));
+        let alone_since = |request: &Request| match &request.pair {
+            Pair::Prefill(Outgoing { link: None, .. }) => request.spec.stamps.bootstrap_queue_entry,
+            _ => None,
+        };
+        let sending_since = |request: &Request| request.spec.stamps.transfer_queue_entry;
+        let mut late = take_late(&mut self.bootstrap, now, ("Bootstrapping", bootstrap_timeout), alone_since);
+        late.extend(take_late(&mut self.inflight, now, ("Transferring", waiting_timeout), sending_since));
         for (request, why) in late {
             self.give_up(core, request, why);
         }
