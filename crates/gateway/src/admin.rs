@@ -143,7 +143,7 @@ fn registration(mode: Mode, body: &[u8]) -> Result<(WorkerUrl, Role), Unfit> {
 }
 
 fn show(worker: &PooledWorker) -> Shown<'_> {
-    let counts = worker.books.counts();
+    let counts = worker.counts();
     Shown {
         id: worker.id.as_str(),
         url: worker.url.as_str(),

@@ -3,12 +3,14 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use rollscope_route::Moment;
 use rollscope_trace::{Nanos, UnixNs};
 
 /// Tells the time.
 #[derive(Debug)]
 pub(crate) struct Clock {
     anchor: Mutex<Anchor>,
+    origin: Instant,
 }
 
 /// A moment on both clocks.
@@ -25,7 +27,12 @@ const ANCHOR_AGE: Duration = Duration::from_mins(1);
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Self { anchor: Mutex::new(Anchor::take()) }
+        Self { anchor: Mutex::new(Anchor::take()), origin: Instant::now() }
+    }
+
+    /// Now, as routing counts it.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment(self.origin.elapsed())
     }
 
     /// Now, on both clocks.

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rollscope_config::{ConfigError, Published};
-use rollscope_route::{Books, Choice, Policy, Registry, RoleKind, Rooms};
+use rollscope_route::{Books, HealthConfig, Registry, RoleKind, Rooms};
 use rollscope_trace::{Profile, ProfileSink, StepNumber};
 use tokio::sync::watch;
 
+use crate::choosing::Choosers;
 use crate::clock::Clock;
-use crate::fault::Refusal;
 use crate::live::Live;
 use crate::options::GatewayOptions;
 use crate::pool::Pool;
@@ -21,7 +21,7 @@ pub(crate) struct Core {
     pub(crate) options: Published<GatewayOptions>,
     pub(crate) mode: Mode,
     pub(crate) registry: Registry<Pool>,
-    policies: Policies,
+    pub(crate) choosers: Choosers,
     pub(crate) rooms: Rooms,
     /// The names that clients gave to live requests.
     pub(crate) rids: Live<String>,
@@ -58,13 +58,6 @@ pub(crate) struct Counters {
     pub(crate) accept_errors: AtomicU64,
 }
 
-#[derive(Debug)]
-struct Policies {
-    regular: Policy,
-    prefill: Policy,
-    decode: Policy,
-}
-
 // === impl Core ===
 
 impl Core {
@@ -73,21 +66,16 @@ impl Core {
         sink: Option<Arc<dyn ProfileSink>>,
     ) -> Result<Self, ConfigError> {
         let options = published.startup();
-        let regular = options.policy.0;
-        let policies = Policies {
-            regular: Policy::new(regular),
-            prefill: Policy::new(options.prefill_policy.map_or(regular, |policy| policy.0)),
-            decode: Policy::new(options.decode_policy.map_or(regular, |policy| policy.0)),
-        };
-        let registry = Registry::new();
+        let registry = Registry::with(options.breaker(), HealthConfig::default());
         for (url, role) in options.workers()? {
             registry.add(url, role, Pool::default(), &mut rand::rng());
         }
+        let choosers = Choosers::new(options);
         Ok(Self {
             mode: if options.pd_disaggregation { Mode::Pair } else { Mode::Regular },
             options: published,
             registry,
-            policies,
+            choosers,
             rooms: Rooms::default(),
             rids: Live::default(),
             steps: Arc::default(),
@@ -97,16 +85,6 @@ impl Core {
             clock: Clock::new(),
             sink,
         })
-    }
-
-    /// Chooses a worker of a role.
-    pub(crate) fn choose(&self, kind: RoleKind) -> Result<Choice<Pool>, Refusal> {
-        let policy = match kind {
-            RoleKind::Regular => &self.policies.regular,
-            RoleKind::Prefill => &self.policies.prefill,
-            RoleKind::Decode => &self.policies.decode,
-        };
-        policy.choose(self.registry.fleet().of(kind), &mut rand::rng()).ok_or(Refusal::NoWorker(kind))
     }
 
     /// The roles that a request needs.

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use http::StatusCode;
-use rollscope_route::RoleKind;
+use rollscope_route::{NoChoice, RoleKind, Verdict};
 use rollscope_wire::Malformed;
 
 use crate::admin::Unfit;
@@ -34,6 +34,8 @@ pub(crate) enum UpstreamFault {
 pub(crate) enum Refusal {
     #[error("no {0} worker is registered; add one by POST /workers")]
     NoWorker(RoleKind),
+    #[error("{role} workers: {why}")]
+    NoChoice { role: RoleKind, why: NoChoice },
     #[error("malformed request: {0}")]
     Malformed(#[from] Malformed),
     #[error("request body larger than --max-payload-size, {limit_bytes} bytes")]
@@ -63,14 +65,34 @@ pub(crate) enum Refusal {
     Reply(Box<WorkerReply>),
 }
 
+// === impl UpstreamFault ===
+
+impl UpstreamFault {
+    /// What it tells about the worker.
+    pub(crate) fn verdict(&self) -> Verdict {
+        match self {
+            Self::TooLarge { .. } => Verdict::Neutral,
+            Self::Connect(_)
+            | Self::ConnectTimeout { .. }
+            | Self::Lost(_)
+            | Self::Cut(_)
+            | Self::Unfinished
+            | Self::Timeout { .. } => Verdict::Failure,
+        }
+    }
+}
+
 // === impl Refusal ===
 
 impl Refusal {
     /// Status of the reply.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::NoWorker(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Malformed(_) | Self::BodyLost(_) | Self::Unfit(_) => StatusCode::BAD_REQUEST,
+            Self::NoChoice { why: NoChoice::NoSuchRank { .. }, .. }
+            | Self::Malformed(_)
+            | Self::BodyLost(_)
+            | Self::Unfit(_) => StatusCode::BAD_REQUEST,
+            Self::NoWorker(_) | Self::NoChoice { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Encoded { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -90,7 +112,8 @@ impl Refusal {
     /// A word for programs.
     pub(crate) fn code(&self) -> &'static str {
         match self {
-            Self::NoWorker(_) => "no_available_workers",
+            Self::NoChoice { why: NoChoice::NoSuchRank { .. }, .. } => "no_such_rank",
+            Self::NoWorker(_) | Self::NoChoice { .. } => "no_available_workers",
             Self::Malformed(_) => "malformed_request",
             Self::TooLarge { .. } => "payload_too_large",
             Self::BodyLost(_) => "request_body_lost",
@@ -110,7 +133,9 @@ impl Refusal {
 
     /// Seconds after which another try may help.
     pub(crate) fn retry_after_s(&self) -> Option<u32> {
-        matches!(self, Self::NoWorker(_) | Self::Busy { .. }).then_some(1)
+        let may_help =
+            matches!(self.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+        (may_help && !matches!(self, Self::Reply(_))).then_some(1)
     }
 }
 

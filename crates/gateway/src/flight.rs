@@ -16,6 +16,7 @@ use rollscope_trace::{
 use rollscope_wire::Shape;
 use tokio::sync::watch;
 
+use crate::choosing::Decided;
 use crate::clock::Anchor;
 use crate::core::Core;
 use crate::fault::Refusal;
@@ -42,7 +43,7 @@ pub(crate) struct Facts {
     pub(crate) shape: Shape,
     pub(crate) stream: bool,
     /// Why these workers.
-    pub(crate) decision: String,
+    pub(crate) decided: Decided,
     pub(crate) rooms: Option<RoomGuard>,
     /// Whether it leaves a profile: generations do, what is merely forwarded does not.
     pub(crate) is_profiled: bool,
@@ -100,7 +101,7 @@ impl Flight {
             rids: Vec::new(),
             shape: Shape::Single,
             stream: false,
-            decision: String::new(),
+            decided: Decided::Nothing,
             rooms: None,
             is_profiled: false,
         };
@@ -204,7 +205,7 @@ impl Flight {
             status: state.status,
             outcome: state.outcome,
             error: state.error.as_deref().map(Into::into),
-            decision: self.facts.decision.as_str().into(),
+            decision: self.facts.decided.to_string().into(),
             retries: state.retries,
             legs: state.legs.iter().map(|leg| leg.of_sample(index, state.end)).collect(),
         }

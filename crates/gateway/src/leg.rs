@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
-use rollscope_route::{RoleKind, Ticket};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use rollscope_route::{LegGuard, RoleKind, Verdict};
 use rollscope_trace::{LegRole, Outcome, Report, WorkerRef};
 use rollscope_wire::Chunks;
 use tokio::time::timeout_at;
 
 use crate::abort::abort_later;
+use crate::choosing::Seat;
 use crate::exchange::{Exchange, UpstreamBody, exchange};
 use crate::fault::{Refusal, UpstreamFault};
 use crate::flight::{Flight, LegLog, ending};
@@ -32,7 +33,9 @@ struct Leg {
     worker: Arc<PooledWorker>,
     /// Its number in the flight's log.
     number: usize,
-    ticket: Option<Ticket>,
+    guard: Option<LegGuard>,
+    /// What the status of the reply tells about the worker.
+    verdict: Verdict,
 }
 
 /// A worker's reply, of which the head has come.
@@ -66,7 +69,8 @@ const MAX_REFUSAL_BYTES: usize = 16 << 20;
 // === impl Leg ===
 
 impl Leg {
-    fn begin(flight: &Arc<Flight>, role: RoleKind, worker: Arc<PooledWorker>) -> Self {
+    fn begin(flight: &Arc<Flight>, role: RoleKind, seat: Seat) -> Self {
+        let Seat { worker, guard } = seat;
         let number = flight.enter(LegLog {
             role: leg_role(role),
             worker: WorkerRef { url: worker.url.as_str().into(), instance: worker.id.as_str().into() },
@@ -78,23 +82,23 @@ impl Leg {
             error: None,
             reports: Vec::new(),
         });
-        let ticket = Some(worker.books.open());
-        Self { flight: Arc::clone(flight), role, worker, number, ticket }
+        let flight = Arc::clone(flight);
+        Self { flight, role, worker, number, guard: Some(guard), verdict: Verdict::Neutral }
     }
 
     /// Ends it: in the log, then in the books.
-    fn end(&mut self, outcome: Outcome, error: Option<String>) {
-        let Some(ticket) = self.ticket.take() else { return };
+    fn end(&mut self, outcome: Outcome, error: Option<String>, verdict: Verdict) {
+        let Some(guard) = self.guard.take() else { return };
         let now = self.flight.elapsed();
         self.flight.log(self.number, |log| {
             log.end.get_or_insert(now);
             (log.outcome, log.error) = (outcome, error);
         });
-        ticket.end(ending(outcome));
+        guard.end(ending(outcome), verdict, self.flight.core.clock.moment());
     }
 
     fn fail(&mut self, outcome: Outcome, fault: UpstreamFault) -> Refusal {
-        self.end(outcome, Some(fault.to_string()));
+        self.end(outcome, Some(fault.to_string()), fault.verdict());
         if let UpstreamFault::Timeout { .. } = fault {
             self.tell_worker();
         }
@@ -109,8 +113,8 @@ impl Leg {
 
 impl Drop for Leg {
     fn drop(&mut self) {
-        if self.ticket.is_some() {
-            self.end(Outcome::Aborted, Some("given up before its end".to_owned()));
+        if self.guard.is_some() {
+            self.end(Outcome::Aborted, Some("given up before its end".to_owned()), Verdict::Neutral);
             self.tell_worker();
         }
     }
@@ -123,12 +127,12 @@ impl Answer {
     pub(crate) async fn call(
         flight: Arc<Flight>,
         role: RoleKind,
-        worker: Arc<PooledWorker>,
+        seat: Seat,
         outbound: Outbound,
     ) -> Result<Self, Refusal> {
         let limit = flight.core.request_limit();
         let deadline = Instant::now() + limit;
-        let mut leg = Leg::begin(&flight, role, worker);
+        let mut leg = Leg::begin(&flight, role, seat);
         let exchanged =
             timeout_at(deadline.into(), exchange(&leg.worker, &outbound, flight.core.connect_limit())).await;
         let Exchange { head, body, is_retry } = match exchanged {
@@ -139,6 +143,7 @@ impl Answer {
         if is_retry {
             flight.count_retry();
         }
+        leg.verdict = Verdict::of_status(head.status.as_u16(), retry_after(&head.headers));
         flight.log(leg.number, |log| log.status = Some(head.status.as_u16()));
         let body = LegBody { leg, upstream: body, deadline, limit, has_begun: false };
         Ok(Self { head, body })
@@ -212,7 +217,10 @@ impl LegBody {
 
     /// Ends the leg.
     pub(crate) fn end(&mut self, outcome: Outcome, error: Option<String>) {
-        self.leg.end(outcome, error);
+        // A good status with a bad reply may be the request's fault, or its abort by name.
+        let is_telling = outcome == Outcome::Completed || self.leg.verdict != Verdict::Success;
+        let verdict = if is_telling { self.leg.verdict } else { Verdict::Neutral };
+        self.leg.end(outcome, error, verdict);
     }
 
     fn stamp(&mut self, is_piece: bool) {
@@ -220,6 +228,12 @@ impl LegBody {
             return;
         }
         self.has_begun = true;
+        if is_piece
+            && self.leg.verdict == Verdict::Success
+            && let Some(guard) = &mut self.leg.guard
+        {
+            guard.first_token(self.leg.flight.core.clock.moment());
+        }
         let now = self.leg.flight.elapsed();
         self.leg.flight.log(self.leg.number, |log| {
             if is_piece {
@@ -240,6 +254,12 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
 /// Whether headers announce a body that is not encoded.
 pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// How long a worker wants to be left alone.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 fn leg_role(role: RoleKind) -> LegRole {

@@ -13,12 +13,14 @@
 //! | `flight`, `reading` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `fault`, `body` | what clients get |
 //! | `admin`, `control`, `metrics` | everything that is no generation |
+//! | `choosing` | which workers, and why |
 //! | `core`, `live`, `clock` | what all requests share |
 //!
 //! Invariants: no body becomes a tree; a request and a leg end exactly once, in whatever way, and the books balance at
 //! any moment; of recording the gateway knows only
 //! [`ProfileSink::offer`](rollscope_trace::ProfileSink::offer), which never waits.
 
+mod choosing;
 mod options;
 mod server;
 
@@ -51,5 +53,5 @@ mod core;
 mod live;
 
 pub use body::{BoxError, ReplyBody};
-pub use options::{GatewayOptions, PolicyName};
+pub use options::{AssignmentName, GatewayOptions, PolicyName};
 pub use server::{Gateway, Mount};

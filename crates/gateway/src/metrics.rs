@@ -65,7 +65,7 @@ fn text(core: &Core) -> String {
 
     // One snapshot for all families, so that a worker's figures add up.
     let fleet = core.registry.fleet();
-    let workers: Vec<_> = fleet.all().map(|worker| (worker, worker.books.counts())).collect();
+    let workers: Vec<_> = fleet.all().map(|worker| (worker, worker.counts())).collect();
     page.family("rollscope_legs_started_total", "counter", "Calls to a worker.");
     for (worker, counts) in &workers {
         let labels = [("worker", worker.url.as_str()), ("role", worker.role.kind().name())];

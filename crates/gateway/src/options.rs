@@ -1,7 +1,9 @@
 //! The gateway's options, and the fleet that they name.
 
+use std::time::Duration;
+
 use rollscope_config::{Choice, ConfigError, options};
-use rollscope_route::{PolicyKind, Role, WorkerUrl};
+use rollscope_route::{AssignmentMode, BreakerConfig, PolicyKind, PolicySettings, Role, WorkerUrl};
 
 /// A way of choosing workers, as an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,9 +11,25 @@ pub struct PolicyName(pub PolicyKind);
 
 impl Choice for PolicyName {
     const SPELLINGS: &'static [(&'static str, Self)] = &[
-        ("round_robin", Self(PolicyKind::RoundRobin)),
-        ("random", Self(PolicyKind::Random)),
-        ("power_of_two", Self(PolicyKind::PowerOfTwo)),
+        Self::spelled(PolicyKind::RoundRobin),
+        Self::spelled(PolicyKind::Random),
+        Self::spelled(PolicyKind::PowerOfTwo),
+        Self::spelled(PolicyKind::CacheAware),
+        Self::spelled(PolicyKind::ConsistentHashing),
+        Self::spelled(PolicyKind::Manual),
+        Self::spelled(PolicyKind::PrefixHash),
+    ];
+}
+
+/// How the manual policy gives a worker to a new key, as an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AssignmentName(pub AssignmentMode);
+
+impl Choice for AssignmentName {
+    const SPELLINGS: &'static [(&'static str, Self)] = &[
+        Self::spelled(AssignmentMode::Random),
+        Self::spelled(AssignmentMode::MinLoad),
+        Self::spelled(AssignmentMode::MinGroup),
     ];
 }
 
@@ -32,7 +50,10 @@ options! {
             /// How a worker is chosen.
             ///
             /// round_robin takes one after the other, random any, power_of_two the one with fewer requests in flight
-            /// of any two. In a disaggregated fleet it holds for both sides unless they have their own.
+            /// of any two. cache_aware takes the one that has been sent most of the prompt, prefix_hash goes by the
+            /// prompt's beginning. consistent_hashing and manual keep what has the same X-SMG-Routing-Key header, or
+            /// without one the same sample group, at one worker. In a disaggregated fleet it holds for both sides
+            /// unless they have their own.
             policy: PolicyName = PolicyName(PolicyKind::RoundRobin);
             /// Largest request body that is taken, in bytes.
             max_payload_size: usize = 512 << 20, range(1..=1 << 40);
@@ -44,6 +65,36 @@ options! {
             max_concurrent_requests: i64 = -1, range(-1..=i64::MAX);
             /// Seconds that live requests get to finish when the gateway is told to stop.
             shutdown_grace_period_secs: u64 = 180, range(0..=604_800);
+            /// cache_aware: a worker is taken for its cache when it knows more than this share of the prompt.
+            cache_threshold: f64 = 0.3, range(0.0..=1.0);
+            /// cache_aware: loads are too far apart when they differ by more requests than this, and as
+            /// --balance-rel-threshold says.
+            balance_abs_threshold: u64 = 64, range(0..=1 << 32);
+            /// cache_aware: loads are too far apart when the most is more than this times the least.
+            balance_rel_threshold: f64 = 1.5, range(1.0..=1e9);
+            /// cache_aware: seconds between two times that the tree of prompts is trimmed.
+            eviction_interval_secs: u64 = 60, range(1..=604_800);
+            /// cache_aware: bound on the memory of each tree of prompts, in bytes.
+            max_tree_size: usize = 64 << 20, range(1024..=1 << 40);
+            /// manual: seconds after which a routing key that is not used is forgotten.
+            max_idle_secs: u64 = 14_400, range(1..=31_536_000);
+            /// manual: how a new routing key gets a worker.
+            ///
+            /// random takes any, min_load the least loaded, min_group the one with the fewest keys.
+            assignment_mode: AssignmentName = AssignmentName(AssignmentMode::Random);
+            /// So many failures of a worker in a row open its circuit breaker: it gets no requests for a while.
+            ///
+            /// Only failures of the worker count: no connection, a reply that is cut or late, a status of 500 or more
+            /// but 503.
+            cb_failure_threshold: u32 = 10, range(1..=65_536);
+            /// So many trial requests that succeed close it again.
+            cb_success_threshold: u32 = 3, range(1..=65_536);
+            /// Seconds until a worker whose breaker has opened gets the first trial request.
+            cb_timeout_duration_secs: u64 = 60, range(0..=604_800);
+            /// Seconds within which failures count together.
+            cb_window_duration_secs: u64 = 120, range(1..=604_800);
+            /// Never take a worker out for its failures.
+            disable_circuit_breaker: bool = false;
         }
         disagg {
             /// Send each request to a prefill and a decode worker.
@@ -67,6 +118,22 @@ options! {
     }
 }
 
+// === impl PolicyName ===
+
+impl PolicyName {
+    const fn spelled(kind: PolicyKind) -> (&'static str, Self) {
+        (kind.name(), Self(kind))
+    }
+}
+
+// === impl AssignmentName ===
+
+impl AssignmentName {
+    const fn spelled(mode: AssignmentMode) -> (&'static str, Self) {
+        (mode.name(), Self(mode))
+    }
+}
+
 // === impl GatewayOptions ===
 
 impl GatewayOptions {
@@ -84,6 +151,30 @@ impl GatewayOptions {
             workers.push((url, role));
         }
         Ok(workers)
+    }
+
+    /// What the policies go by.
+    pub(crate) fn policy_settings(&self) -> PolicySettings {
+        PolicySettings {
+            cache_threshold: self.cache_threshold,
+            balance_abs_threshold: self.balance_abs_threshold,
+            balance_rel_threshold: self.balance_rel_threshold,
+            eviction_interval: Duration::from_secs(self.eviction_interval_secs),
+            max_tree_size_bytes: self.max_tree_size,
+            max_idle: Duration::from_secs(self.max_idle_secs),
+            assignment_mode: self.assignment_mode.0,
+            ..PolicySettings::default()
+        }
+    }
+
+    /// When a worker's breaker opens and closes.
+    pub(crate) fn breaker(&self) -> BreakerConfig {
+        BreakerConfig {
+            failure_threshold: (!self.disable_circuit_breaker).then_some(self.cb_failure_threshold),
+            success_threshold: self.cb_success_threshold,
+            timeout: Duration::from_secs(self.cb_timeout_duration_secs),
+            window: Duration::from_secs(self.cb_window_duration_secs),
+        }
     }
 
     /// The limit on live requests, if there is one.

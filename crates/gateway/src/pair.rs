@@ -13,11 +13,11 @@ use rollscope_trace::Outcome;
 use rollscope_wire::{Chunks, LogprobJoin, Reply};
 
 use crate::body::ReplyBody;
+use crate::choosing::Seat;
 use crate::fault::Refusal;
 use crate::flight::Flight;
 use crate::leg::Answer;
 use crate::outbound::Outbound;
-use crate::pool::PooledWorker;
 use crate::prefill::Prefill;
 use crate::reading::Reading;
 use crate::relay::relay_with;
@@ -27,8 +27,8 @@ use crate::stream::EventRelay;
 /// What is to be done.
 #[derive(Debug)]
 pub(crate) struct Pair {
-    pub(crate) prefill: Arc<PooledWorker>,
-    pub(crate) decode: Arc<PooledWorker>,
+    pub(crate) prefill: Seat,
+    pub(crate) decode: Seat,
     pub(crate) outbound: Outbound,
     /// Whether the replies are SGLang's, which can be merged.
     pub(crate) is_merging: bool,

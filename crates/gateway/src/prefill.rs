@@ -13,12 +13,12 @@ use rollscope_wire::{Chunks, Element, EventSplitter, Part, PrefillShare, Reply};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use crate::choosing::Seat;
 use crate::core::Core;
 use crate::fault::Refusal;
 use crate::flight::Flight;
 use crate::leg::Answer;
 use crate::outbound::Outbound;
-use crate::pool::PooledWorker;
 use crate::reading::{LastWords, Reading};
 use crate::reply::WorkerReply;
 
@@ -40,13 +40,8 @@ enum State {
 
 impl Prefill {
     /// Begins the leg, which proceeds while anything of this is awaited.
-    pub(crate) fn begin(
-        flight: &Arc<Flight>,
-        worker: Arc<PooledWorker>,
-        outbound: Outbound,
-        is_merging: bool,
-    ) -> Self {
-        let run = run(Arc::clone(flight), worker, outbound, is_merging).boxed();
+    pub(crate) fn begin(flight: &Arc<Flight>, seat: Seat, outbound: Outbound, is_merging: bool) -> Self {
+        let run = run(Arc::clone(flight), seat, outbound, is_merging).boxed();
         Self { is_merging, state: State::Pending(run) }
     }
 
@@ -119,13 +114,13 @@ impl Prefill {
 /// The leg from begin to end.
 async fn run(
     flight: Arc<Flight>,
-    worker: Arc<PooledWorker>,
+    seat: Seat,
     outbound: Outbound,
     is_merging: bool,
 ) -> Result<PrefillShare, Refusal> {
     let limit_bytes = flight.core.options.startup().max_merge_bytes;
     let samples = flight.facts.shape.samples();
-    let mut answer = Answer::call(flight, RoleKind::Prefill, worker, outbound).await?;
+    let mut answer = Answer::call(flight, RoleKind::Prefill, seat, outbound).await?;
     if !answer.is_success() {
         return Err(answer.into_refusal().await?);
     }

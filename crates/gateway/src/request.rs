@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::header::CONTENT_ENCODING;
+use http::header::{CONTENT_ENCODING, HeaderValue};
 use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
@@ -11,13 +11,13 @@ use rollscope_route::{Role, RoleKind};
 use rollscope_wire::{Bootstrap, Chunks, Dialect, GenerateRequest};
 
 use crate::body::ReplyBody;
+use crate::choosing::{Seat, Wish};
 use crate::core::{Core, Mode};
 use crate::fault::Refusal;
 use crate::flight::Flight;
 use crate::leg::{Answer, is_plain};
 use crate::outbound::Outbound;
 use crate::pair::Pair;
-use crate::pool::PooledWorker;
 use crate::relay::relay;
 use crate::reply::{refuse, refuse_plainly};
 use crate::stream::EventRelay;
@@ -38,7 +38,7 @@ pub(crate) enum Endpoint {
 /// What is to be done.
 #[derive(Debug)]
 enum Plan {
-    One { worker: Arc<PooledWorker>, outbound: Outbound, is_read: bool },
+    One { seat: Seat, outbound: Outbound, is_read: bool },
     Pair(Pair),
 }
 
@@ -61,7 +61,13 @@ pub(crate) async fn serve(
         Ok(plan) => plan.run(Arc::clone(&flight)).await,
         Err(refusal) => Err(refusal),
     };
-    served.unwrap_or_else(|refusal| refuse(flight, refusal))
+    let mut response = served.unwrap_or_else(|refusal| refuse(Arc::clone(&flight), refusal));
+    if head.headers.get("x-rollscope-explain").is_some_and(|value| value == "1")
+        && let Ok(decision) = HeaderValue::from_str(&flight.facts.decided.to_string())
+    {
+        response.headers_mut().insert("x-rollscope-decision", decision);
+    }
+    response
 }
 
 // === impl Plan ===
@@ -70,8 +76,8 @@ impl Plan {
     async fn run(self, flight: Arc<Flight>) -> Result<Response<ReplyBody>, Refusal> {
         match self {
             Self::Pair(pair) => pair.run(flight).await,
-            Self::One { worker, outbound, is_read } => {
-                let answer = Answer::call(Arc::clone(&flight), RoleKind::Regular, worker, outbound).await?;
+            Self::One { seat, outbound, is_read } => {
+                let answer = Answer::call(Arc::clone(&flight), RoleKind::Regular, seat, outbound).await?;
                 let is_plain = answer.is_plain();
                 let is_stream = answer.is_success() && answer.is_event_stream() && is_plain;
                 if is_stream && flight.facts.is_profiled {
@@ -100,14 +106,16 @@ async fn plan(
     flight.name(request.rids.clone());
     flight.facts.shape = request.shape;
     flight.facts.stream = request.stream;
+    let prompt = core.choosers.reads_prompt.then(|| request.prompt()).flatten();
+    let wish = Wish { join: &flight.facts.join, prompt, size_bytes: body.len() as u64 };
     if core.mode == Mode::Regular {
-        let choice = core.choose(RoleKind::Regular)?;
-        flight.facts.decision = choice.why;
-        let (worker, outbound) = (choice.worker, Outbound::forward(head, body));
-        return Ok(Plan::One { worker, outbound, is_read: endpoint == Endpoint::Generate });
+        let (seat, decided) = core.seat(&wish)?;
+        flight.facts.decided = decided;
+        let outbound = Outbound::forward(head, body);
+        return Ok(Plan::One { seat, outbound, is_read: endpoint == Endpoint::Generate });
     }
-    let (prefill, decode) = (core.choose(RoleKind::Prefill)?, core.choose(RoleKind::Decode)?);
-    flight.facts.decision = format!("prefill {}; decode {}", prefill.why, decode.why);
+    let ([prefill, decode], decided) = core.seat_pair(&wish)?;
+    flight.facts.decided = decided;
     let rooms = core.rooms.draw(request.shape.samples(), &mut rand::rng());
     let port = match prefill.worker.role {
         Role::Prefill { bootstrap_port } => bootstrap_port,
@@ -121,7 +129,6 @@ async fn plan(
     }
     let joins_logprobs = is_merging && request.return_logprob;
     flight.facts.rooms = Some(rooms);
-    let (prefill, decode) = (prefill.worker, decode.worker);
     Ok(Plan::Pair(Pair { prefill, decode, outbound, is_merging, joins_logprobs }))
 }
 
@@ -131,9 +138,10 @@ fn plan_unread(flight: &mut Flight, head: &http::request::Parts, body: Chunks) -
         let encoding = head.headers.get(CONTENT_ENCODING).map_or(String::new(), |value| format!("{value:?}"));
         return Err(Refusal::Encoded { encoding });
     }
-    let choice = flight.core.choose(RoleKind::Regular)?;
-    flight.facts.decision = choice.why;
-    Ok(Plan::One { worker: choice.worker, outbound: Outbound::forward(head, body), is_read: false })
+    let wish = Wish { join: &flight.facts.join, prompt: None, size_bytes: body.len() as u64 };
+    let (seat, decided) = flight.core.seat(&wish)?;
+    flight.facts.decided = decided;
+    Ok(Plan::One { seat, outbound: Outbound::forward(head, body), is_read: false })
 }
 
 pub(crate) async fn read_body(mut incoming: Incoming, limit_bytes: usize) -> Result<Chunks, Refusal> {

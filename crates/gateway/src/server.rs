@@ -81,6 +81,9 @@ impl Gateway {
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
+        let core = Arc::clone(&self.core);
+        let mut upkeep = JoinSet::new();
+        upkeep.spawn(async move { core.tend().await });
         tokio::pin!(shutdown);
         loop {
             let accepted = tokio::select! {

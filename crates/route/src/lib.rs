@@ -39,7 +39,7 @@ pub use health::{HealthConfig, HealthState};
 pub use leg::LegGuard;
 pub use load::{Load, LoadBasis, ReportedLoad};
 pub use moment::Moment;
-pub use policy::{AssignmentMode, Choice, Chosen, Policy, PolicyKind, PolicySettings};
+pub use policy::{AssignmentMode, Chosen, Policy, PolicyKind, PolicySettings};
 pub use rank::{DpRank, MAX_DP_SIZE};
 pub use registry::{Fleet, Introduced, Registry};
 pub use rooms::{ROOM_MAX, RoomGuard, Rooms};

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rand::{Rng, RngExt as _};
 
 use crate::address::{WorkerAddress, WorkerUrl};
-use crate::books::Books;
+use crate::books::Counts;
 use crate::breaker::BreakerState;
 use crate::hash::StableHash;
 use crate::health::HealthState;
@@ -31,8 +31,6 @@ pub struct Worker<T> {
     pub rank: Option<u32>,
     /// What it may be asked to do.
     pub role: Role,
-    /// The legs sent to it.
-    pub books: Books,
     /// The owner's.
     pub link: T,
     pub(crate) vitals: Arc<Vitals>,
@@ -92,7 +90,6 @@ impl<T> Worker<T> {
             url: address.url,
             rank: address.rank,
             role,
-            books: vitals.books.clone(),
             link,
             vitals: Arc::new(vitals),
             place,
@@ -107,7 +104,12 @@ impl<T> Worker<T> {
 
     /// Legs that have not ended.
     pub fn load(&self) -> u64 {
-        self.books.counts().live
+        self.counts().live
+    }
+
+    /// The legs sent to it.
+    pub fn counts(&self) -> Counts {
+        self.vitals.books.counts()
     }
 
     /// Legs that have not ended, and their size.

@@ -57,6 +57,7 @@ pub struct Bootstrap<'a> {
 
 /// Larger batches are refused: each sample costs a room.
 pub(crate) const MAX_SAMPLES: usize = 1 << 16;
+const PROMPT_FIELDS: [&[u8]; 4] = [b"text", b"input_ids", b"prompt", b"messages"];
 const BOOTSTRAP_FIELDS: [&[u8]; 3] = [b"bootstrap_host", b"bootstrap_port", b"bootstrap_room"];
 
 // === impl GenerateRequest ===
@@ -97,6 +98,13 @@ impl<'a> GenerateRequest<'a> {
             return Err(Malformed { offset: object.range.start, problem: Problem::Count });
         }
         Ok(Self { shape, stream, return_logprob, rids, source, object })
+    }
+
+    /// The prompt as it stands in the body, whether text, token ids or messages.
+    pub fn prompt(&self) -> Option<Chunks> {
+        let fields = PROMPT_FIELDS.iter().filter_map(|name| self.object.get(name));
+        let mut prompts = fields.filter(|field| matches!(field.kind, Kind::Text | Kind::Array));
+        prompts.next().map(|field| self.source.slice(field.value.clone()))
     }
 
     /// The body with these bootstrap fields in place of the client's own: scalars for a single request, lists

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod choosing;
+#[cfg(test)]
 mod failures;
 #[cfg(test)]
 mod harness;

@@ -35,7 +35,10 @@ async fn a_pairs_profile_holds_both_legs() {
     assert_eq!((join.session.as_deref(), join.rid.as_deref()), (Some("session"), Some("r")));
     assert_eq!((&*profile.endpoint, profile.stream, profile.batch), ("/generate", false, None));
     assert_eq!((profile.status, profile.outcome, profile.retries), (Some(200), Outcome::Completed, 0));
-    assert_eq!(&*profile.decision, "prefill round_robin: only one; decode round_robin: only one");
+    assert_eq!(
+        &*profile.decision,
+        "prefill round_robin: only one; worker 1 of 1, 0 in flight | decode round_robin: only one; worker 1 of 1, 0 in flight"
+    );
 
     assert_eq!(
         profile.legs.iter().map(|leg| leg.role).collect::<Vec<_>>(),

@@ -12,8 +12,6 @@ mod settings;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::{Rng, RngExt as _};
-
 use crate::ask::Ask;
 use crate::candidates::{Candidates, Loads};
 use crate::decision::{Decision, Fallback, NoChoice, Why};
@@ -53,15 +51,6 @@ pub enum PolicyKind {
     Manual,
     /// The one to which the hash of the prompt's beginning leads.
     PrefixHash,
-}
-
-/// What was chosen, and why.
-#[derive(Debug)]
-pub struct Choice<T> {
-    /// The worker.
-    pub worker: Arc<Worker<T>>,
-    /// What the policy went by, for people.
-    pub why: String,
 }
 
 /// What was chosen for a request, and why.
@@ -142,13 +131,6 @@ impl Policy {
         Ok(Chosen { dp_rank: worker.dp_rank(ask.rank), worker, decision })
     }
 
-    /// Chooses for a request of which nothing is known; nothing when there is nothing to choose from.
-    pub fn choose<T>(&self, workers: &[Arc<Worker<T>>], rng: &mut impl Rng) -> Option<Choice<T>> {
-        let ask = Ask { seed: rng.random(), ..Ask::default() };
-        let Chosen { worker, decision, .. } = self.decide(workers, &ask).ok()?;
-        Some(Choice { worker, why: decision.reason().to_string() })
-    }
-
     /// Does what is due from time to time and need not be done while a request waits: call it every few seconds.
     /// What a policy remembers is bounded without it, too.
     pub fn tend(&self, now: Moment) {
@@ -168,7 +150,7 @@ impl Policy {
 
 impl PolicyKind {
     /// As SGLang's router spells it.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::RoundRobin => "round_robin",
             Self::Random => "random",

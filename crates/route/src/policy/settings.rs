@@ -70,7 +70,7 @@ impl Default for PolicySettings {
 
 impl AssignmentMode {
     /// As SGLang's router spells it.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
             Self::MinLoad => "min_load",

@@ -125,13 +125,13 @@ const KINDS: [PolicyKind; 7] = [
 fn nothing_is_known_of_a_request_and_still_it_is_spread() {
     for kind in KINDS {
         let (policy, mut rng) = (Policy::new(kind), StdRng::seed_from_u64(3));
-        assert!(policy.choose::<()>(&[], &mut rng).is_none());
         let workers = Yard::of(3).workers();
         let mut counts = [0; 3];
         for _ in 0..3000 {
-            let choice = policy.choose(&workers, &mut rng).unwrap();
-            counts[workers.iter().position(|worker| worker.id == choice.worker.id).unwrap()] += 1;
-            assert!(choice.why.starts_with(kind.name()));
+            let ask = Ask { seed: rng.random(), ..Ask::default() };
+            let chosen = policy.decide(&workers, &ask).unwrap();
+            counts[chosen.decision.worker] += 1;
+            assert!(chosen.decision.to_string().starts_with(kind.name()));
         }
         assert!(counts.iter().all(|count| (850..1150).contains(count)), "{kind:?}: {counts:?}");
     }

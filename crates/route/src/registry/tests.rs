@@ -49,7 +49,7 @@ impl Yard {
 fn a_worker_registered_anew_is_another_instance() {
     let mut yard = Yard::new();
     let first = yard.add("http://a:1", Role::Decode);
-    let ticket = first.books.open();
+    let ticket = first.begin(0, NOW).unwrap();
     let other = yard.add("http://b:1", Role::Decode);
     let again = yard.add("http://a:1", Role::Prefill { bootstrap_port: Some(9) });
     assert_ne!(first.id, again.id);
@@ -84,7 +84,7 @@ fn a_worker_that_started_anew_is_another_instance_in_its_place() {
         panic!("another stamp is another process");
     };
     assert_ne!(new.id, old.id);
-    assert_eq!((new.breaker(), new.books.counts().started, new.link), (BreakerState::Closed, 0, 1));
+    assert_eq!((new.breaker(), new.counts().started, new.link), (BreakerState::Closed, 0, 1));
     assert_eq!(new.dp_size(), Some(2));
     assert_eq!(yard.registry.fleet().of(RoleKind::Decode)[0].id, new.id, "it stands where it stood");
     assert!(matches!(yard.introduce(&old, Some("z"), None), Ok(Introduced::Gone)));
@@ -94,7 +94,7 @@ fn a_worker_that_started_anew_is_another_instance_in_its_place() {
     assert_eq!(yard.registry.draining().len(), 1);
     live.end(Ending::Completed, Verdict::Success, NOW);
     assert!(yard.registry.draining().is_empty());
-    let counts = old.books.counts();
+    let counts = old.counts();
     assert_eq!((counts.completed, counts.failed, counts.live), (1, 1, 0));
     assert_eq!(old.in_flight().size, 0);
     let link = Arc::downgrade(&old);
@@ -237,7 +237,7 @@ impl History {
     fn assert_balance(&self) {
         for (at, worker) in self.ever.iter().enumerate() {
             let live = self.live.iter().filter(|(of, _)| *of == at).count() as u64;
-            let counts = worker.books.counts();
+            let counts = worker.counts();
             assert!(counts.balance() && counts.live == live, "{counts:?}, {live} live");
             assert_eq!(worker.in_flight(), crate::Load { requests: live, size: 7 * live });
             assert!(live > 0 || worker.breaker() != BreakerState::HalfOpen);

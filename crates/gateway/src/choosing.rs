@@ -1,0 +1,166 @@
+//! Which workers serve a request, and why.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rollscope_route::{Ask, Chosen, Decision, LegGuard, NoChoice, Policy, Prompt, RoleKind};
+use rollscope_trace::Join;
+use rollscope_wire::Chunks;
+
+use crate::core::Core;
+use crate::fault::Refusal;
+use crate::options::GatewayOptions;
+use crate::pool::{Pool, PooledWorker};
+
+/// How the workers of each role are chosen.
+#[derive(Debug)]
+pub(crate) struct Choosers {
+    regular: Policy,
+    prefill: Policy,
+    decode: Policy,
+    /// Whether one of them goes by the prompt.
+    pub(crate) reads_prompt: bool,
+}
+
+/// What a choice goes by.
+#[derive(Debug)]
+pub(crate) struct Wish<'a> {
+    pub(crate) join: &'a Join,
+    pub(crate) prompt: Option<Chunks>,
+    /// Of the body.
+    pub(crate) size_bytes: u64,
+}
+
+/// A worker at which a leg has begun.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) worker: Arc<PooledWorker>,
+    pub(crate) guard: LegGuard,
+}
+
+/// What was decided.
+#[derive(Debug)]
+pub(crate) enum Decided {
+    Nothing,
+    One(Decision),
+    Pair { prefill: Decision, decode: Decision },
+}
+
+/// So often a request is given a worker before it is refused.
+const MAX_CHOICES: u32 = 4;
+/// Between two times that the policies do what is due.
+const TEND_INTERVAL: Duration = Duration::from_secs(5);
+
+// === impl Choosers ===
+
+impl Choosers {
+    pub(crate) fn new(options: &GatewayOptions) -> Self {
+        let settings = options.policy_settings();
+        let regular = options.policy.0;
+        let prefill = options.prefill_policy.map_or(regular, |policy| policy.0);
+        let decode = options.decode_policy.map_or(regular, |policy| policy.0);
+        let used: &[_] = if options.pd_disaggregation { &[prefill, decode] } else { &[regular] };
+        Self {
+            regular: Policy::with(regular, &settings),
+            prefill: Policy::with(prefill, &settings),
+            decode: Policy::with(decode, &settings),
+            reads_prompt: used.iter().any(|kind| kind.reads_prompt()),
+        }
+    }
+
+    fn of(&self, kind: RoleKind) -> &Policy {
+        match kind {
+            RoleKind::Regular => &self.regular,
+            RoleKind::Prefill => &self.prefill,
+            RoleKind::Decode => &self.decode,
+        }
+    }
+}
+
+// === impl Core ===
+
+impl Core {
+    /// Finds a seat for a request that one worker serves.
+    pub(crate) fn seat(&self, wish: &Wish<'_>) -> Result<(Seat, Decided), Refusal> {
+        persist(|| {
+            let chosen = self.choose(RoleKind::Regular, wish)?;
+            let decided = Decided::One(chosen.decision);
+            Ok((self.take(RoleKind::Regular, chosen, wish)?, decided))
+        })
+    }
+
+    /// Finds seats for a request that a prefill and a decode worker serve. Nothing begins at either before both are
+    /// chosen.
+    pub(crate) fn seat_pair(&self, wish: &Wish<'_>) -> Result<([Seat; 2], Decided), Refusal> {
+        persist(|| {
+            let prefill = self.choose(RoleKind::Prefill, wish)?;
+            let decode = self.choose(RoleKind::Decode, wish)?;
+            let decided = Decided::Pair { prefill: prefill.decision, decode: decode.decision };
+            let prefill = self.take(RoleKind::Prefill, prefill, wish)?;
+            Ok(([prefill, self.take(RoleKind::Decode, decode, wish)?], decided))
+        })
+    }
+
+    fn choose(&self, role: RoleKind, wish: &Wish<'_>) -> Result<Chosen<Pool>, Refusal> {
+        let pieces: Vec<&[u8]> = wish.prompt.iter().flat_map(Chunks::pieces).map(Bytes::as_ref).collect();
+        let ask = Ask {
+            routing_key: wish.join.session.as_deref().map(str::as_bytes),
+            group: wish.join.group.as_deref().map(str::as_bytes),
+            prompt: Prompt(&pieces),
+            rank: None,
+            now: self.clock.moment(),
+            seed: rand::random(),
+        };
+        let chosen = self.choosers.of(role).decide(self.registry.fleet().of(role), &ask);
+        chosen.map_err(|why| match why {
+            NoChoice::NoWorker => Refusal::NoWorker(role),
+            NoChoice::Unavailable(_) | NoChoice::NoSuchRank { .. } => Refusal::NoChoice { role, why },
+        })
+    }
+
+    fn take(&self, role: RoleKind, chosen: Chosen<Pool>, wish: &Wish<'_>) -> Result<Seat, Refusal> {
+        let Chosen { worker, decision, .. } = chosen;
+        let begun = worker.begin(wish.size_bytes, self.clock.moment());
+        let why = NoChoice::Unavailable(decision.considered);
+        let guard = begun.map_err(|_| Refusal::NoChoice { role, why })?;
+        Ok(Seat { worker, guard })
+    }
+
+    /// Has the policies do what is due from time to time, for ever.
+    pub(crate) async fn tend(&self) {
+        loop {
+            tokio::time::sleep(TEND_INTERVAL).await;
+            let Choosers { regular, prefill, decode, .. } = &self.choosers;
+            for policy in [regular, prefill, decode] {
+                policy.tend(self.clock.moment());
+            }
+        }
+    }
+}
+
+/// Tries again when a chosen worker has left or broken by the time its leg is to begin.
+fn persist<T>(attempt: impl Fn() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    let mut last = attempt();
+    for _ in 1..MAX_CHOICES {
+        if !matches!(last, Err(Refusal::NoChoice { .. })) {
+            break;
+        }
+        last = attempt();
+    }
+    last
+}
+
+// === impl Decided ===
+
+impl fmt::Display for Decided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::One(decision) => decision.fmt(f),
+            // Unlike a semicolon the bar stands in no decision.
+            Self::Pair { prefill, decode } => write!(f, "prefill {prefill} | decode {decode}"),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Which worker a request goes to, and what the client is told of it.
+
+use rollscope_testkit::{Client, FakeWorker, Reply, Script};
+
+use crate::harness::TestGateway;
+
+const REPLY: &str = r#"{"text":"x","meta_info":{"finish_reason":{"type":"stop"}}}"#;
+
+async fn fleet(size: usize) -> (Vec<FakeWorker>, String) {
+    let mut workers = Vec::new();
+    for _ in 0..size {
+        let worker = FakeWorker::start().await;
+        worker.on("/generate", Script::json(200, REPLY));
+        workers.push(worker);
+    }
+    let urls: Vec<String> = workers.iter().map(FakeWorker::url).collect();
+    (workers, format!("--worker-urls {}", urls.join(" ")))
+}
+
+async fn explained(gateway: &TestGateway, more: &[(&str, &str)], body: &str) -> Reply {
+    let headers: Vec<_> = [("x-rollscope-explain", "1")].iter().chain(more).copied().collect();
+    Client::post_with(gateway.address, "/generate", &headers, body).await
+}
+
+fn calls(workers: &[FakeWorker]) -> Vec<usize> {
+    workers.iter().map(|worker| worker.calls("/generate").len()).collect()
+}
+
+#[tokio::test]
+async fn a_decision_is_explained_to_who_asks_and_to_the_profile() {
+    let (_workers, urls) = fleet(2).await;
+    let gateway = TestGateway::start(&urls).await;
+    let reply = explained(&gateway, &[], "{}").await;
+    let decision = reply.header("x-rollscope-decision").unwrap().to_owned();
+    assert_eq!(decision, "round_robin: 1 of 2; worker 1 of 2, 0 in flight");
+    assert_eq!(reply.text().await, REPLY);
+    let reply = gateway.generate("{}").await;
+    assert_eq!(reply.header("x-rollscope-decision"), None);
+    drop(reply.text().await);
+    assert_eq!(*gateway.profiles(2).await[0].decision, *decision);
+}
+
+#[tokio::test]
+async fn what_has_the_same_key_or_group_keeps_to_one_worker() {
+    for policy in ["consistent_hashing", "manual"] {
+        for header in ["x-smg-routing-key", "x-rollscope-group"] {
+            let (workers, urls) = fleet(3).await;
+            let gateway = TestGateway::start(&format!("{urls} --policy {policy}")).await;
+            for _ in 0..6 {
+                drop(explained(&gateway, &[(header, "a")], "{}").await.text().await);
+            }
+            let counts = calls(&workers);
+            assert_eq!(
+                (counts.iter().sum::<usize>(), counts.contains(&6)),
+                (6, true),
+                "{policy} by {header}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_goes_where_its_beginning_went() {
+    for policy in ["cache_aware", "prefix_hash"] {
+        for field in ["text", "input_ids"] {
+            let (workers, urls) = fleet(3).await;
+            let gateway = TestGateway::start(&format!("{urls} --policy {policy}")).await;
+            for turn in 0..4 {
+                let prompt = if field == "text" {
+                    format!("\"{}{}\"", "once upon a time ".repeat(100), "more ".repeat(turn))
+                } else {
+                    format!("[{}{turn}]", "101,102,103,104,".repeat(100))
+                };
+                let reply = explained(&gateway, &[], &format!("{{\"{field}\":{prompt}}}")).await;
+                assert_eq!(reply.status, 200);
+                drop(reply.text().await);
+            }
+            assert!(calls(&workers).contains(&4), "{policy} by {field}: {:?}", calls(&workers));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_breaker_opens_after_failures_and_closes_after_a_trial() {
+    let (workers, urls) = fleet(1).await;
+    let breaker = "--cb-failure-threshold 2 --cb-success-threshold 1 --cb-timeout-duration-secs";
+    let gateway = TestGateway::start(&format!("{urls} {breaker} 0")).await;
+    workers[0].on("/generate", Script::json(500, "broken"));
+    for _ in 0..3 {
+        assert_eq!(gateway.generate("{}").await.status, 500);
+    }
+    workers[0].on("/generate", Script::json(200, REPLY));
+    assert_eq!(gateway.generate("{}").await.status, 200);
+
+    let (workers, urls) = fleet(1).await;
+    let gateway = TestGateway::start(&format!("{urls} {breaker} 3600")).await;
+    for (status, seen) in [(400, 400), (429, 429), (500, 500), (500, 500), (200, 503)] {
+        workers[0].on("/generate", Script::json(status, "said by the worker"));
+        let reply = gateway.generate("{}").await;
+        assert_eq!(reply.status, seen, "worker says {status}");
+        let text = reply.text().await;
+        let is_refused = text.contains("no worker is available of 1, 1 open");
+        assert_eq!(is_refused, seen == 503, "{text}");
+    }
+    let gateway = TestGateway::start(&format!("{urls} --disable-circuit-breaker {breaker} 3600")).await;
+    workers[0].on("/generate", Script::json(500, "broken"));
+    for _ in 0..4 {
+        assert_eq!(gateway.generate("{}").await.status, 500);
+    }
+}
