@@ -2,7 +2,7 @@
 
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use rollscope_route::{Role, RoleKind, UrlError, WorkerUrl};
+use rollscope_route::{HealthState, Role, RoleKind, UrlError, WorkerUrl};
 use serde::{Deserialize, Serialize};
 
 use crate::body::ReplyBody;
@@ -36,6 +36,10 @@ struct Shown<'a> {
     worker_type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     bootstrap_port: Option<u16>,
+    /// Whether its checks do not fail; true while it has not been checked.
+    is_healthy: bool,
+    /// Of its circuit breaker: closed, open or `half_open`.
+    breaker: &'static str,
     /// Legs in flight.
     load: u64,
     legs: Legs,
@@ -113,10 +117,11 @@ pub(crate) fn remove(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refus
     Ok(written(StatusCode::OK, &reply))
 }
 
-/// GET /readiness: whether every role that a request needs has a worker.
+/// GET /readiness: whether every role that a request needs has a worker that is available.
 pub(crate) fn readiness(core: &Core) -> Response<ReplyBody> {
     let fleet = core.registry.fleet();
-    let missing = core.roles().iter().filter(|kind| fleet.of(**kind).is_empty());
+    let missing =
+        core.roles().iter().filter(|kind| !fleet.of(**kind).iter().any(|worker| core.is_available(worker)));
     let missing: Vec<_> = missing.map(|kind| kind.name()).collect();
     let total = fleet.all().count();
     if missing.is_empty() {
@@ -152,6 +157,8 @@ fn show(worker: &PooledWorker) -> Shown<'_> {
             Role::Prefill { bootstrap_port } => bootstrap_port,
             Role::Regular | Role::Decode => None,
         },
+        is_healthy: worker.health() != HealthState::Unhealthy,
+        breaker: worker.breaker().name(),
         load: counts.live,
         legs: Legs {
             started: counts.started,

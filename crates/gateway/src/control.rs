@@ -21,14 +21,14 @@ use crate::request::read_body;
 /// A longer reply to such a call is none.
 const MAX_REPLY_BYTES: usize = 64 << 20;
 
-/// Asks the first worker: in a disaggregated fleet the first prefill worker.
+/// Asks the first worker that is available: in a disaggregated fleet the first prefill worker.
 pub(crate) async fn ask_first(
     core: &Core,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Refusal> {
     let kind = core.roles()[0];
     let fleet = core.registry.fleet();
-    let worker = fleet.of(kind).first().ok_or(Refusal::NoWorker(kind))?;
+    let worker = core.first_of(&fleet, kind).ok_or(Refusal::NoWorker(kind))?;
     let outbound = outbound(core, request).await?;
     let reply = call(core, worker, &outbound).await.map_err(|fault| worker_fault(worker, fault))?;
     let mut headers = end_to_end(&reply.head.headers);
@@ -62,7 +62,7 @@ async fn outbound(core: &Core, request: Request<Incoming>) -> Result<Outbound, R
     Ok(Outbound::forward(&head, body))
 }
 
-async fn call(
+pub(crate) async fn call(
     core: &Core,
     worker: &Arc<PooledWorker>,
     outbound: &Outbound,

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use http::uri::PathAndQuery;
 use rollscope_config::{ConfigError, Published};
-use rollscope_route::{Books, HealthConfig, Registry, RoleKind, Rooms};
+use rollscope_route::{Availability, Books, Fleet, Registry, RoleKind, Rooms};
 use rollscope_trace::{Profile, ProfileSink, StepNumber};
 use tokio::sync::watch;
 
@@ -13,7 +14,7 @@ use crate::choosing::Choosers;
 use crate::clock::Clock;
 use crate::live::Live;
 use crate::options::GatewayOptions;
-use crate::pool::Pool;
+use crate::pool::{Pool, PooledWorker};
 
 /// The state of a gateway.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Core {
     pub(crate) mode: Mode,
     pub(crate) registry: Registry<Pool>,
     pub(crate) choosers: Choosers,
+    /// What a worker is asked to see whether it is up.
+    pub(crate) health_path: PathAndQuery,
     pub(crate) rooms: Rooms,
     /// The names that clients gave to live requests.
     pub(crate) rids: Live<String>,
@@ -66,16 +69,18 @@ impl Core {
         sink: Option<Arc<dyn ProfileSink>>,
     ) -> Result<Self, ConfigError> {
         let options = published.startup();
-        let registry = Registry::with(options.breaker(), HealthConfig::default());
+        let registry = Registry::with(options.breaker(), options.health());
         for (url, role) in options.workers()? {
             registry.add(url, role, Pool::default(), &mut rand::rng());
         }
+        let health_path = options.health_path()?;
         let choosers = Choosers::new(options);
         Ok(Self {
             mode: if options.pd_disaggregation { Mode::Pair } else { Mode::Regular },
             options: published,
             registry,
             choosers,
+            health_path,
             rooms: Rooms::default(),
             rids: Live::default(),
             steps: Arc::default(),
@@ -85,6 +90,21 @@ impl Core {
             clock: Clock::new(),
             sink,
         })
+    }
+
+    /// Whether a worker may be sent a request now.
+    pub(crate) fn is_available(&self, worker: &PooledWorker) -> bool {
+        matches!(worker.availability(self.clock.moment()), Availability::Ready | Availability::BackingOff)
+    }
+
+    /// The first worker of a role that is available, or else the first.
+    pub(crate) fn first_of<'a>(
+        &self,
+        fleet: &'a Fleet<Pool>,
+        kind: RoleKind,
+    ) -> Option<&'a Arc<PooledWorker>> {
+        let workers = fleet.of(kind);
+        workers.iter().find(|worker| self.is_available(worker)).or_else(|| workers.first())
     }
 
     /// The roles that a request needs.

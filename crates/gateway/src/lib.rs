@@ -12,6 +12,7 @@
 //! | `leg`, `exchange`, `pool`, `outbound`, `abort` | one upstream call, down to the connection |
 //! | `flight`, `reading` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `fault`, `body` | what clients get |
+//! | `checks` | whether the workers are up, and which processes they are |
 //! | `admin`, `control`, `metrics` | everything that is no generation |
 //! | `choosing` | which workers, and why |
 //! | `core`, `live`, `clock` | what all requests share |
@@ -45,6 +46,7 @@ mod fault;
 mod reply;
 
 mod admin;
+mod checks;
 mod control;
 mod metrics;
 

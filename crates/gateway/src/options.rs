@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use http::uri::PathAndQuery;
 use rollscope_config::{Choice, ConfigError, options};
-use rollscope_route::{AssignmentMode, BreakerConfig, PolicyKind, PolicySettings, Role, WorkerUrl};
+use rollscope_route::{
+    AssignmentMode, BreakerConfig, HealthConfig, PolicyKind, PolicySettings, Role, WorkerUrl,
+};
 
 /// A way of choosing workers, as an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +98,21 @@ options! {
             cb_window_duration_secs: u64 = 120, range(1..=604_800);
             /// Never take a worker out for its failures.
             disable_circuit_breaker: bool = false;
+            /// So many failed health checks in a row take a healthy worker out.
+            health_failure_threshold: u32 = 3, range(1..=65_536);
+            /// So many passed health checks in a row bring it back.
+            health_success_threshold: u32 = 2, range(1..=65_536);
+            /// Seconds until a health check that is not answered has failed.
+            health_check_timeout_secs: u64 = 5, range(1..=3600);
+            /// Seconds between two health checks of a worker; one that is not healthy is checked each second.
+            ///
+            /// A worker whose check passes is also asked for /server_info. By its start-up time there, one that has
+            /// started anew at the same address is known for another.
+            health_check_interval_secs: u64 = 60, range(1..=604_800);
+            /// Path that a healthy worker answers with a status of 200 to 299.
+            health_check_endpoint: String = "/health", value_name("PATH");
+            /// Do not check workers.
+            disable_health_check: bool = false;
         }
         disagg {
             /// Send each request to a prefill and a decode worker.
@@ -167,6 +185,24 @@ impl GatewayOptions {
         }
     }
 
+    /// When a worker is healthy.
+    pub(crate) fn health(&self) -> HealthConfig {
+        HealthConfig {
+            failure_threshold: self.health_failure_threshold,
+            success_threshold: self.health_success_threshold,
+        }
+    }
+
+    /// What workers are asked in a health check.
+    pub(crate) fn health_path(&self) -> Result<PathAndQuery, ConfigError> {
+        let path =
+            self.health_check_endpoint.parse().ok().filter(|_| self.health_check_endpoint.starts_with('/'));
+        path.ok_or_else(|| {
+            let given = &self.health_check_endpoint;
+            ConfigError::Conflict(format!("--health-check-endpoint must be a path like /health: {given}"))
+        })
+    }
+
     /// When a worker's breaker opens and closes.
     pub(crate) fn breaker(&self) -> BreakerConfig {
         BreakerConfig {
@@ -197,6 +233,7 @@ fn check(options: &GatewayOptions) -> Result<(), ConfigError> {
     if options.max_concurrent_requests == 0 {
         return conflict("--max-concurrent-requests 0 would refuse every request; -1 means no limit");
     }
+    options.health_path()?;
     options.workers().map(drop)
 }
 
@@ -245,6 +282,7 @@ mod tests {
             ("--worker-urls a:1", "must look like http://HOST:PORT"),
             ("--pd-disaggregation --prefill http://a:1 x", "--prefill"),
             ("--policy cache", "--policy"),
+            ("--health-check-endpoint health", "must be a path like /health: health"),
             ("--max-concurrent-requests 0", "-1 means no limit"),
         ] {
             let error = workers(args).unwrap_err();

@@ -56,6 +56,11 @@ impl Outbound {
         }
     }
 
+    /// A question of the gateway's own.
+    pub(crate) fn get(target: PathAndQuery) -> Self {
+        Self { method: Method::GET, target, headers: HeaderMap::new(), body: Chunks::new() }
+    }
+
     /// Asks for a reply that can be read.
     pub(crate) fn ask_for_identity(&mut self) {
         self.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));

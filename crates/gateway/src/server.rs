@@ -25,7 +25,7 @@ use crate::fault::Refusal;
 use crate::options::GatewayOptions;
 use crate::reply::refuse_plainly;
 use crate::request::Endpoint;
-use crate::{admin, control, metrics, request};
+use crate::{admin, checks, control, metrics, request};
 
 /// Serves the paths under `/rollscope/`, which belong to somebody else.
 pub type Mount = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<ReplyBody>> + Send + Sync>;
@@ -83,6 +83,9 @@ impl Gateway {
         let mut connections = JoinSet::new();
         let core = Arc::clone(&self.core);
         let mut upkeep = JoinSet::new();
+        if !core.options.startup().disable_health_check {
+            upkeep.spawn(checks::watch(Arc::clone(&core)));
+        }
         upkeep.spawn(async move { core.tend().await });
         tokio::pin!(shutdown);
         loop {

@@ -41,7 +41,10 @@ impl TestGateway {
 
     /// A gateway whose recorder takes no more than so many profiles.
     pub(crate) async fn with_sink(args: &str, capacity: usize) -> Self {
-        let options = GatewayOptions::from_args(args.split_whitespace()).unwrap();
+        // Most workers here are scripted for nothing but requests.
+        let no_checks = Some("--disable-health-check").filter(|_| !args.contains("--health-"));
+        let args = args.split_whitespace().chain(no_checks);
+        let options = GatewayOptions::from_args(args).unwrap();
         let sink = Arc::new(TestSink { profiles: Mutex::default(), capacity });
         let gateway = Gateway::new(Published::publish(options), Some(sink.clone()), None).unwrap();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();

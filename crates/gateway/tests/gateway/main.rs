@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod checks;
+#[cfg(test)]
 mod choosing;
 #[cfg(test)]
 mod failures;

@@ -1,0 +1,71 @@
+//! Workers that fall ill, recover, and start anew at the same address.
+
+use rollscope_testkit::{Client, FakeWorker, Script, patient};
+use serde_json::Value;
+
+use crate::harness::TestGateway;
+
+const CHECKS: &str =
+    "--health-check-interval-secs 1 --health-failure-threshold 1 --health-success-threshold 1";
+
+/// Waits until the first worker is shown so; gives its id.
+async fn shown(gateway: &TestGateway, what: &str, is_it: impl Fn(&Value) -> bool) -> String {
+    patient(what, async {
+        loop {
+            let listed = Client::get(gateway.address, "/workers").await.text().await;
+            let worker = &serde_json::from_str::<Value>(&listed).unwrap()["workers"][0];
+            if is_it(worker) {
+                return worker["id"].as_str().unwrap().to_owned();
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+}
+
+fn started_at(time: f64) -> Script {
+    Script::json(200, &format!(r#"{{"dp_size":1,"internal_states":[{{"startup_time":{time}}}]}}"#))
+}
+
+#[tokio::test]
+async fn a_worker_whose_checks_fail_gets_nothing_until_they_pass() {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::json(200, "{}"));
+    worker.on("/up", Script::json(503, "loading"));
+    let args = format!("--worker-urls {} {CHECKS} --health-check-endpoint /up", worker.url());
+    let gateway = TestGateway::start(&args).await;
+    shown(&gateway, "an unhealthy worker", |worker| worker["is_healthy"] == false).await;
+    let reply = gateway.generate("{}").await;
+    assert_eq!(reply.status, 503);
+    let text = reply.text().await;
+    assert!(text.contains("regular workers: no worker is available of 1, 1 unhealthy"), "{text}");
+    assert_eq!(Client::get(gateway.address, "/readiness").await.status, 503);
+
+    worker.on("/up", Script::json(200, "up"));
+    shown(&gateway, "a healthy worker", |worker| worker["is_healthy"] == true).await;
+    assert_eq!(gateway.generate("{}").await.status, 200);
+    assert_eq!(worker.calls("/generate").len(), 1);
+    gateway.settled(&[("completed", 1), ("failed", 1)]).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_starts_anew_is_another_instance() {
+    let worker = FakeWorker::start().await;
+    worker.on("/health", Script::json(200, ""));
+    worker.on("/server_info", started_at(1.25));
+    worker.on("/generate", Script::json(500, "broken"));
+    let breaker = "--cb-failure-threshold 1 --cb-timeout-duration-secs 3600";
+    let gateway = TestGateway::start(&format!("--worker-urls {} {CHECKS} {breaker}", worker.url())).await;
+    worker.arrived("/server_info", 2).await;
+    assert_eq!(gateway.generate("{}").await.status, 500);
+    let old = shown(&gateway, "an open breaker", |worker| worker["breaker"] == "open").await;
+
+    worker.on("/server_info", started_at(2.5));
+    worker.on("/generate", Script::json(200, "{}"));
+    let new = shown(&gateway, "another instance", |worker| worker["id"] != *old).await;
+    let listed = Client::get(gateway.address, &format!("/workers/{new}")).await.text().await;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!((&listed["breaker"], &listed["legs"]["started"]), (&"closed".into(), &0.into()));
+    assert_eq!(gateway.generate("{}").await.status, 200);
+    assert_eq!(Client::get(gateway.address, &format!("/workers/{old}")).await.status, 404);
+}
