@@ -26,6 +26,14 @@ fn calls(workers: &[FakeWorker]) -> Vec<usize> {
     workers.iter().map(|worker| worker.calls("/generate").len()).collect()
 }
 
+/// Of the first worker, when no request is live.
+async fn breaker_state(gateway: &TestGateway) -> String {
+    gateway.settled(&[]).await;
+    let listed = Client::get(gateway.address, "/workers").await.text().await;
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    listed["workers"][0]["breaker"].as_str().unwrap().to_owned()
+}
+
 #[tokio::test]
 async fn a_decision_is_explained_to_who_asks_and_to_the_profile() {
     let (_workers, urls) = fleet(2).await;
@@ -86,11 +94,13 @@ async fn a_breaker_opens_after_failures_and_closes_after_a_trial() {
     let breaker = "--cb-failure-threshold 2 --cb-success-threshold 1 --cb-timeout-duration-secs";
     let gateway = TestGateway::start(&format!("{urls} {breaker} 0")).await;
     workers[0].on("/generate", Script::json(500, "broken"));
-    for _ in 0..3 {
+    for state in ["closed", "open", "open"] {
         assert_eq!(gateway.generate("{}").await.status, 500);
+        assert_eq!(breaker_state(&gateway).await, state);
     }
     workers[0].on("/generate", Script::json(200, REPLY));
     assert_eq!(gateway.generate("{}").await.status, 200);
+    assert_eq!(breaker_state(&gateway).await, "closed");
 
     let (workers, urls) = fleet(1).await;
     let gateway = TestGateway::start(&format!("{urls} {breaker} 3600")).await;

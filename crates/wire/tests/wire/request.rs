@@ -21,6 +21,20 @@ fn bootstrapped(body: &str, rooms: &[u64]) -> String {
 }
 
 #[test]
+fn the_prompt_is_given_as_it_stands() {
+    for (body, prompt) in [
+        (r#"{"stream":true}"#, None),
+        (r#"{"stream":true, "text": "a\n" }"#, Some(r#""a\n""#)),
+        (r#"{"text":null,"input_ids":[1, 2]}"#, Some("[1, 2]")),
+        (r#"{"prompt":["a","b"]}"#, Some(r#"["a","b"]"#)),
+        (r#"{"x":{"text":"no"},"messages":[{"role":"user"}]}"#, Some(r#"[{"role":"user"}]"#)),
+    ] {
+        let found = scan(body, Dialect::Generate).prompt();
+        assert_eq!(found.map(|prompt| text(&prompt)).as_deref(), prompt, "{body}");
+    }
+}
+
+#[test]
 fn the_shape_follows_the_fields_of_the_dialect() {
     use Dialect::{Chat, Completions, Generate};
     use Shape::{Batch, Single};
