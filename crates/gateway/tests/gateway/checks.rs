@@ -60,12 +60,17 @@ async fn a_worker_that_starts_anew_is_another_instance() {
     assert_eq!(gateway.generate("{}").await.status, 500);
     let old = shown(&gateway, "an open breaker", |worker| worker["breaker"] == "open").await;
 
+    let address = worker.address();
+    drop(worker);
+    let worker = FakeWorker::start_at(address).await;
     worker.on("/server_info", started_at(2.5));
     worker.on("/generate", Script::json(200, "{}"));
+    worker.on("/health", Script::json(200, ""));
     let new = shown(&gateway, "another instance", |worker| worker["id"] != *old).await;
     let listed = Client::get(gateway.address, &format!("/workers/{new}")).await.text().await;
     let listed: Value = serde_json::from_str(&listed).unwrap();
     assert_eq!((&listed["breaker"], &listed["legs"]["started"]), (&"closed".into(), &0.into()));
     assert_eq!(gateway.generate("{}").await.status, 200);
+    assert_eq!(worker.calls("/generate").len(), 1);
     assert_eq!(Client::get(gateway.address, &format!("/workers/{old}")).await.status, 404);
 }
