@@ -11,7 +11,7 @@ use rollscope_route::{Role, RoleKind};
 use rollscope_wire::{Bootstrap, Chunks, Dialect, GenerateRequest};
 
 use crate::body::ReplyBody;
-use crate::choosing::{Seat, Wish};
+use crate::choosing::{Decided, Seat, Wish};
 use crate::core::{Core, Mode};
 use crate::fault::Refusal;
 use crate::flight::Flight;
@@ -63,6 +63,7 @@ pub(crate) async fn serve(
     };
     let mut response = served.unwrap_or_else(|refusal| refuse(Arc::clone(&flight), refusal));
     if head.headers.get("x-rollscope-explain").is_some_and(|value| value == "1")
+        && !matches!(flight.facts.decided, Decided::Nothing)
         && let Ok(decision) = HeaderValue::from_str(&flight.facts.decided.to_string())
     {
         response.headers_mut().insert("x-rollscope-decision", decision);

@@ -46,6 +46,10 @@ async fn a_decision_is_explained_to_who_asks_and_to_the_profile() {
     assert_eq!(reply.header("x-rollscope-decision"), None);
     drop(reply.text().await);
     assert_eq!(*gateway.profiles(2).await[0].decision, *decision);
+    let empty = TestGateway::start("").await;
+    let refused = explained(&empty, &[], "{}").await;
+    assert_eq!(refused.status, 503);
+    assert_eq!(refused.header("x-rollscope-decision"), None);
 }
 
 #[tokio::test]
