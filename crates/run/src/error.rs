@@ -125,4 +125,16 @@ impl RunError {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
+
+    /// The part that cannot be read, of an error in reading one. A part that says it is newer is damaged as well: a
+    /// manifest that this program reads names none of a later major version.
+    pub(crate) fn unreadable_part(self) -> Result<PathBuf, Self> {
+        match self {
+            Self::Part { path, .. }
+            | Self::DamagedPart { path, .. }
+            | Self::Io { path, .. }
+            | Self::Newer { path, .. } => Ok(path),
+            other => Err(other),
+        }
+    }
 }

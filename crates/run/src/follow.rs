@@ -17,7 +17,8 @@ const BATCH_RECORDS: usize = 16_384;
 /// Reads a run from its begin and then whatever is added, every record exactly once.
 ///
 /// What had been sealed at the first poll is read from the parts; from there on only the logs are read, which
-/// hold everything, so sealing meanwhile changes nothing. Losses that were sealed come as one record a seal.
+/// hold everything, so sealing meanwhile changes nothing. Losses that were sealed come as one record a seal. A part
+/// that is damaged is made up for from the log, and where that is gone told by [`Follow::damage`] and passed over.
 #[derive(Debug)]
 pub struct Follow {
     run: Run,
@@ -78,6 +79,7 @@ impl Follow {
     /// What could not be read so far.
     pub fn damage(&self) -> impl Iterator<Item = Damage> {
         let sealed = self.start.iter().flat_map(|start| start.damage(&self.run));
-        sealed.chain(self.cursors.values().flat_map(LogCursor::damage).cloned())
+        let logged = self.cursors.values().flat_map(LogCursor::damage).cloned();
+        sealed.chain(logged).chain(self.run.lost_parts().into_iter().map(|(_, damage)| damage))
     }
 }

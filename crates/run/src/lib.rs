@@ -22,6 +22,7 @@ mod log;
 mod manifest;
 mod parts;
 mod seal;
+mod sealed;
 
 mod follow;
 mod numbers;

@@ -33,18 +33,19 @@ pub struct LogPosition {
     pub offset: u64,
 }
 
-/// A place in a log from which on nothing can be read in that segment.
+/// A place in a log from which on nothing can be read in that segment; or a part that cannot be read, where the
+/// log that it was made from is gone too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The segment.
+    /// The segment, or the part.
     pub path: PathBuf,
-    /// Where the damage begins.
+    /// Where the damage begins; 0 of a part.
     pub offset: u64,
     /// What is wrong.
     pub kind: DamageKind,
 }
 
-/// What is wrong with a segment.
+/// What is wrong with a segment or a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
     /// It ends within a record, or within its header: the writer was killed, or the disk was full.
@@ -57,6 +58,8 @@ pub enum DamageKind {
     Header,
     /// It was written by a later, incompatible version.
     Newer,
+    /// It is a part that is gone or does not hold what was written.
+    Part,
 }
 
 // === impl LogPosition ===
@@ -70,7 +73,8 @@ impl LogPosition {
 
 impl DamageKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Torn, Self::Checksum, Self::TooLong, Self::Header, Self::Newer];
+    pub const ALL: [Self; 6] =
+        [Self::Torn, Self::Checksum, Self::TooLong, Self::Header, Self::Newer, Self::Part];
 
     /// As written in manifests and pages.
     pub fn name(self) -> &'static str {
@@ -80,6 +84,7 @@ impl DamageKind {
             Self::TooLong => "too_long",
             Self::Header => "header",
             Self::Newer => "newer",
+            Self::Part => "part",
         }
     }
 
@@ -99,6 +104,7 @@ impl fmt::Display for Damage {
             DamageKind::TooLong => "a record claims an impossible length",
             DamageKind::Header => "does not begin as a segment does",
             DamageKind::Newer => "written by a newer version",
+            DamageKind::Part => "a part is damaged and its log is gone",
         };
         write!(f, "{what}, at byte {} of {}", self.offset, self.path.display())
     }

@@ -13,6 +13,9 @@
 //!
 //! So that a run may grow long, no manifest holds more than a bounded number of seals: when there are as many,
 //! they move into a file of their own, which is written before the manifest that names it and never again.
+//!
+//! Each of these files ends in a checksum of what stands before it, and one that does not match is passed over as
+//! one that was half written is. Earlier versions wrote none.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,8 +24,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rollscope_trace::{Record, StepClose, StepNumber};
-use serde::{Deserialize, Serialize};
+use rollscope_trace::{StepClose, StepNumber};
+use serde::{Deserialize, Serialize, de};
 
 use crate::error::RunError;
 use crate::files;
@@ -38,7 +41,7 @@ const KEPT: u64 = 8;
 /// So often the folder is listed again when all manifests that it had are gone.
 const MAX_ATTEMPTS: u32 = 100;
 
-/// Seals that stand in a manifest itself at most; they take some 600 bytes each.
+/// Seals that stand in a manifest itself at most; they take some 700 bytes each.
 const MAX_RECENT: usize = 128;
 
 /// Everything sealed.
@@ -99,6 +102,9 @@ pub(crate) struct SealedDamage {
 #[derive(Deserialize)]
 struct Preamble {
     version: Version,
+    /// Earlier writers did not say it.
+    #[serde(default)]
+    crc32: Option<u32>,
 }
 
 /// The newest manifest, and the number that the next will have.
@@ -215,19 +221,35 @@ fn number_of(name: &str) -> Option<u64> {
 
 impl ManifestFile {
     fn parse(path: &Path, bytes: &[u8]) -> Result<Self, RunError> {
+        let damaged = |source| RunError::DamagedManifest { path: path.to_owned(), source };
         if let Ok(preamble) = serde_json::from_slice::<Preamble>(bytes) {
+            if !preamble.crc32.is_none_or(|crc32| is_sum_of(crc32, bytes)) {
+                return Err(damaged(de::Error::custom("its checksum does not match")));
+            }
             preamble.version.check(path)?;
         }
-        serde_json::from_slice(bytes)
-            .map_err(|source| RunError::DamagedManifest { path: path.to_owned(), source })
+        serde_json::from_slice(bytes).map_err(damaged)
     }
 
     fn to_json(&self) -> Result<Vec<u8>, RunError> {
         let mut bytes =
             serde_json::to_vec(self).map_err(|source| RunError::EncodeJson { what: "a manifest", source })?;
-        bytes.push(b'\n');
+        // The checksum covers what stands before it, so it replaces the last brace.
+        bytes.pop();
+        let crc32 = crc32fast::hash(&bytes);
+        bytes.extend_from_slice(checksum_member(crc32).as_bytes());
         Ok(bytes)
     }
+}
+
+/// How a file ends whose content before this has that checksum.
+fn checksum_member(crc32: u32) -> String {
+    format!(",\"crc32\":{crc32}}}\n")
+}
+
+fn is_sum_of(crc32: u32, bytes: &[u8]) -> bool {
+    let content = bytes.strip_suffix(checksum_member(crc32).as_bytes());
+    content.is_some_and(|content| crc32fast::hash(content) == crc32)
 }
 
 // === impl Manifest ===
@@ -291,17 +313,6 @@ impl Seal {
     /// What could not be read of the stretch.
     pub(crate) fn damage(&self, run: &Run) -> impl Iterator<Item = Damage> {
         self.damage.iter().map(|damage| damage.damage(run, &self.writer))
-    }
-
-    /// The records that the stretch held, those of each step in their order.
-    pub(crate) fn read(&self, run: &Run) -> Result<Vec<Record>, RunError> {
-        let mut records = Vec::new();
-        for parts in &self.steps {
-            records.extend(parts.read(run.dir())?);
-        }
-        records.extend(self.closes.iter().filter_map(CloseMirror::close).map(Record::Close));
-        records.extend(self.dropped.map(|dropped| Record::Dropped(dropped.drop_count())));
-        Ok(records)
     }
 }
 

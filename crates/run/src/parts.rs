@@ -11,7 +11,7 @@
 mod legs;
 mod requests;
 mod rows;
-mod samples;
+pub(crate) mod samples;
 mod spans;
 mod table;
 
@@ -55,6 +55,20 @@ pub(crate) struct Part {
     /// From the run's folder, with slashes.
     pub(crate) path: String,
     pub(crate) rows: u64,
+    /// Its length; earlier writers did not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes: Option<u64>,
+    /// CRC-32 of the file; earlier writers did not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) crc32: Option<u32>,
+}
+
+/// What can be read of the parts of a step.
+#[derive(Debug, Default)]
+pub(crate) struct PartsRead {
+    pub(crate) records: Vec<Record>,
+    /// Parts that cannot be read.
+    pub(crate) damaged: Vec<PathBuf>,
 }
 
 // === impl StepRows ===
@@ -105,8 +119,10 @@ fn write_table(
     let folder = format!("{}/{table_name}", step_folder(step));
     files::create_folders(&run.join(&folder))?;
     let path = format!("{folder}/{name}.parquet");
-    table.write(&run.join(&path))?;
-    Ok(Some(Part { table: table_name.to_owned(), path, rows: table.len() as u64 }))
+    let written = table.write(&run.join(&path))?;
+    let (table_name, rows) = (table_name.to_owned(), table.len() as u64);
+    let (bytes, crc32) = (Some(written.bytes), Some(written.crc32));
+    Ok(Some(Part { table: table_name, path, rows, bytes, crc32 }))
 }
 
 /// The folder of a step, from the run's.
@@ -117,21 +133,28 @@ pub(crate) fn step_folder(step: StepNumber) -> String {
 // === impl StepParts ===
 
 impl StepParts {
-    /// The records that the parts were made from.
-    pub(crate) fn read(&self, run: &Path) -> Result<Vec<Record>, RunError> {
+    /// The records that the parts were made from; a part that is damaged takes nothing from the others.
+    pub(crate) fn read(&self, run: &Path) -> Result<PartsRead, RunError> {
         let step = StepNumber(self.step);
-        let mut records = Vec::new();
-        if let Some(requests) = self.open(run, "requests")? {
-            let legs = self.open(run, "legs")?;
-            records.extend(requests::read(step, &requests, legs.as_ref())?);
-        }
-        if let Some(spans) = self.open(run, "spans")? {
-            records.extend(spans::read(step, &spans)?);
-        }
-        if let Some(samples) = self.open(run, "samples")? {
-            records.extend(samples::read(step, &samples)?);
-        }
-        Ok(records)
+        let mut read = PartsRead::default();
+        read.add(self.profiles(run))?;
+        read.add(self.records(run, "spans", |rows| spans::read(step, rows)))?;
+        read.add(self.records(run, "samples", |rows| samples::read(step, rows)))?;
+        Ok(read)
+    }
+
+    fn profiles(&self, run: &Path) -> Result<Vec<Record>, RunError> {
+        let legs = self.open(run, "legs")?;
+        self.records(run, "requests", |rows| requests::read(StepNumber(self.step), rows, legs.as_ref()))
+    }
+
+    fn records(
+        &self,
+        run: &Path,
+        table: &str,
+        read: impl FnOnce(&Rows) -> Result<Vec<Record>, RunError>,
+    ) -> Result<Vec<Record>, RunError> {
+        self.open(run, table)?.map_or(Ok(Vec::new()), |rows| read(&rows))
     }
 
     /// The names of the samples, as (group, sample).
@@ -141,7 +164,29 @@ impl StepParts {
 
     fn open(&self, run: &Path, table: &str) -> Result<Option<Rows>, RunError> {
         let part = self.parts.iter().find(|part| part.table == table);
-        part.map(|part| Rows::open(path_of(run, &part.path))).transpose()
+        part.map(|part| Rows::open(path_of(run, &part.path), part)).transpose()
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    /// Whether the content of a file is what was written, as far as the manifest tells.
+    fn is_written_as(&self, content: &[u8]) -> bool {
+        self.bytes.is_none_or(|bytes| bytes == content.len() as u64)
+            && self.crc32.is_none_or(|crc32| crc32 == crc32fast::hash(content))
+    }
+}
+
+// === impl PartsRead ===
+
+impl PartsRead {
+    fn add(&mut self, records: Result<Vec<Record>, RunError>) -> Result<(), RunError> {
+        match records {
+            Ok(records) => self.records.extend(records),
+            Err(error) => self.damaged.push(error.unreadable_part()?),
+        }
+        Ok(())
     }
 }
 

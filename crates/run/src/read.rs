@@ -10,10 +10,11 @@ use crate::files;
 use crate::log::cursor::LogCursor;
 use crate::log::writer::LOCK_NAME;
 use crate::log::{Damage, segment_number};
-use crate::manifest::{Manifest, Newest};
+use crate::manifest::{Manifest, Newest, Seal};
 use crate::parts::StepParts;
 use crate::run::Run;
 use crate::seal::LateWatch;
+use crate::sealed::sample_key;
 
 /// A step of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +46,8 @@ pub struct WriterSummary {
     pub bytes: u64,
     /// Records of later versions that this program passed over.
     pub unknown: u64,
-    /// What cannot be read of its log.
+    /// What cannot be read of its log, and its parts that this [`Run`] or a clone of it has read, found damaged,
+    /// and could not make up for from the log.
     pub damage: Vec<Damage>,
 }
 
@@ -97,27 +99,31 @@ impl Run {
         }
         self.for_each_unsealed(&manifest, |record, late| {
             if let Some(step) = record.step() {
-                tallies.entry(step).or_default().add(step, record, late);
+                tallies.entry(step).or_default().add(&record, late);
             }
         })?;
         let summary = |(step, mut tally): (StepNumber, StepTally)| {
             if tally.sealed_samples.len() > usize::from(tally.samples.is_empty()) {
-                for parts in parts_of(&manifest, step) {
-                    tally.samples.extend(parts.sample_keys(self.dir())?);
-                }
                 tally.sealed_samples.clear();
+                for (seal, parts) in parts_of(&manifest, step) {
+                    match seal.sample_keys(self, parts)? {
+                        Some(keys) => tally.samples.extend(keys),
+                        None => tally.sealed_samples.push(parts.samples),
+                    }
+                }
             }
             Ok(tally.summary(step))
         };
         tallies.into_iter().map(summary).collect()
     }
 
-    /// Everything known of a step.
+    /// Everything known of a step. What is lost with a damaged part is named by [`Self::writers`].
     pub fn step(&self, step: StepNumber) -> Result<StepTrace, RunError> {
         let manifest = Newest::read(self)?.manifest;
-        let mut records = Vec::new();
-        for parts in parts_of(&manifest, step) {
-            records.extend(parts.read(self.dir())?);
+        let (mut records, mut is_known) = (Vec::new(), false);
+        for (seal, parts) in parts_of(&manifest, step) {
+            records.extend(seal.read_step(self, parts)?);
+            is_known = true;
         }
         records.extend(manifest.closes().filter(|close| close.step == step).map(Record::Close));
         self.for_each_unsealed(&manifest, |record, _| {
@@ -125,7 +131,7 @@ impl Run {
                 records.push(record);
             }
         })?;
-        if records.is_empty() {
+        if records.is_empty() && !is_known {
             return Err(RunError::NoSuchStep { step });
         }
         Ok(StepTrace::gather(step, records))
@@ -135,8 +141,11 @@ impl Run {
     pub fn writers(&self) -> Result<Vec<WriterSummary>, RunError> {
         // A writer that seals and ends meanwhile is read further than the manifest says, never less far.
         let manifest = Newest::read(self)?.manifest;
-        let names = self.writer_names()?;
-        names.into_iter().map(|name| self.writer_summary(&manifest, name.into())).collect()
+        // One of which nothing is left but damaged parts is named too.
+        let lost = self.lost_parts().into_iter().map(|(writer, _)| writer);
+        let names: BTreeSet<Box<str>> =
+            self.writer_names()?.into_iter().map(Into::into).chain(lost).collect();
+        names.into_iter().map(|name| self.writer_summary(&manifest, name)).collect()
     }
 
     /// Losses over all writers.
@@ -200,14 +209,16 @@ impl Run {
         }
         let seals = || manifest.seals_of(&name);
         let sealed = seals().flat_map(|seal| seal.damage(self));
-        let damage = sealed.chain(cursor.damage().cloned()).collect();
+        let lost = self.lost_parts().into_iter().filter(|(writer, _)| *writer == name);
+        let damage = sealed.chain(cursor.damage().cloned()).chain(lost.map(|(_, damage)| damage)).collect();
         let unknown = cursor.unknown() + seals().map(|seal| seal.unknown).sum::<u64>();
         Ok(WriterSummary { name, state, segments, bytes, unknown, damage })
     }
 }
 
-fn parts_of(manifest: &Manifest, step: StepNumber) -> impl Iterator<Item = &StepParts> {
-    manifest.seals().flat_map(|seal| &seal.steps).filter(move |parts| parts.step == step.0)
+fn parts_of(manifest: &Manifest, step: StepNumber) -> impl Iterator<Item = (&Seal, &StepParts)> {
+    let all = manifest.seals().flat_map(|seal| seal.steps.iter().map(move |parts| (seal, parts)));
+    all.filter(move |(_, parts)| parts.step == step.0)
 }
 
 // === impl StepTally ===
@@ -220,25 +231,15 @@ impl StepTally {
         self.sealed_samples.push(parts.samples);
     }
 
-    fn add(&mut self, step: StepNumber, record: Record, late: bool) {
+    fn add(&mut self, record: &Record, late: bool) {
         self.late |= late;
-        let key = match record {
-            Record::Profile(profile) => {
-                self.requests += 1;
-                profile.sample_key(step)
-            }
-            Record::Span(span) => {
-                self.user_spans += 1;
-                span.key
-            }
-            Record::Sample(mark) => mark.key,
-            Record::Close(close) => {
-                self.closes.push(close);
-                return;
-            }
-            Record::Dropped(_) => return,
-        };
-        self.samples.insert((key.group, key.sample));
+        self.samples.extend(sample_key(record));
+        match record {
+            Record::Profile(_) => self.requests += 1,
+            Record::Span(_) => self.user_spans += 1,
+            Record::Close(close) => self.closes.push(*close),
+            Record::Sample(_) | Record::Dropped(_) => {}
+        }
     }
 
     fn summary(self, step: StepNumber) -> StepSummary {

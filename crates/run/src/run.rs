@@ -1,10 +1,12 @@
 //! A run directory: made, opened, and what it says of itself.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rollscope_trace::{StepNumber, UnixNs};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,6 +14,7 @@ use serde_json::Value;
 use crate::error::RunError;
 use crate::files;
 use crate::log::writer::{LogOptions, LogWriter, is_writer_name};
+use crate::log::{Damage, DamageKind};
 use crate::manifest::LastManifest;
 use crate::parts::step_folder;
 use crate::version::{FORMAT, Version};
@@ -29,6 +32,8 @@ pub struct Run {
     dir: Arc<Path>,
     info: Arc<RunInfo>,
     last_manifest: Arc<LastManifest>,
+    /// Parts that were found damaged and whose log is gone, with the writer.
+    lost_parts: Arc<Mutex<BTreeMap<PathBuf, Box<str>>>>,
 }
 
 /// What a run says of itself.
@@ -107,7 +112,8 @@ impl Run {
         let file: InfoFile =
             serde_json::from_slice(&bytes).map_err(|_| not_a_run("its run.json is damaged"))?;
         let info = RunInfo { producer: file.producer, created: UnixNs(file.created_ns), config: file.config };
-        Ok(Self { dir: dir.into(), info: Arc::new(info), last_manifest: Arc::default() })
+        let (last_manifest, lost_parts) = Default::default();
+        Ok(Self { dir: dir.into(), info: Arc::new(info), last_manifest, lost_parts })
     }
 
     /// Where it is.
@@ -127,6 +133,17 @@ impl Run {
 
     pub(crate) fn last_manifest(&self) -> &LastManifest {
         &self.last_manifest
+    }
+
+    /// Keeps in mind that records are lost with a part.
+    pub(crate) fn note_lost_part(&self, writer: &str, part: PathBuf) {
+        self.lost_parts.lock().insert(part, writer.into());
+    }
+
+    /// The parts with which records are lost, as far as they have been read, with their writers.
+    pub(crate) fn lost_parts(&self) -> Vec<(Box<str>, Damage)> {
+        let damage = |path: &PathBuf| Damage { path: path.clone(), offset: 0, kind: DamageKind::Part };
+        self.lost_parts.lock().iter().map(|(path, writer)| (writer.clone(), damage(path))).collect()
     }
 
     /// The folder of a writer's log.

@@ -3,23 +3,26 @@
 //! A column is asked for by name and type. One that is not there reads as missing in every row, and one that
 //! nobody asks for is passed over, so a later version may add columns.
 
-use std::fs::File;
+use std::fs;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::vec;
 
+use bytes::Bytes;
 use parquet::column::reader::get_typed_column_reader;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use crate::error::RunError;
+use crate::parts::Part;
 use crate::parts::table::VERSION_KEY;
 use crate::version::Version;
 
 /// A table on disk.
 pub(crate) struct Rows {
     path: PathBuf,
-    reader: SerializedFileReader<File>,
+    reader: SerializedFileReader<Bytes>,
 }
 
 /// The cells of a column, from the first row to the last.
@@ -33,16 +36,26 @@ pub(crate) struct Cells<T> {
 // === impl Rows ===
 
 impl Rows {
-    /// Opens a table.
-    pub(crate) fn open(path: PathBuf) -> Result<Self, RunError> {
-        let file = File::open(&path).map_err(RunError::io("open", &path))?;
-        let reader = SerializedFileReader::new(file).map_err(reading(&path))?;
+    /// Opens a table, which must be the file that was written.
+    pub(crate) fn open(path: PathBuf, part: &Part) -> Result<Self, RunError> {
+        let damaged = |what| RunError::DamagedPart { path: path.clone(), what };
+        let bytes = fs::read(&path).map_err(RunError::io("read", &path))?;
+        if !part.is_written_as(&bytes) {
+            return Err(damaged("its length or checksum is not as written"));
+        }
+        let reader = decoding(&path, || SerializedFileReader::new(Bytes::from(bytes)))?;
+        let in_groups = reader.metadata().row_groups().iter().map(|group| i128::from(group.num_rows())).sum();
+        // Room is made for as many: a file without a checksum may claim any number.
+        if [i128::from(reader.metadata().file_metadata().num_rows()), in_groups] != [i128::from(part.rows); 2]
+        {
+            return Err(damaged("its number of rows is not as written"));
+        }
         let metadata = reader.metadata().file_metadata();
         let version = metadata
             .key_value_metadata()
             .and_then(|pairs| pairs.iter().find(|pair| pair.key == VERSION_KEY))
             .and_then(|pair| pair.value.as_deref()?.parse::<Version>().ok())
-            .ok_or_else(|| RunError::DamagedPart { path: path.clone(), what: "it tells no version" })?;
+            .ok_or_else(|| damaged("it tells no version"))?;
         version.check(&path)?;
         Ok(Self { path, reader })
     }
@@ -78,7 +91,7 @@ impl Rows {
     }
 
     fn cells<T: DataType>(&self, name: &str) -> Result<Cells<T::T>, RunError> {
-        self.decode::<T>(name).map_err(reading(&self.path))
+        decoding(&self.path, || self.decode::<T>(name))
     }
 
     fn decode<T: DataType>(&self, name: &str) -> Result<Cells<T::T>, ParquetError> {
@@ -106,8 +119,17 @@ impl Rows {
     }
 }
 
-fn reading(path: &Path) -> impl FnOnce(ParquetError) -> RunError {
-    move |source| RunError::Part { action: "read", path: path.to_owned(), source }
+/// Lets the decoder work. It takes much of a file on trust and panics where a damaged one breaks it; a checksum
+/// keeps most of those away, but older parts have none, and one bad file must not end whoever reads the run.
+/// What it was working on is dropped, so nothing half done is seen. Its message still goes to the panic hook,
+/// which belongs to the program.
+fn decoding<T>(path: &Path, decode: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, RunError> {
+    match panic::catch_unwind(AssertUnwindSafe(decode)) {
+        Ok(decoded) => {
+            decoded.map_err(|source| RunError::Part { action: "read", path: path.to_owned(), source })
+        }
+        Err(_) => Err(RunError::DamagedPart { path: path.to_owned(), what: "it breaks the decoder" }),
+    }
 }
 
 // === impl Cells ===

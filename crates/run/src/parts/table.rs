@@ -4,11 +4,13 @@
 //! said by the code that fills it, cell by cell, in the same order for every row.
 
 use std::fs::{self, File};
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use crc32fast::Hasher;
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
@@ -34,11 +36,25 @@ pub(crate) struct Table {
     rows: usize,
 }
 
+/// What was written, for telling it from what a disk made of it.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) bytes: u64,
+    pub(crate) crc32: u32,
+}
+
 /// A row being filled.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
     table: &'a mut Table,
     next: usize,
+}
+
+/// A file that adds up what is written to it.
+struct SummedFile {
+    file: File,
+    bytes: u64,
+    hasher: Hasher,
 }
 
 #[derive(Debug)]
@@ -89,11 +105,12 @@ impl Table {
     }
 
     /// Writes the table; readers see the file whole or not at all, and it survives a loss of power.
-    pub(crate) fn write(&self, path: &Path) -> Result<(), RunError> {
+    pub(crate) fn write(&self, path: &Path) -> Result<Written, RunError> {
         let temporary = files::temporary_beside(path);
-        let written = self.write_to(&temporary, path).and_then(|()| {
+        let written = self.write_to(&temporary, path).and_then(|written| {
             let placed = fs::rename(&temporary, path).and_then(|()| files::sync_folder_of(path));
-            placed.map_err(RunError::io("write", path))
+            placed.map_err(RunError::io("write", path))?;
+            Ok(written)
         });
         if written.is_err() {
             fs::remove_file(&temporary).ok();
@@ -101,17 +118,19 @@ impl Table {
         written
     }
 
-    fn write_to(&self, temporary: &Path, path: &Path) -> Result<(), RunError> {
+    fn write_to(&self, temporary: &Path, path: &Path) -> Result<Written, RunError> {
         let file = File::create_new(temporary).map_err(RunError::io("create", temporary))?;
-        let file = self.encode_into(file).map_err(|source| RunError::Part {
+        let summed = SummedFile { file, bytes: 0, hasher: Hasher::new() };
+        let summed = self.encode_into(summed).map_err(|source| RunError::Part {
             action: "write",
             path: path.to_owned(),
             source,
         })?;
-        file.sync_all().map_err(RunError::io("sync", temporary))
+        summed.file.sync_all().map_err(RunError::io("sync", temporary))?;
+        Ok(Written { bytes: summed.bytes, crc32: summed.hasher.finalize() })
     }
 
-    fn encode_into(&self, file: File) -> Result<File, ParquetError> {
+    fn encode_into(&self, file: SummedFile) -> Result<SummedFile, ParquetError> {
         let fields = self.columns.iter().map(Column::schema).collect::<Result<Vec<_>, _>>()?;
         let schema = Arc::new(Type::group_type_builder("row").with_fields(fields).build()?);
         let version = KeyValue::new(VERSION_KEY.to_owned(), FORMAT.to_string());
@@ -133,6 +152,21 @@ impl Table {
             group.close()?;
         }
         writer.into_inner()
+    }
+}
+
+// === impl SummedFile ===
+
+impl Write for SummedFile {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let taken = self.file.write(buffer)?;
+        self.bytes += taken as u64;
+        self.hasher.update(&buffer[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 
@@ -214,7 +248,7 @@ impl Column {
     /// Writes some rows, whose values begin at `start`; gives where the values of the next rows begin.
     fn encode_into(
         &self,
-        group: &mut SerializedRowGroupWriter<'_, File>,
+        group: &mut SerializedRowGroupWriter<'_, SummedFile>,
         rows: Range<usize>,
         start: usize,
     ) -> Result<usize, ParquetError> {
@@ -253,7 +287,7 @@ impl Texts {
 }
 
 fn encode<T: DataType>(
-    group: &mut SerializedRowGroupWriter<'_, File>,
+    group: &mut SerializedRowGroupWriter<'_, SummedFile>,
     values: &[T::T],
     levels: Option<&[i16]>,
 ) -> Result<(), ParquetError> {

@@ -5,10 +5,10 @@ use std::thread;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use proptest::prelude::*;
-use rollscope_run::{Run, RunError, Sealed};
+use rollscope_run::{Damage, DamageKind, Run, RunError, Sealed};
 use rollscope_trace::{DropCount, Measure, Record, StepNumber, StepTrace, UnixNs};
 
-use crate::make::{any_step_record, append, close_record, exact_all, profile, profile_record, run, writer};
+use crate::make::{any_step_record, append, close_record, exact_all, profile_record, run, writer};
 
 fn everything(run: &Run) -> String {
     let steps = run.steps().unwrap();
@@ -192,21 +192,97 @@ fn the_columns_are_a_contract() {
 }
 
 #[test]
-fn a_part_that_is_gone_or_damaged_is_named() {
+fn a_damaged_part_is_made_up_for_from_the_log() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
-    append(&mut writer, &[Record::Profile(Box::new(profile(1, 0)))]);
-    run.sealer("gateway").seal(writer.position()).unwrap();
-    let path = run.dir().join("steps/step=000001/legs/gateway-000001.parquet");
-    let whole = fs::read(&path).unwrap();
-    for length in [0, 4, whole.len() / 2, whole.len() - 1] {
-        fs::write(&path, &whole[..length]).unwrap();
-        let error = run.step(StepNumber(1)).unwrap_err();
-        assert!(matches!(&error, RunError::Part { path: named, .. } if *named == path), "{error:?}");
+    let sealer = run.sealer(writer.name());
+    for number in 0..3 {
+        append(&mut writer, &[profile_record(1, number), profile_record(2, number), close_record(number)]);
+        sealer.seal(writer.position()).unwrap();
     }
-    fs::remove_file(&path).unwrap();
-    let error = run.step(StepNumber(1)).unwrap_err();
-    assert_eq!(error.to_string(), format!("cannot open {}", path.display()));
+    let (before, followed) = (everything(&run), run.follow().poll().unwrap().len());
+    let check = |what: &str| {
+        assert_eq!(everything(&run), before, "{what}");
+        let mut follow = run.follow();
+        assert_eq!(follow.poll().unwrap().len(), followed, "{what}");
+        assert_eq!((follow.damage().count(), &run.writers().unwrap()[0].damage[..]), (0, &[][..]), "{what}");
+    };
+    for table in ["requests", "legs", "spans", "samples"] {
+        let path = run.dir().join(format!("steps/step=000001/{table}/gateway-000002.parquet"));
+        let whole = fs::read(&path).unwrap();
+        for at in (0..whole.len()).step_by(whole.len() / 20) {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1 << (at % 8);
+            fs::write(&path, flipped).unwrap();
+            check(&format!("{table} flipped at {at}"));
+        }
+        for length in [0, 4, whole.len() / 2, whole.len() - 1] {
+            fs::write(&path, &whole[..length]).unwrap();
+            check(&format!("{table} cut to {length}"));
+        }
+        fs::remove_file(&path).unwrap();
+        check(&format!("{table} gone"));
+        fs::write(&path, whole).unwrap();
+    }
+}
+
+#[test]
+fn a_damaged_part_without_a_log_is_named_and_hides_nothing_else() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    let sealer = run.sealer(writer.name());
+    for (step, number) in [(1, 0), (1, 1), (2, 2), (3, 3)] {
+        append(&mut writer, &[profile_record(step, number)]);
+        sealer.seal(writer.position()).unwrap();
+    }
+    drop(writer);
+    fs::remove_file(run.dir().join("log/gateway/000001.seg")).unwrap();
+    let part = |step: u64, table: &str, number: u64| {
+        run.dir().join(format!("steps/step={step:06}/{table}/gateway-{number:06}.parquet"))
+    };
+    let lost = [part(1, "legs", 2), part(1, "samples", 1), part(2, "requests", 3)];
+    for path in &lost {
+        let mut bytes = fs::read(path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 4;
+        fs::write(path, bytes).unwrap();
+    }
+
+    let run = Run::open(run.dir()).unwrap();
+    let mut follow = run.follow();
+    let ids = |step: u64| {
+        let trace = run.step(StepNumber(step)).unwrap();
+        trace.requests().map(|request| request.id.0 as u64).collect::<Vec<_>>()
+    };
+    assert_eq!((ids(1), ids(2), ids(3)), (vec![0], vec![], vec![3]));
+    let steps: Vec<_> = run.steps().unwrap().iter().map(|step| (step.requests, step.samples)).collect();
+    assert_eq!(steps, [(2, 2), (1, 1), (1, 1)]);
+    assert!(matches!(run.step(StepNumber(4)), Err(RunError::NoSuchStep { .. })));
+    let expected = lost.map(|path| Damage { path, offset: 0, kind: DamageKind::Part });
+    assert_eq!(run.writers().unwrap()[0].damage, expected);
+
+    assert_eq!(exact_all(&follow.poll().unwrap()), exact_all(&[profile_record(1, 0), profile_record(3, 3)]));
+    assert!(follow.poll().unwrap().is_empty());
+    assert_eq!(follow.damage().collect::<Vec<_>>(), expected);
+    fs::remove_dir_all(run.dir().join("log")).unwrap();
+    assert_eq!(run.writers().unwrap()[0].damage, expected);
+}
+
+#[test]
+fn a_manifest_with_any_byte_flipped_changes_no_number() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    append(&mut writer, &[profile_record(1, 0), profile_record(2, 1), close_record(1)]);
+    run.sealer("gateway").seal(writer.position()).unwrap();
+    let before = everything(&run);
+    let path = run.dir().join("manifest/1.json");
+    let whole = fs::read(&path).unwrap();
+    for at in 0..whole.len() {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << (at % 8);
+        fs::write(&path, flipped).unwrap();
+        assert_eq!(everything(&Run::open(run.dir()).unwrap()), before, "flipped at {at}");
+    }
 }
 
 #[test]

@@ -104,6 +104,34 @@ fn a_run_of_version_1_is_followed_and_added_to() {
     assert_eq!(run.step(StepNumber(2)).unwrap().requests().count(), 3);
 }
 
+/// No checksum stands between these parts and the decoder, which panics on some of them.
+#[test]
+fn a_damaged_part_of_version_1_is_read_to_whatever_end() {
+    let dir = tempfile::tempdir().unwrap();
+    copy(&sample("v1"), dir.path());
+    fs::remove_file(dir.path().join("log/gateway/000001.seg")).unwrap();
+    let mut named = 0;
+    for table in ["requests", "legs", "spans", "samples"] {
+        let path = dir.path().join(format!("steps/step=000001/{table}/gateway-000001.parquet"));
+        let whole = fs::read(&path).unwrap();
+        for at in (0..whole.len()).step_by(11) {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1 << (at % 8);
+            fs::write(&path, flipped).unwrap();
+            let run = Run::open(dir.path()).unwrap();
+            run.steps().unwrap();
+            run.step(StepNumber(1)).unwrap();
+            assert_eq!(run.step(StepNumber(2)).unwrap().requests().count(), 1);
+            let damage = run.writers().unwrap().remove(0).damage;
+            // Of requests and legs that do not agree, either may be the damaged one.
+            assert!(damage.iter().all(|damage| damage.kind == DamageKind::Part), "{damage:?}");
+            named += damage.len();
+        }
+        fs::write(&path, whole).unwrap();
+    }
+    assert!(named > 100, "{named}");
+}
+
 #[test]
 fn a_record_of_a_later_version_is_passed_over_and_counted() {
     let (_dir, run) = run();
