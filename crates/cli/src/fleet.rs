@@ -10,13 +10,14 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use futures_util::future::select_all;
 use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 
+use crate::exit::Failure;
 use crate::output;
 
 /// Children in order of their start.
@@ -30,10 +31,17 @@ struct Member {
     name: &'static str,
     child: Child,
     stdin: Option<ChildStdin>,
-    /// What it said last on stderr.
-    last_words: Arc<Mutex<VecDeque<String>>>,
+    heard: Arc<Mutex<Heard>>,
     /// Passes its stderr on.
     relay: Option<JoinHandle<()>>,
+}
+
+/// What a child said on stderr.
+#[derive(Debug, Default)]
+struct Heard {
+    /// From then on it is passed on as it comes; before, it is the reason why the child does not start.
+    ready: bool,
+    last_words: VecDeque<String>,
 }
 
 /// A child that is not ready by then is given up.
@@ -47,7 +55,7 @@ const LAST_WORDS_LINES: usize = 20;
 
 impl Fleet {
     /// Starts this program again with a server's command line, and waits for its ready line; returns its URL.
-    pub(crate) async fn start(&mut self, name: &'static str, args: &[String]) -> anyhow::Result<String> {
+    pub(crate) async fn start(&mut self, name: &'static str, args: &[String]) -> Result<String, Failure> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut child = Command::new(program)
             .args(args)
@@ -60,25 +68,28 @@ impl Fleet {
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            bail!("{name} has no output")
+            return Err(Failure::Other(anyhow!("{name} has no output")));
         };
-        let last_words = Arc::default();
-        let relay = Some(tokio::spawn(relay(name, stderr, Arc::clone(&last_words))));
+        let heard: Arc<Mutex<Heard>> = Arc::default();
+        let relay = Some(tokio::spawn(relay(name, stderr, Arc::clone(&heard))));
         let stdin = child.stdin.take();
-        self.members.push(Member { name, child, stdin, last_words, relay });
+        self.members.push(Member { name, child, stdin, heard: Arc::clone(&heard), relay });
         let mut lines = BufReader::new(stdout).lines();
         let Ok(line) = tokio::time::timeout(READY_WITHIN, lines.next_line()).await else {
-            bail!("{name} was not ready within {} s", READY_WITHIN.as_secs())
+            return Err(Failure::Other(anyhow!("{name} was not ready within {} s", READY_WITHIN.as_secs())));
         };
         let line = line.with_context(|| format!("cannot read what {name} says"))?;
         match line.as_deref().and_then(|line| line.split_once(" ready on ")) {
-            Some((_, url)) => Ok(url.to_owned()),
+            Some((_, url)) => {
+                heard.lock().ready = true;
+                Ok(url.to_owned())
+            }
             None => Err(self.first_exit().await),
         }
     }
 
     /// Waits until a child ends, which none should; returns what there is to say of it.
-    pub(crate) async fn first_exit(&mut self) -> anyhow::Error {
+    pub(crate) async fn first_exit(&mut self) -> Failure {
         if self.members.is_empty() {
             return std::future::pending().await;
         }
@@ -101,33 +112,39 @@ impl Fleet {
 // === impl Member ===
 
 impl Member {
-    async fn ended(&mut self) -> anyhow::Error {
-        let status = match self.child.wait().await {
-            Ok(status) => status.to_string(),
-            Err(error) => error.to_string(),
-        };
+    /// How it ended; wrong usage of it was wrong usage of this program.
+    async fn ended(&mut self) -> Failure {
+        let waited = self.child.wait().await;
         if let Some(relay) = self.relay.take() {
             // Its stderr ends with it; a panic of the relay costs only words.
             let _relayed = relay.await;
         }
-        let words = self.last_words.lock().iter().map(String::as_str).collect::<Vec<_>>().join("; ");
-        if words.is_empty() {
-            anyhow!("{} ended ({status})", self.name)
-        } else {
-            anyhow!("{} ended ({status}): {words}", self.name)
+        let status = waited.as_ref().map_or_else(ToString::to_string, ToString::to_string);
+        let heard = self.heard.lock();
+        let words: Vec<&str> =
+            heard.last_words.iter().map(|line| line.trim_start_matches("rollscope: ")).collect();
+        let error = match words.as_slice() {
+            [] => anyhow!("{} ended ({status})", self.name),
+            words => anyhow!("{} ended ({status}): {}", self.name, words.join("; ")),
+        };
+        match waited {
+            Ok(status) if status.code() == Some(2) => Failure::Usage(error),
+            _ => Failure::Other(error),
         }
     }
 }
 
 /// Passes a child's stderr on, each line with its name, and keeps the last lines.
-async fn relay(name: &'static str, stderr: impl AsyncRead + Unpin, last_words: Arc<Mutex<VecDeque<String>>>) {
+async fn relay(name: &'static str, stderr: impl AsyncRead + Unpin, heard: Arc<Mutex<Heard>>) {
     let mut lines = BufReader::new(stderr).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        output::note(format_args!("[{name}] {line}"));
-        let mut kept = last_words.lock();
-        if kept.len() == LAST_WORDS_LINES {
-            kept.pop_front();
+        let mut heard = heard.lock();
+        if heard.ready {
+            output::note(format_args!("[{name}] {line}"));
         }
-        kept.push_back(line);
+        if heard.last_words.len() == LAST_WORDS_LINES {
+            heard.last_words.pop_front();
+        }
+        heard.last_words.push_back(line);
     }
 }

@@ -115,7 +115,9 @@ async fn bad_input_gives_one_sentence_and_the_right_code() {
     let fresh = dir.path().join("fresh");
     let recording =
         ["gateway", "--record", fresh.to_str().unwrap(), "--worker-urls", "not a url", "--port", "0"];
-    let cases: [(&[&str], i32, &str); 13] = [
+    let overflow = ["rollout", "--url", "http://127.0.0.1:1", "--first-step", "18446744073709551614"];
+    let cases: [(&[&str], i32, &str); 14] = [
+        (&overflow, 2, "--first-step"),
         (&recording, 2, "not a url"),
         (&["view", OLD_RUN, "--no-open", "--listen", "nonsense"], 2, "cannot listen on nonsense"),
         (&["report", OLD_RUN, "--step", "99"], 1, "no step 99 in "),
@@ -149,7 +151,7 @@ fn an_old_run_is_reported_with_what_it_lacks() {
     assert!(text.starts_with("step 1: 4 samples, "), "{text}");
     assert!(text.contains("\nstep 2: 2 samples, "), "{text}");
     assert!(
-        text.ends_with("dropped and missing from these numbers: 2 requests, 1 spans and marks\n"),
+        text.contains("dropped and missing from these numbers: 2 requests, 1 spans and marks\n"),
         "{text}"
     );
     let one = run_well(&["report", OLD_RUN, "--step", "2"]);
@@ -158,4 +160,9 @@ fn an_old_run_is_reported_with_what_it_lacks() {
     let counts: Vec<_> =
         json["steps"].as_array().unwrap().iter().map(|step| &step["metrics"]["perf/request/count"]).collect();
     assert_eq!(counts, [&json!(4.0), &json!(2.0)]);
+    assert_eq!(json["dropped"], json!({"requests": 2, "user_records": 1}));
+    for writer in json["writers"].as_array().unwrap() {
+        let (name, interrupted) = (writer["name"].as_str().unwrap(), writer["state"] == "interrupted");
+        assert_eq!(text.contains(&format!("{name} was interrupted")), interrupted, "{text}");
+    }
 }

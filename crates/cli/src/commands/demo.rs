@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
 use rollscope_config::{Choice, Options as _, options};
-use rollscope_rollout::Rollout;
+use rollscope_rollout::{Rollout, RolloutOptions};
 
 use super::rollout::{Progress, SamplingOptions};
 use super::{block_on, report, view};
@@ -59,9 +59,10 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if std::fs::read_dir(&out).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(Failure::Usage(anyhow!("{} is not empty; --out wants a fresh folder", out.display())));
     }
+    let rollout = sampling.rollout(String::new(), 1, None)?;
     block_on(async {
         let mut fleet = Fleet::default();
-        let rolled_out = roll_out(&demo, &sampling, &out, &mut fleet).await;
+        let rolled_out = roll_out(&demo, rollout, &out, &mut fleet).await;
         fleet.stop().await;
         rolled_out?;
         report::print(&out)?;
@@ -78,7 +79,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
 /// Starts the servers and has the rollout done; whatever ends it early is the error.
 async fn roll_out(
     demo: &DemoOptions,
-    sampling: &SamplingOptions,
+    rollout: RolloutOptions,
     out: &Path,
     fleet: &mut Fleet,
 ) -> Result<(), Failure> {
@@ -89,11 +90,14 @@ async fn roll_out(
         () = &mut interrupted => return Err(interruption(out)),
     };
     output::note(format_args!("gateway on {gateway}, recording to {}", out.display()));
-    let rollout = Rollout::new(sampling.rollout(gateway, 1, None)?).map_err(Failure::usage)?;
+    let rollout = Rollout::new(RolloutOptions { url: gateway, ..rollout }).map_err(Failure::usage)?;
     let mut progress = Progress::new();
     tokio::select! {
         ended = rollout.run(|event| progress.show(&event)) => ended.map_err(anyhow::Error::from)?,
-        died = fleet.first_exit() => return Err(died.into()),
+        died = fleet.first_exit() => {
+            output::note(format_args!("what was recorded is in {}", out.display()));
+            return Err(died);
+        }
         () = &mut interrupted => return Err(interruption(out)),
     };
     Ok(())
@@ -104,7 +108,7 @@ fn interruption(out: &Path) -> Failure {
 }
 
 /// Starts the engines and the gateway; returns the gateway's URL.
-async fn start(demo: &DemoOptions, out: &Path, fleet: &mut Fleet) -> anyhow::Result<String> {
+async fn start(demo: &DemoOptions, out: &Path, fleet: &mut Fleet) -> Result<String, Failure> {
     let engine = |mode: &str| {
         let args = ["engine", "--model-path", &demo.model_path, "--port", "0", "--disaggregation-mode", mode];
         args.map(str::to_owned).to_vec()

@@ -10,7 +10,7 @@ use http_body_util::BodyExt as _;
 use rollscope_config::{ConfigError, Options as _, Published, options};
 use rollscope_gateway::{Gateway, GatewayOptions, Mount, ReplyBody};
 use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle};
-use rollscope_run::{Run, RunInfo};
+use rollscope_run::{Run, RunInfo, WriterState};
 use rollscope_trace::{ProfileSink, UnixNs};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
@@ -69,6 +69,19 @@ fn gateway(options: Published<GatewayOptions>, recorder: Option<&Recorder>) -> R
     Ok(gateway)
 }
 
+/// Says that a run is gone on with: samples of one name in one step become one sample.
+fn tell_of_others(run: &Run) -> Result<(), Failure> {
+    let steps = run.steps().map_err(anyhow::Error::from)?.len();
+    let writers = run.writers().map_err(anyhow::Error::from)?;
+    let live = writers.iter().filter(|writer| writer.state == WriterState::Live).count();
+    let beside = if live > 0 { format!(", beside {live} that write to it now") } else { String::new() };
+    output::note(format_args!(
+        "recording goes on in a run of {steps} steps{beside}: {}",
+        run.dir().display()
+    ));
+    Ok(())
+}
+
 /// Starts recording into a run, new or not.
 fn record(
     dir: &Path,
@@ -81,7 +94,11 @@ fn record(
         created: UnixNs(i64::try_from(since.as_nanos()).context("the clock is beyond 2262")?),
         config: json!({"gateway": Value::Object(published.startup_json()), "recording": options.to_json()}),
     };
+    let known = dir.join("run.json").exists();
     let run = Run::create(dir, &info).map_err(Failure::usage)?;
+    if known {
+        tell_of_others(&run)?;
+    }
     let options = RecordOptions {
         queue_bytes: options.record_queue_bytes,
         on_trouble: Arc::new(|error: &RecordError| {

@@ -14,8 +14,17 @@ use tokio::net::{TcpListener, ToSocketAddrs};
 
 use crate::exit::Failure;
 
+/// Lets this process, and what it starts, open as many connections as the system allows: three each for a request
+/// in flight of a prefill/decode pair, where the usual limit is 1,024.
+fn raise_open_files() {
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        crate::output::note(format_args!("rollscope: cannot raise the limit of open files: {error}"));
+    }
+}
+
 /// Runs a command's asynchronous part.
 fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

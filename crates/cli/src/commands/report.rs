@@ -8,9 +8,9 @@ use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use rollscope_config::{Options as _, options};
 use rollscope_insight::{Finding, findings, slowest_sample, where_time_went};
-use rollscope_run::{Drops, Run};
+use rollscope_run::{Drops, Run, WriterState, WriterSummary};
 use rollscope_stats::{Distribution, Figures, step_numbers};
-use rollscope_trace::{Attr, StepNumber, StepTrace, Unit};
+use rollscope_trace::{Attr, Outcome, StepNumber, StepTrace, Unit};
 use serde_json::{Map, Value, json};
 
 use crate::environment;
@@ -87,7 +87,15 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     let steps = steps.into_iter().map(|step| Ok(step_json(&read(&run, step)?)));
     let steps = steps.collect::<Result<Vec<_>, Failure>>()?;
-    output::line(format_args!("{}", json!({"run": dir.display().to_string(), "steps": steps})))?;
+    let dropped = run.dropped().map_err(anyhow::Error::from)?;
+    let writers = run.writers().map_err(anyhow::Error::from)?;
+    let report = json!({
+        "run": dir.display().to_string(),
+        "steps": steps,
+        "dropped": {"requests": dropped.profiles, "user_records": dropped.user_records},
+        "writers": writers.iter().map(writer_json).collect::<Vec<_>>(),
+    });
+    output::line(format_args!("{report}"))?;
     Ok(())
 }
 
@@ -134,6 +142,17 @@ fn print_steps(run: &Run, steps: &[StepNumber]) -> Result<(), Failure> {
             dropped.profiles, dropped.user_records
         ))?;
     }
+    for writer in run.writers().map_err(anyhow::Error::from)? {
+        if writer.state == WriterState::Interrupted {
+            output::line(format_args!(
+                "{} was interrupted: what it had not written is missing",
+                writer.name
+            ))?;
+        }
+        for damage in &writer.damage {
+            output::line(format_args!("{}: {damage}", writer.name))?;
+        }
+    }
     Ok(())
 }
 
@@ -141,6 +160,16 @@ fn step_json(trace: &StepTrace) -> Value {
     let numbers = step_numbers(trace);
     let findings: Vec<Value> = findings(trace).iter().map(finding_json).collect();
     json!({"step": trace.step.0, "samples": trace.samples.len(), "metrics": numbers.metrics, "findings": findings})
+}
+
+fn writer_json(writer: &WriterSummary) -> Value {
+    let state = match writer.state {
+        WriterState::Live => "live",
+        WriterState::Ended => "ended",
+        WriterState::Interrupted => "interrupted",
+    };
+    let damage: Vec<String> = writer.damage.iter().map(ToString::to_string).collect();
+    json!({"name": writer.name, "state": state, "damage": damage})
 }
 
 fn finding_json(finding: &Finding) -> Value {
@@ -184,11 +213,24 @@ fn step_lines(trace: &StepTrace) -> Vec<String> {
 /// A population of samples in one line.
 fn population(figures: &Figures) -> String {
     let mut parts = vec![format!("{} samples", figures.samples)];
+    parts.extend(troubles(figures));
     parts.extend(figures.reward.as_ref().map(|reward| format!("reward mean {:.3}", reward.mean)));
     parts.extend(figures.truncated_ratio.map(|truncated| format!("{:.1}% truncated", truncated * 100.0)));
     parts.extend(figures.tokens_per_sec().map(|rate| format!("{rate:.0} tokens/s")));
     parts.extend(figures.rollout_time.map(|time| duration(time.as_secs_f64())));
     parts.join(", ")
+}
+
+/// Requests that did not complete, if there are any: `40 requests: 2 failed, 1 aborted`.
+fn troubles(figures: &Figures) -> Option<String> {
+    let count = |outcome| (figures.requests.ended(outcome), outcome.name());
+    let troubles = [Outcome::Failed, Outcome::Truncated, Outcome::Aborted].map(count);
+    let told: Vec<String> = troubles
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, name)| format!("{count} {name}"))
+        .collect();
+    (!told.is_empty()).then(|| format!("{} requests ({})", figures.requests.count, told.join(", ")))
 }
 
 fn stage_table(figures: &Figures) -> Table {

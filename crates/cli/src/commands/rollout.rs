@@ -11,6 +11,7 @@ use rollscope_rollout::{Event, Prompt, Rollout, RolloutOptions, StepSummary};
 use super::block_on;
 use crate::environment;
 use crate::exit::Failure;
+use crate::lifetime::{LifetimeOptions, shutdown};
 use crate::output;
 
 options! {
@@ -22,7 +23,7 @@ options! {
         }
         exec {
             /// Number of the first step.
-            first_step: u64 = 1;
+            first_step: u64 = 1, range(0..=1 << 53);
             /// Folder for each step's samples, as JSON lines.
             out: Option<String> = None, value_name("DIR");
         }
@@ -77,8 +78,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let options = sampling.rollout(command.url, command.first_step, command.out.map(PathBuf::from))?;
     let rollout = Rollout::new(options).map_err(Failure::usage)?;
     block_on(async {
+        let interrupted = shutdown(&LifetimeOptions { exit_on_stdin_close: false })?;
         let mut progress = Progress::new();
-        let steps = rollout.run(|event| progress.show(&event)).await.map_err(anyhow::Error::from)?;
+        let steps = tokio::select! {
+            ended = rollout.run(|event| progress.show(&event)) => ended.map_err(anyhow::Error::from)?,
+            () = interrupted => return Err(Failure::Other(anyhow!("interrupted; the step's samples are lost"))),
+        };
         drop(progress);
         for step in &steps {
             output::line(format_args!("{}", sentence(step)))?;
@@ -141,7 +146,7 @@ impl Progress {
                     self.bar.set_style(style);
                 }
                 if self.bar.is_hidden() {
-                    output::note(format_args!("step {step}: {samples} samples"));
+                    output::note(format_args!("step {step}: sampling {samples}"));
                 }
             }
             Event::SampleDone(sample) => {
