@@ -97,35 +97,46 @@ async function check(url) {
   console.log(`${samples.length} rows, ${shapes.length} spans in sight; pictures in ${process.cwd()}`);
 }
 
-/** Zooms until the request of a sample fills half the page, by the wheel, as a user does. */
+/** Zooms until the request of a sample fills much of the page, by wheel and drag, as a user does. */
 async function zoomInto(page, sample) {
-  const wide = 500;
-  for (let turns = 0; turns < 60; turns++) {
+  const [wide, left] = [500, 200];
+  for (let turns = 0; turns < 80; turns++) {
     const request = (await shapesOf(page)).find((shape) => shape.sample === sample && shape.name === 'request');
     assert.ok(request, 'the request is in sight');
     if (request.width > wide) return;
-    // At its beginning, so that it grows to the right and stays in sight.
+    // At its beginning, so that it grows to the right; and that at the left, where it has room to grow.
     const at = await onPage(page, request, 0);
     await page.mouse.move(at.x, at.y);
     await page.mouse.wheel(0, -200);
-    await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+    await drawn(page);
+    if (request.x > left) await drag(page, left - request.x);
   }
   throw new Error(`the request of ${sample} does not get wide`);
 }
 
-/** Drags the view towards later times until a span of the driver's own is in sight: its reward follows the request. */
+/** Drags towards later times until a span of the driver's own is in sight: a sample's reward follows its request. */
 async function dragToUserSpan(page, sample) {
-  const box = await page.locator('#canvas').boundingBox();
-  const y = box.y + box.height / 2;
   for (let drags = 0; drags < 40; drags++) {
     if ((await shapesOf(page)).some((shape) => shape.sample === sample && shape.lane === 'user')) return;
-    await page.mouse.move(box.x + box.width * 0.75, y);
-    await page.mouse.down();
-    await page.mouse.move(box.x + box.width * 0.5, y, { steps: 4 });
-    await page.mouse.up();
-    await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+    await drag(page, -300);
   }
   throw new Error(`${sample} has no span of the driver's own after its request`);
+}
+
+/** Drags the view by so many pixels to the right, or with a negative number to the left. */
+async function drag(page, by) {
+  const box = await page.locator('#canvas').boundingBox();
+  const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
+  await page.mouse.move(x, y);
+  await page.mouse.down();
+  await page.mouse.move(x + by, y, { steps: 4 });
+  await page.mouse.up();
+  await drawn(page);
+}
+
+/** Waits for what the last input changed. */
+async function drawn(page) {
+  await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
 }
 
 async function shapesOf(page) {
