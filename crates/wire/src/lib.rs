@@ -16,6 +16,7 @@ mod chunks;
 mod cursor;
 mod error;
 mod event;
+mod experts;
 mod merge;
 mod nesting;
 mod object;

@@ -1,10 +1,15 @@
 //! The merge of a prefill reply into a decode reply.
 //!
 //! Both workers of a prefill/decode pair answer the same request. The decode reply has the tokens; the prefill
-//! reply has what only the prefill worker could measure. Every member of its `meta_info` whose name begins with
-//! `pd_prefill_` or `pd_transfer_` is put into the decode reply's `meta_info`, where it replaces members of the
-//! same name, so that exactly one is left. Where log-probabilities are asked for, `input_token_logprobs`
-//! becomes the prefill's list followed by the decode's.
+//! reply has what only the prefill worker could measure. Put into the decode reply's `meta_info`, where they replace
+//! members of the same name, so that exactly one is left, are of the prefill's:
+//!
+//! - every member whose name begins with `pd_prefill_` or `pd_transfer_`;
+//! - the timings that every worker reports under one name, under a name of their own ([`TIMINGS`]);
+//! - what the prefix cache held of the prompt ([`CACHED`]);
+//! - where log-probabilities are asked for, those of the prompt ([`LISTS`]): the prefill's list followed by the
+//!   decode's;
+//! - the routed experts of the prompt, in front of those of the tokens ([`PromptExperts`]).
 
 use std::ops::Range;
 
@@ -13,6 +18,7 @@ use bytes::Bytes;
 use crate::chunks::Chunks;
 use crate::cursor::{Cursor, Kind};
 use crate::error::Mismatch;
+use crate::experts::PromptExperts;
 use crate::object::{Field, Object};
 use crate::reply::{Element, INPUT_LOGPROBS, Reply};
 use crate::request::MAX_SAMPLES;
@@ -25,7 +31,7 @@ pub struct PrefillShare {
     samples: Vec<SampleShare>,
 }
 
-/// What becomes of `input_token_logprobs`.
+/// What becomes of the lists of the prompt's log-probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogprobJoin {
     /// The decode reply's stay as they are.
@@ -38,13 +44,46 @@ pub enum LogprobJoin {
 
 #[derive(Clone, Debug, Default)]
 struct SampleShare {
-    /// Members by unescaped name, spelled as the prefill worker did.
-    members: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The inside of a list that is not empty.
-    logprobs: Option<Chunks>,
+    members: Vec<SharedMember>,
+    /// By [`LISTS`]: the inside of a list that is not empty.
+    lists: [Option<Chunks>; LISTS.len()],
+    experts: Option<PromptExperts>,
+}
+
+/// A member that is copied.
+#[derive(Clone, Debug)]
+struct SharedMember {
+    /// Unescaped.
+    name: Vec<u8>,
+    /// Name and value as they are written; the value as the prefill worker spelled it.
+    member: Vec<u8>,
+    /// The prefill worker calls it so itself.
+    is_own_name: bool,
 }
 
 const MERGED_PREFIXES: [&[u8]; 2] = [b"pd_prefill_", b"pd_transfer_"];
+
+/// What the prefix cache held of the prompt, which is the prefill worker's.
+const CACHED: [&[u8]; 2] = [b"cached_tokens", b"cached_tokens_details"];
+
+/// Timings that SGLang's workers report under one name whatever they do, and the prefill worker's name for them.
+const TIMINGS: [(&[u8], &str); 12] = [
+    (b"queue_time", "pd_prefill_queue_time"),
+    (b"e2e_latency", "pd_prefill_e2e_latency"),
+    (b"inference_time", "pd_prefill_inference_time"),
+    (b"first_token_latency", "pd_prefill_first_token_latency"),
+    (b"prefill_waiting_latency", "pd_prefill_waiting_latency"),
+    (b"prefill_launch_latency", "pd_prefill_launch_latency"),
+    (b"request_received_ts", "pd_prefill_request_received_ts"),
+    (b"api_server_dispatch_finish_ts", "pd_prefill_api_server_dispatch_finish_ts"),
+    (b"forward_entry_time", "pd_prefill_forward_entry_time"),
+    (b"prefill_finished_time", "pd_prefill_finished_time"),
+    (b"request_finished_ts", "pd_prefill_request_finished_ts"),
+    (b"response_sent_to_client_ts", "pd_prefill_response_sent_to_client_ts"),
+];
+
+/// Lists with an entry for each token of the prompt.
+const LISTS: [&[u8]; 3] = [INPUT_LOGPROBS, b"input_top_logprobs", b"input_token_ids_logprobs"];
 
 // === impl PrefillShare ===
 
@@ -82,20 +121,45 @@ impl PrefillShare {
 
 impl SampleShare {
     fn add(&mut self, element: &Element<'_>) {
-        let Some(meta_info) = &element.meta_info else { return };
+        let (source, Some(meta_info)) = (element.source, &element.meta_info) else { return };
         for field in &meta_info.fields {
-            if MERGED_PREFIXES.iter().any(|prefix| field.name().starts_with(prefix)) {
-                let member = spell(element.source, field);
-                match self.members.iter_mut().find(|(name, _)| name == field.name()) {
-                    Some((_, earlier)) => *earlier = member,
-                    None => self.members.push((field.name().to_vec(), member)),
-                }
+            self.add_field(source, meta_info, field);
+        }
+        for (name, list) in LISTS.iter().zip(&mut self.lists) {
+            if let Some(field) = meta_info.get(name)
+                && let Some(inside) = list_inside(source, field)
+            {
+                *list = Some(on_one_line(source.slice(inside)));
             }
         }
-        if let Some(field) = meta_info.get(INPUT_LOGPROBS)
-            && let Some(inside) = list_inside(element.source, field)
-        {
-            self.logprobs = Some(on_one_line(element.source.slice(inside)));
+        if let Some(experts) = PromptExperts::read(source, meta_info) {
+            self.experts = Some(experts);
+        }
+    }
+
+    /// Takes a member if it is to be copied.
+    fn add_field(&mut self, source: &Chunks, meta_info: &Object<'_>, field: &Field<'_>) {
+        let name = field.name();
+        let is_pd = MERGED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        let timing = TIMINGS.iter().find(|(timing, _)| *timing == name);
+        if !is_pd {
+            let is_copied = timing.is_some() || CACHED.contains(&name);
+            if !is_copied || is_null(source, field) || !meta_info.is_last(field) {
+                return;
+            }
+        }
+        let member = match timing {
+            Some((_, name)) => SharedMember {
+                name: name.as_bytes().to_vec(),
+                member: [b"\"", name.as_bytes(), b"\":", &value_on_one_line(source, field)].concat(),
+                is_own_name: false,
+            },
+            None => SharedMember { name: name.to_vec(), member: spell(source, field), is_own_name: true },
+        };
+        match self.members.iter_mut().find(|earlier| earlier.name == member.name) {
+            Some(earlier) if earlier.is_own_name && !member.is_own_name => {}
+            Some(earlier) => *earlier = member,
+            None => self.members.push(member),
         }
     }
 
@@ -103,30 +167,43 @@ impl SampleShare {
     fn merge_into(
         &self,
         splicer: &mut Splicer<'_>,
-        source: &Chunks,
+        element: &Element<'_>,
         meta_info: &Object<'_>,
         join: LogprobJoin,
     ) {
-        let mut members =
-            self.members.iter().map(|(_, member)| &member[..]).collect::<Vec<_>>().join(&b","[..]);
+        let source = element.source;
         // Of several members of the name, readers see the last; the others go when it is written.
-        let own = meta_info.get(INPUT_LOGPROBS);
-        let list = self.logprobs.as_ref().and_then(|logprobs| joined_list(logprobs, source, own, join));
-        let mut front = Chunks::new();
-        if let (Some(list), None) = (&list, own) {
-            let comma: &[u8] = if members.is_empty() { b"" } else { b"," };
-            members.extend_from_slice(comma);
-            members.extend_from_slice(b"\"input_token_logprobs\":");
-            front.push(members.into());
-            front.append(list);
-        } else {
-            front.push(members.into());
+        let joined = std::array::from_fn::<_, { LISTS.len() }, _>(|list| {
+            joined_list(self.lists[list].as_ref()?, source, meta_info.get(LISTS[list]), join)
+        });
+        let mut written: Vec<(&[u8], Chunks)> =
+            LISTS.into_iter().zip(joined).filter_map(|(name, list)| Some((name, list?))).collect();
+        if let Some(experts) = &self.experts {
+            written.extend(experts.join(source, meta_info, element.is_finished()).into_iter().flatten());
         }
-        splicer.edit(meta_info, &front, |field| match (&list, own) {
-            _ if self.members.iter().any(|(name, _)| name == field.name()) => Fate::Drop,
-            (Some(list), Some(own)) if own.member.key == field.member.key => Fate::Replace(list.clone()),
-            (Some(_), Some(own)) if own.name() == field.name() => Fate::Drop,
-            _ => Fate::Keep,
+
+        let mut front = Chunks::new();
+        let mut small = Vec::new();
+        for member in &self.members {
+            separate(&mut small, &front);
+            small.extend_from_slice(&member.member);
+        }
+        for (name, value) in written.iter().filter(|(name, _)| meta_info.get(name).is_none()) {
+            separate(&mut small, &front);
+            small.extend([b"\"", *name, b"\":"].concat());
+            front.push(std::mem::take(&mut small).into());
+            front.append(value);
+        }
+        front.push(small.into());
+        splicer.edit(meta_info, &front, |field| {
+            let name = field.name();
+            if self.members.iter().any(|member| member.name == name) {
+                return Fate::Drop;
+            }
+            let Some((_, value)) = written.iter().find(|(written, _)| *written == name) else {
+                return Fate::Keep;
+            };
+            if meta_info.is_last(field) { Fate::Replace(value.clone()) } else { Fate::Drop }
         });
     }
 }
@@ -140,14 +217,21 @@ impl Reply<'_> {
         let mut splicer = Splicer::new(self.source);
         for (element, sample) in self.elements.iter().zip(samples) {
             if let Some(meta_info) = &element.meta_info {
-                sample.merge_into(&mut splicer, self.source, meta_info, join);
+                sample.merge_into(&mut splicer, element, meta_info, join);
             }
         }
         Ok(splicer.finish())
     }
 }
 
-/// The value that `input_token_logprobs` gets: `[prefill's, decode's]`. Nothing where it is not written.
+/// Puts a comma between two members.
+fn separate(small: &mut Vec<u8>, front: &Chunks) {
+    if !small.is_empty() || !front.is_empty() {
+        small.push(b',');
+    }
+}
+
+/// The value that a list of the prompt's log-probabilities gets: `[prefill's, decode's]`. Nothing where it is not written.
 fn joined_list(
     logprobs: &Chunks,
     source: &Chunks,
@@ -164,7 +248,7 @@ fn joined_list(
             }
             list.append(&source.slice(own.value.start + 1..own.value.end));
         }
-        (Some(own), LogprobJoin::Always) if *source.gather(own.value.clone()) == *b"null" => {
+        (Some(own), LogprobJoin::Always) if is_null(source, own) => {
             list.push(Bytes::from_static(b"]"));
         }
         (None, LogprobJoin::Always) => list.push(Bytes::from_static(b"]")),
@@ -188,9 +272,17 @@ fn spell(source: &Chunks, field: &Field<'_>) -> Vec<u8> {
         member.truncate(member.trim_ascii_end().len());
     }
     member.push(b':');
-    let value = source.gather(field.value.clone());
-    member.extend(value.iter().map(|byte| if is_line_end(*byte) { b' ' } else { *byte }));
+    member.extend(value_on_one_line(source, field));
     member
+}
+
+fn value_on_one_line(source: &Chunks, field: &Field<'_>) -> Vec<u8> {
+    let value = source.gather(field.value.clone());
+    value.iter().map(|byte| if is_line_end(*byte) { b' ' } else { *byte }).collect()
+}
+
+fn is_null(source: &Chunks, field: &Field<'_>) -> bool {
+    field.kind == Kind::Literal && *source.gather(field.value.clone()) == *b"null"
 }
 
 /// A line end within a value can only be space. It would end the line of an event that the value is put into.

@@ -45,6 +45,11 @@ impl<'a> Object<'a> {
     pub(crate) fn get(&self, name: &[u8]) -> Option<&Field<'a>> {
         self.fields.iter().rfind(|field| field.name() == name)
     }
+
+    /// Whether a member is the last of its name, the one that counts.
+    pub(crate) fn is_last(&self, field: &Field<'_>) -> bool {
+        self.get(field.name()).is_some_and(|last| last.member.key == field.member.key)
+    }
 }
 
 // === impl Field ===

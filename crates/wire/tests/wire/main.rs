@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod events;
 #[cfg(test)]
+mod experts;
+#[cfg(test)]
 mod json;
 #[cfg(test)]
 mod merge;

@@ -16,6 +16,29 @@ const META_NAMES: &[&str] = &[
     "pd_transfer_total_mb",
     "pd_decode_forward_duration",
     "input_token_logprobs",
+    "input_top_logprobs",
+    "cached_tokens",
+    "cached_tokens_details",
+    "queue_time",
+    "pd_prefill_queue_time",
+    "prefill_finished_time",
+    "pd_prefill_finished_time",
+];
+
+/// Names of timings, and what the prefill worker's are called.
+const TIMINGS: [(&str, &str); 12] = [
+    ("queue_time", "pd_prefill_queue_time"),
+    ("e2e_latency", "pd_prefill_e2e_latency"),
+    ("inference_time", "pd_prefill_inference_time"),
+    ("first_token_latency", "pd_prefill_first_token_latency"),
+    ("prefill_waiting_latency", "pd_prefill_waiting_latency"),
+    ("prefill_launch_latency", "pd_prefill_launch_latency"),
+    ("request_received_ts", "pd_prefill_request_received_ts"),
+    ("api_server_dispatch_finish_ts", "pd_prefill_api_server_dispatch_finish_ts"),
+    ("forward_entry_time", "pd_prefill_forward_entry_time"),
+    ("prefill_finished_time", "pd_prefill_finished_time"),
+    ("request_finished_ts", "pd_prefill_request_finished_ts"),
+    ("response_sent_to_client_ts", "pd_prefill_response_sent_to_client_ts"),
 ];
 
 fn merge(decode: &str, prefill: &str, join: LogprobJoin) -> Result<String, Mismatch> {
@@ -199,6 +222,59 @@ fn an_unfinished_sample_is_told_from_a_finished_one() {
     assert!(!Reply::scan(&body).unwrap().elements()[0].is_finished());
 }
 
+#[test]
+fn timings_of_every_worker_are_kept_under_the_prefill_workers_name() {
+    for (timing, shared) in TIMINGS {
+        let prefill = format!(r#"{{"meta_info":{{"{timing}":1.50}}}}"#);
+        let decode = format!(r#"{{"meta_info":{{"{timing}":2e0,"{shared}":3}}}}"#);
+        let merged = merge(&decode, &prefill, LogprobJoin::Never).unwrap();
+        assert_eq!(merged, format!(r#"{{"meta_info":{{"{shared}":1.50,"{timing}":2e0}}}}"#));
+    }
+    // A worker that has such a name itself has the last word, wherever it stands; what is null was not measured.
+    for prefill in [
+        r#"{"queue_time":1,"pd_prefill_queue_time":2,"e2e_latency":null}"#,
+        r#"{"pd_prefill_queue_time":2,"queue_time":1,"e2e_latency":null}"#,
+    ] {
+        let prefill = format!(r#"{{"meta_info":{prefill}}}"#);
+        let merged = merge(r#"{"meta_info":{}}"#, &prefill, LogprobJoin::Never).unwrap();
+        assert_eq!(merged, r#"{"meta_info":{"pd_prefill_queue_time":2}}"#);
+    }
+}
+
+#[test]
+fn what_the_cache_held_of_the_prompt_is_the_prefill_workers() {
+    let prefill = r#"{"meta_info":{"cached_tokens":8,"cached_tokens_details":{"device":8, "host":0}}}"#;
+    let decode = r#"{"meta_info":{"id":"d","cached_tokens":0,"cached_tokens_details":null}}"#;
+    assert_eq!(
+        merge(decode, prefill, LogprobJoin::Never).unwrap(),
+        r#"{"meta_info":{"cached_tokens":8,"cached_tokens_details":{"device":8, "host":0},"id":"d"}}"#
+    );
+    let none = r#"{"meta_info":{"cached_tokens_details":null}}"#;
+    assert_eq!(merge(decode, none, LogprobJoin::Never).unwrap(), decode);
+}
+
+#[test]
+fn all_lists_of_the_prompt_are_joined() {
+    let prefill = r#"{"meta_info":{"input_top_logprobs":[null,[[-1,2,null]]],"input_token_ids_logprobs":[null],"input_token_logprobs":[[null,1,null]]}}"#;
+    let decode = r#"{"meta_info":{"input_top_logprobs":null,"id":"d","input_token_ids_logprobs":[[3]]}}"#;
+    assert_eq!(
+        merge(decode, prefill, LogprobJoin::Always).unwrap(),
+        r#"{"meta_info":{"input_token_logprobs":[[null,1,null]],"input_top_logprobs":[null,[[-1,2,null]]],"id":"d","input_token_ids_logprobs":[null,[3]]}}"#
+    );
+}
+
+#[test]
+fn depth_costs_nothing() {
+    let depth = 200_000;
+    let deep = format!("{}1{}", "[{\"a\":".repeat(depth), "}]".repeat(depth));
+    let prefill = format!(r#"{{"x":{deep},"meta_info":{{"pd_prefill_x":{deep},"cached_tokens":3}}}}"#);
+    let decode = format!(r#"{{"meta_info":{{"y":{deep}}},"x":{deep}}}"#);
+    assert_eq!(
+        merge(&decode, &prefill, LogprobJoin::Always).unwrap(),
+        format!(r#"{{"meta_info":{{"pd_prefill_x":{deep},"cached_tokens":3,"y":{deep}}},"x":{deep}}}"#)
+    );
+}
+
 /// The merge on trees.
 fn oracle(decode: &mut Value, prefill: &Value, join: LogprobJoin) {
     if let (Value::Array(decode), Value::Array(prefill)) = (&mut *decode, prefill) {
@@ -208,20 +284,30 @@ fn oracle(decode: &mut Value, prefill: &Value, join: LogprobJoin) {
     let Some(Value::Object(prefill)) = prefill.get("meta_info") else { return };
     let Some(Value::Object(decode)) = decode.get_mut("meta_info") else { return };
     for (name, value) in prefill {
-        if name.starts_with("pd_prefill_") || name.starts_with("pd_transfer_") {
+        let is_merged = name.starts_with("pd_prefill_") || name.starts_with("pd_transfer_");
+        let is_cached = name.starts_with("cached_tokens") && !value.is_null();
+        if is_merged || is_cached {
             decode.insert(name.clone(), value.clone());
         }
-    }
-    let Some(Value::Array(logprobs)) = prefill.get("input_token_logprobs") else { return };
-    if logprobs.is_empty() || join == LogprobJoin::Never {
-        return;
-    }
-    match (decode.get_mut("input_token_logprobs"), join) {
-        (Some(Value::Array(own)), _) => *own = [&logprobs[..], own].concat(),
-        (None | Some(Value::Null), LogprobJoin::Always) => {
-            decode.insert("input_token_logprobs".to_owned(), logprobs.clone().into());
+        if let Some((_, shared)) = TIMINGS.iter().find(|(timing, _)| timing == name)
+            && !value.is_null()
+            && !prefill.contains_key(*shared)
+        {
+            decode.insert((*shared).to_owned(), value.clone());
         }
-        _ => {}
+    }
+    for list in ["input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs"] {
+        let Some(Value::Array(prompts)) = prefill.get(list) else { continue };
+        if prompts.is_empty() || join == LogprobJoin::Never {
+            continue;
+        }
+        match (decode.get_mut(list), join) {
+            (Some(Value::Array(own)), _) => *own = [&prompts[..], own].concat(),
+            (None | Some(Value::Null), LogprobJoin::Always) => {
+                decode.insert(list.to_owned(), prompts.clone().into());
+            }
+            _ => {}
+        }
     }
 }
 
@@ -229,7 +315,7 @@ fn meta_info() -> impl Strategy<Value = String> {
     let field = prop_oneof![
         4 => member(name(META_NAMES), scalar()),
         1 => member(name(META_NAMES), value()),
-        2 => member(spelled("input_token_logprobs"), logprobs()),
+        2 => member(prop_oneof![spelled("input_token_logprobs"), spelled("input_top_logprobs")], logprobs()),
     ];
     object(field)
 }
@@ -290,10 +376,14 @@ proptest! {
             LogprobJoin::Always,
         ).unwrap();
         let merged = &merged[r#"{"meta_info":"#.len()..merged.len() - 1];
-        for name in META_NAMES.iter().filter(|name| name.starts_with("pd_prefill_")) {
-            if occurrences(&prefill, name) > 0 {
-                prop_assert_eq!(occurrences(merged, name), 1);
-            }
+        let is_written = |name: &str| {
+            let of_timing = TIMINGS.iter().any(|(timing, shared)| {
+                *shared == name && tree(&prefill).get(timing).is_some_and(|value| !value.is_null())
+            });
+            of_timing || name.starts_with("pd_prefill_") && occurrences(&prefill, name) > 0
+        };
+        for name in META_NAMES.iter().filter(|name| is_written(name)) {
+            prop_assert_eq!(occurrences(merged, name), 1, "{}", name);
         }
     }
 
