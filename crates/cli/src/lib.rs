@@ -36,6 +36,7 @@ pub fn command() -> Command {
     Command::new("rollscope")
         .version(env!("CARGO_PKG_VERSION"))
         .about("See where every rollout's time goes.")
+        .arg(commands::config_argument())
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([
@@ -45,6 +46,7 @@ pub fn command() -> Command {
             commands::rollout::command(),
             commands::report::command(),
             commands::view::command(),
+            commands::config::command(),
         ])
 }
 
@@ -56,12 +58,8 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
         Some(("rollout", matches)) => commands::rollout::run(matches),
         Some(("report", matches)) => commands::report::run(matches),
         Some(("view", matches)) => commands::view::run(matches),
+        Some(("config", matches)) => commands::config::run(matches),
         // clap refuses everything else before.
         _ => Ok(()),
     }
-}
-
-/// The process's environment, for options that may come from there.
-fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok()
 }

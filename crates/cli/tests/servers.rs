@@ -116,7 +116,12 @@ async fn bad_input_gives_one_sentence_and_the_right_code() {
     let recording =
         ["gateway", "--record", fresh.to_str().unwrap(), "--worker-urls", "not a url", "--port", "0"];
     let overflow = ["rollout", "--url", "http://127.0.0.1:1", "--first-step", "18446744073709551614"];
-    let cases: [(&[&str], i32, &str); 14] = [
+    let typo = dir.path().join("typo.toml");
+    std::fs::write(&typo, "[gateway]\nprot = 1\n").unwrap();
+    let typo = ["gateway", "--config", typo.to_str().unwrap()];
+    let cases: [(&[&str], i32, &str); 16] = [
+        (&typo, 2, "typo.toml: unknown option: gateway.prot (did you mean port?)"),
+        (&["engine", "--config", "/no/such.toml"], 2, "cannot read the configuration file /no/such.toml: "),
         (&overflow, 2, "--first-step"),
         (&recording, 2, "not a url"),
         (&["view", OLD_RUN, "--no-open", "--listen", "nonsense"], 2, "cannot listen on nonsense"),
@@ -143,6 +148,27 @@ async fn bad_input_gives_one_sentence_and_the_right_code() {
     let (status, reply) = post(&format!("{}/generate", taken.url), &json!({"text": 5})).await;
     assert_eq!(status, 400, "{reply}");
     assert!(reply["error"]["message"].as_str().unwrap().contains("text"), "{reply}");
+}
+
+#[tokio::test]
+async fn a_server_takes_its_options_from_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("fleet.toml");
+    std::fs::write(&file, "[engine]\nmodel_path = 'bundled'\nport = 0\nserved-model-name = 'from a file'\n")
+        .unwrap();
+    let file = file.to_str().unwrap();
+    let engine = Server::start(&["engine", "--config", file, "--weight-version", "from-a-flag"]);
+    let info = get(&format!("{}/server_info", engine.url)).await.1;
+    assert_eq!(info["served_model_name"], "from a file", "{info}");
+    assert_eq!(info["weight_version"], "from-a-flag", "{info}");
+    let shown = run_well(&["config", "show", "--json", "engine", "--config", file, "--weight-version", "7"]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["served_model_name"]["source"], format!("engine.served-model-name in {file}"));
+    assert_eq!(
+        shown["weight_version"],
+        json!({"value": "7", "source": "--weight-version", "namespace": "model"})
+    );
+    assert_eq!(shown["page_size"]["source"], "default");
 }
 
 #[test]

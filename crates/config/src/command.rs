@@ -35,23 +35,31 @@ pub(crate) fn arg(spec: &OptionSpec) -> Arg {
     }
 }
 
-/// The value given by flag or, failing that, by environment.
-pub(crate) fn given(
-    spec: &OptionSpec,
-    matches: &ArgMatches,
-    env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Option<Value>, ConfigError> {
-    if let Ok(Some(occurrences)) = matches.try_get_occurrences::<String>(spec.name) {
-        let occurrences: Vec<Vec<String>> = occurrences.map(|words| words.cloned().collect()).collect();
-        let value = spec.kind.parse(&occurrences);
-        return value.map(Some).map_err(|unfit| spec.invalid(unfit, Place::Flag(format!("--{}", spec.flag))));
+/// The value given by flag.
+pub(crate) fn flag(spec: &OptionSpec, matches: &ArgMatches) -> Result<Option<(Value, Place)>, ConfigError> {
+    let Ok(Some(occurrences)) = matches.try_get_occurrences::<String>(spec.name) else { return Ok(None) };
+    let occurrences: Vec<Vec<String>> = occurrences.map(|words| words.cloned().collect()).collect();
+    let place = Place::Flag(format!("--{}", spec.flag));
+    match spec.kind.parse(&occurrences) {
+        Ok(value) => Ok(Some((value, place))),
+        Err(unfit) => Err(spec.invalid(unfit, place)),
     }
+}
+
+/// The value given by environment.
+pub(crate) fn variable(
+    spec: &OptionSpec,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Option<(Value, Place)>, ConfigError> {
     // A variable set to nothing is how a shell unsets it for one command.
     let set =
         spec.env.iter().find_map(|name| env(name).filter(|text| !text.is_empty()).map(|text| (name, text)));
     let Some((name, text)) = set else { return Ok(None) };
-    let value = spec.kind.parse_text(&text);
-    value.map(Some).map_err(|unfit| spec.invalid(unfit, Place::Environment(name.clone())))
+    let place = Place::Environment(name.clone());
+    match spec.kind.parse_text(&text) {
+        Ok(value) => Ok(Some((value, place))),
+        Err(unfit) => Err(spec.invalid(unfit, place)),
+    }
 }
 
 /// A doc comment's first paragraph, on one line.

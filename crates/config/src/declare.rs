@@ -10,25 +10,20 @@ use serde_json::{Map, Value};
 use crate::command;
 use crate::error::{ConfigError, Place};
 use crate::kind::Unfit;
+use crate::sources::Sources;
 use crate::spec::{Namespace, OptionSpec, REDACTED};
 use crate::value::{Numeric, OptionValue};
 
 /// A server's options, as [`options!`](crate::options) declares them.
-pub trait Options: std::fmt::Debug + Clone + Send + Sync + 'static {
+pub trait Options: OptionSet + std::fmt::Debug + Clone + Send + Sync + 'static {
     /// The declaration's doc comment.
     const ABOUT: &'static str;
-
-    /// The table of options, in the order of declaration.
-    fn specs() -> Vec<OptionSpec>;
 
     /// The values as JSON, secrets redacted.
     fn to_json(&self) -> Map<String, Value>;
 
     /// Whether the values agree with each other, by the declaration's `check`.
     fn check(&self) -> Result<(), ConfigError>;
-
-    #[doc(hidden)]
-    fn read(values: &dyn Fn(&OptionSpec) -> Result<Value, ConfigError>) -> Result<Self, ConfigError>;
 
     /// Sets one field of a value that is not published yet (a published one is behind a shared reference).
     /// Returns the value as it may be shown.
@@ -42,34 +37,78 @@ pub trait Options: std::fmt::Debug + Clone + Send + Sync + 'static {
         )
     }
 
+    /// The options of a list of arguments (without a program's name), no environment and no file consulted.
+    fn from_args<I: IntoIterator<Item: Into<OsString> + Clone>>(args: I) -> Result<Self, ConfigError> {
+        let matches = Self::command("options").no_binary_name(true).try_get_matches_from(args)?;
+        Self::resolve(&matches, &Sources::none())
+    }
+}
+
+/// Options that are resolved together, since one command takes them all: one declaration, or a tuple of them.
+pub trait OptionSet: Sized {
+    /// The table of options, in the order of declaration.
+    fn specs() -> Vec<OptionSpec>;
+
+    #[doc(hidden)]
+    fn read_all(values: &dyn Fn(&OptionSpec) -> Result<Value, ConfigError>) -> Result<Self, ConfigError>;
+
     /// Adds one flag per option to a command.
     fn args(command: Command) -> Command {
         command.args(Self::specs().iter().map(command::arg))
     }
 
-    /// The options: a flag beats an environment variable beats the default.
+    /// The options: a flag beats an environment variable beats the file beats the default.
     ///
     /// A flag that the matches' command does not have counts as not given.
-    fn resolve(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let options = Self::read(&|spec| match command::given(spec, matches, env)? {
-            Some(value) => Ok(value),
-            None => match spec.default.clone() {
-                Some(value) => spec.admit(value, || Place::Default(spec.name)),
-                None => {
-                    Err(ConfigError::Missing { flag: format!("--{}", spec.flag), env: spec.env[0].clone() })
-                }
-            },
-        })?;
-        options.check()?;
-        Ok(options)
+    ///
+    /// # Errors
+    /// A value that an option may not have, an option without default that is given nowhere, a key of the file's
+    /// section that is no option, values that contradict each other.
+    fn resolve(matches: &ArgMatches, sources: &Sources<'_>) -> Result<Self, ConfigError> {
+        sources.refuse_unknown(&Self::specs())?;
+        Self::read_all(&|spec| Ok(sources.origin(spec, matches)?.0))
     }
 
-    /// The options of a list of arguments (without a program's name), no environment consulted.
-    fn from_args<I: IntoIterator<Item: Into<OsString> + Clone>>(args: I) -> Result<Self, ConfigError> {
-        let matches = Self::command("options").no_binary_name(true).try_get_matches_from(args)?;
-        Self::resolve(&matches, &|_| None)
+    /// Every option with its value as it may be shown (nothing where it must be given and is not), and where that came
+    /// from.
+    fn origins(
+        matches: &ArgMatches,
+        sources: &Sources<'_>,
+    ) -> Result<Vec<(OptionSpec, Option<Value>, Place)>, ConfigError> {
+        let specs = Self::specs();
+        sources.refuse_unknown(&specs)?;
+        let origin = |spec: OptionSpec| match sources.origin(&spec, matches) {
+            Ok((value, place)) => {
+                let shown = spec.shown(value);
+                Ok((spec, Some(shown), place))
+            }
+            Err(ConfigError::Missing { .. }) => {
+                let place = Place::Default(spec.name);
+                Ok((spec, None, place))
+            }
+            Err(error) => Err(error),
+        };
+        specs.into_iter().map(origin).collect()
     }
 }
+
+macro_rules! option_sets {
+    ($( ($($set:ident),+) )+) => {$(
+        impl<$($set: OptionSet),+> OptionSet for ($($set,)+) {
+            fn specs() -> Vec<OptionSpec> {
+                [$($set::specs()),+].concat()
+            }
+
+            fn read_all(
+                values: &dyn Fn(&OptionSpec) -> Result<Value, ConfigError>,
+            ) -> Result<Self, ConfigError> {
+                Ok(($($set::read_all(values)?,)+))
+            }
+        }
+    )+};
+}
+
+option_sets! { (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) }
 
 /// An option while it is being declared. The names after an option's default in [`options!`](crate::options) are
 /// methods of this type.
@@ -124,13 +163,26 @@ macro_rules! options {
                 }
             }
 
-            impl $crate::Options for $name {
-                const ABOUT: &'static str = concat!($($about, "\n"),+);
-
+            impl $crate::OptionSet for $name {
                 fn specs() -> ::std::vec::Vec<$crate::OptionSpec> {
                     let declarations = Declarations::new();
                     vec![$($( declarations.$field.into_spec(), )*)*]
                 }
+
+                fn read_all(
+                    values: &dyn Fn(
+                        &$crate::OptionSpec,
+                    ) -> ::std::result::Result<$crate::macro_support::Value, $crate::ConfigError>,
+                ) -> ::std::result::Result<Self, $crate::ConfigError> {
+                    let declarations = Declarations::new();
+                    let options = Self { $($( $field: declarations.$field.read(values)?, )*)* };
+                    $crate::Options::check(&options)?;
+                    Ok(options)
+                }
+            }
+
+            impl $crate::Options for $name {
+                const ABOUT: &'static str = concat!($($about, "\n"),+);
 
                 fn to_json(&self) -> $crate::macro_support::Map<String, $crate::macro_support::Value> {
                     let declarations = Declarations::new();
@@ -140,15 +192,6 @@ macro_rules! options {
                 fn check(&self) -> ::std::result::Result<(), $crate::ConfigError> {
                     $( $check(self)?; )?
                     Ok(())
-                }
-
-                fn read(
-                    values: &dyn Fn(
-                        &$crate::OptionSpec,
-                    ) -> ::std::result::Result<$crate::macro_support::Value, $crate::ConfigError>,
-                ) -> ::std::result::Result<Self, $crate::ConfigError> {
-                    let declarations = Declarations::new();
-                    Ok(Self { $($( $field: declarations.$field.read(values)?, )*)* })
                 }
 
                 fn set(
@@ -198,6 +241,7 @@ impl<V: OptionValue> Declaration<V> {
             flag: name.replace('_', "-"),
             aliases: Vec::new(),
             env: vec![format!("{environment}_{}", name.to_ascii_uppercase())],
+            section: environment.trim_start_matches("ROLLSCOPE_").to_ascii_lowercase(),
             namespace,
             help: command::long(help),
             value_name: None,
@@ -285,7 +329,7 @@ impl<V: OptionValue> Declaration<V> {
 
 impl OptionSpec {
     /// The value if it is allowed.
-    fn admit(&self, value: Value, place: impl FnOnce() -> Place) -> Result<Value, ConfigError> {
+    pub(crate) fn admit(&self, value: Value, place: impl FnOnce() -> Place) -> Result<Value, ConfigError> {
         self.kind.admit(&value).map_err(|unfit| self.invalid(unfit, place()))?;
         Ok(value)
     }

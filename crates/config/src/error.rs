@@ -26,6 +26,26 @@ pub enum ConfigError {
         /// The value, quoted as JSON; `<redacted>` when the option is secret.
         value: String,
     },
+    /// A configuration file that cannot be read or is no TOML.
+    #[error("cannot read the configuration file {path}: {reason}")]
+    File {
+        /// The file.
+        path: String,
+        /// What the system or the parser says.
+        reason: String,
+    },
+    /// A configuration file has a key that nothing reads.
+    #[error("{path}: unknown {what}: {name}{hint}")]
+    UnknownKey {
+        /// The file.
+        path: String,
+        /// `option` or `section`.
+        what: &'static str,
+        /// The name, an option's with its section.
+        name: String,
+        /// What may have been meant, with the words around it; or nothing.
+        hint: String,
+    },
     /// An override names a field that the server does not have.
     #[error("unknown option in override by {override_source}: {field}")]
     UnknownField {
@@ -46,6 +66,13 @@ pub enum Place {
     Flag(String),
     /// An environment variable.
     Environment(String),
+    /// A key of a configuration file.
+    File {
+        /// The file.
+        path: String,
+        /// The section and the key in it.
+        key: String,
+    },
     /// The declared default of the named option: a fault of the declaration.
     Default(&'static str),
     /// An override of the named option, and the override's source.
@@ -64,6 +91,7 @@ impl fmt::Display for Place {
         match self {
             Self::Flag(flag) => f.write_str(flag),
             Self::Environment(name) => write!(f, "environment variable {name}"),
+            Self::File { path, key } => write!(f, "{key} in {path}"),
             Self::Default(field) => write!(f, "default of {field}"),
             Self::Override { field, source } => write!(f, "{field} (override by {source})"),
         }

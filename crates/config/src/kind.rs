@@ -81,6 +81,29 @@ impl Kind {
         }
     }
 
+    /// The value that a configuration file's value stands for. Files have no null, so the word `none` is it, as on the
+    /// command line; one item may stand for a list of one, and a pair's second part may be left out.
+    pub(crate) fn normalize(&self, value: Value) -> Value {
+        match (self, value) {
+            (Self::List(item), Value::Array(values)) => {
+                values.into_iter().map(|value| item.normalize(value)).collect()
+            }
+            (Self::List(item), value) => Value::Array(vec![item.normalize(value)]),
+            (Self::Pair(first, second), Value::Array(values)) if (1..=2).contains(&values.len()) => {
+                let mut values = values.into_iter();
+                let one = values.next().map_or(Value::Null, |value| first.normalize(value));
+                let two = values.next().map_or(Value::Null, |value| second.normalize(value));
+                Value::Array(vec![one, two])
+            }
+            (Self::Pair(first, _), value) => Value::Array(vec![first.normalize(value), Value::Null]),
+            (Self::Optional(inner), Value::String(word)) if word == "none" && **inner != Self::Text => {
+                Value::Null
+            }
+            (Self::Optional(inner), value) => inner.normalize(value),
+            (_, value) => value,
+        }
+    }
+
     /// Whether the value is allowed.
     pub(crate) fn admit(&self, value: &Value) -> Result<(), Unfit> {
         let fits = match (self, value) {

@@ -1,13 +1,13 @@
 //! Options declared once, and a server's published read-only configuration.
 //!
 //! A server declares its options with [`options!`], grouped by [`Namespace`]: the doc comment is the help, the field
-//! name gives the flag (`--field-name`) and the environment variable (`ROLLSCOPE_SERVER_FIELD_NAME`). The macro
-//! writes a plain struct with public fields and implements [`Options`] for it, which gives the [`clap::Command`], the
-//! table of [`OptionSpec`]s that help and documentation are made from, and [`Options::resolve`]: flag beats
-//! environment beats default.
+//! name gives the flag (`--field-name`), the environment variable (`ROLLSCOPE_SERVER_FIELD_NAME`) and the key of a
+//! configuration file (`field_name` in the table `[server]`). The macro writes a plain struct with public fields and
+//! implements [`Options`] for it, which gives the [`clap::Command`], the table of [`OptionSpec`]s that help and
+//! documentation are made from, and [`OptionSet::resolve`]: flag beats environment beats file beats default.
 //!
 //! ```
-//! use rollscope_config::{Choice, Options as _, Published, options};
+//! use rollscope_config::{Choice, ConfigFile, OptionSet as _, Options as _, Published, Sources, options};
 //!
 //! /// Which half of a disaggregated pair a server is.
 //! #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,10 +44,11 @@
 //!
 //! let matches = ExampleOptions::command("example")
 //!     .get_matches_from(["example", "--port", "0", "--prefill", "http://a", "8998", "--prefill", "http://b", "none"]);
-//! let options = ExampleOptions::resolve(&matches, &|name| {
-//!     (name == "ROLLSCOPE_EXAMPLE_DISAGGREGATION_MODE").then(|| "decode".to_owned())
-//! })?;
+//! let env = |name: &str| (name == "ROLLSCOPE_EXAMPLE_DISAGGREGATION_MODE").then(|| "decode".to_owned());
+//! let file = ConfigFile::parse("fleet.toml", "[example]\nhost = '::1'\nport = 8000\n")?;
+//! let options = ExampleOptions::resolve(&matches, &Sources { env: &env, file: Some(file) })?;
 //! assert_eq!((options.port, options.disaggregation_mode), (0, Mode::Decode));
+//! assert_eq!(options.host, "::1");
 //! assert_eq!(options.prefill, [("http://a".to_owned(), Some(8998)), ("http://b".to_owned(), None)]);
 //!
 //! let published = Published::publish(options);
@@ -64,13 +65,15 @@ mod declare;
 mod error;
 mod kind;
 mod published;
+mod sources;
 mod spec;
 mod value;
 
-pub use declare::{Declaration, Options};
+pub use declare::{Declaration, OptionSet, Options};
 pub use error::{ConfigError, Place};
 pub use kind::Kind;
-pub use published::{Override, Published};
+pub use published::{Override, Published, ScopedOverride};
+pub use sources::{ConfigFile, Sources};
 pub use spec::{Namespace, OptionSpec};
 pub use value::{Choice, Element, Numeric, OptionValue, Scalar};
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::declare::Options;
 use crate::error::ConfigError;
+use crate::spec::Namespace;
 
 /// A server's configuration, published once and passed down as a handle; clones share one state.
 ///
@@ -61,7 +62,29 @@ struct Shared<T> {
 struct State<T> {
     /// The start-up values overlaid by the log.
     resolved: Arc<T>,
-    log: Vec<Override>,
+    log: Vec<Entry>,
+    /// Overrides so far, undone ones too.
+    numbered: u64,
+}
+
+/// An override as it was made.
+struct Entry {
+    number: u64,
+    source: String,
+    /// What was set, secrets in clear.
+    fields: Vec<(String, Value)>,
+    /// The fields as they may be shown.
+    shown: Map<String, Value>,
+}
+
+/// An override that is undone when this is dropped, with its entry in the log. Others that were made meanwhile stay.
+///
+/// For tests, and for what is changed for the length of one piece of work.
+#[derive(Debug)]
+#[must_use = "dropping it undoes the override"]
+pub struct ScopedOverride<T: Options> {
+    published: Published<T>,
+    number: Option<u64>,
 }
 
 // === impl Published ===
@@ -69,7 +92,7 @@ struct State<T> {
 impl<T: Options> Published<T> {
     /// Publishes the options that a server was started with.
     pub fn publish(options: T) -> Self {
-        let state = State { resolved: Arc::new(options.clone()), log: Vec::new() };
+        let state = State { resolved: Arc::new(options.clone()), log: Vec::new(), numbered: 0 };
         Self { shared: Arc::new(Shared { startup: options, state: RwLock::new(state) }) }
     }
 
@@ -93,25 +116,38 @@ impl<T: Options> Published<T> {
         source: &str,
         fields: impl IntoIterator<Item = (&'a str, Value)>,
     ) -> Result<(), ConfigError> {
-        let mut state = self.shared.state.write();
-        let mut resolved = T::clone(&state.resolved);
-        let mut logged = Map::new();
-        for (field, value) in fields {
-            let shown = resolved.set(field, &value, source)?;
-            logged.insert(field.to_owned(), shown);
-        }
-        if logged.is_empty() {
-            return Ok(());
-        }
-        resolved.check()?;
-        state.resolved = Arc::new(resolved);
-        state.log.push(Override { source: source.to_owned(), fields: logged });
-        Ok(())
+        self.apply(source, fields).map(drop)
+    }
+
+    /// Like [`override_fields`](Self::override_fields), until the result is dropped.
+    ///
+    /// ```
+    /// # use rollscope_config::{Options, Published, options};
+    /// # options! { /** Example. */ struct O, environment "O" { serving { /** Port. */ port: u16 = 1; } } }
+    /// let published = Published::publish(O::from_args([""; 0])?);
+    /// let scope = published.override_scoped("test", [("port", 2.into())])?;
+    /// assert_eq!((published.resolved().port, published.overrides().len()), (2, 1));
+    /// drop(scope);
+    /// assert_eq!((published.resolved().port, published.overrides().len()), (1, 0));
+    /// # Ok::<(), rollscope_config::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for an override that stays.
+    pub fn override_scoped<'a>(
+        &self,
+        source: &str,
+        fields: impl IntoIterator<Item = (&'a str, Value)>,
+    ) -> Result<ScopedOverride<T>, ConfigError> {
+        let number = self.apply(source, fields)?;
+        Ok(ScopedOverride { published: self.clone(), number })
     }
 
     /// The overrides so far, oldest first.
     pub fn overrides(&self) -> Vec<Override> {
-        self.shared.state.read().log.clone()
+        let state = self.shared.state.read();
+        let entry = |entry: &Entry| Override { source: entry.source.clone(), fields: entry.shown.clone() };
+        state.log.iter().map(entry).collect()
     }
 
     /// The start-up values as JSON, secrets redacted.
@@ -122,5 +158,75 @@ impl<T: Options> Published<T> {
     /// The values in force as JSON, secrets redacted.
     pub fn resolved_json(&self) -> Map<String, Value> {
         self.resolved().to_json()
+    }
+
+    /// The values in force of one namespace as JSON, secrets redacted.
+    pub fn bag(&self, namespace: Namespace) -> Map<String, Value> {
+        let mut values = self.resolved_json();
+        let names: Vec<_> =
+            T::specs().iter().filter(|spec| spec.namespace == namespace).map(|spec| spec.name).collect();
+        values.retain(|name, _| names.contains(&name.as_str()));
+        values
+    }
+
+    /// Applies an override; returns its number, or nothing where there was nothing to change.
+    fn apply<'a>(
+        &self,
+        source: &str,
+        fields: impl IntoIterator<Item = (&'a str, Value)>,
+    ) -> Result<Option<u64>, ConfigError> {
+        let fields: Vec<(String, Value)> =
+            fields.into_iter().map(|(field, value)| (field.to_owned(), value)).collect();
+        if fields.is_empty() {
+            return Ok(None);
+        }
+        let mut state = self.shared.state.write();
+        let mut resolved = T::clone(&state.resolved);
+        let mut shown = Map::new();
+        for (field, value) in &fields {
+            shown.insert(field.clone(), resolved.set(field, value, source)?);
+        }
+        resolved.check()?;
+        state.resolved = Arc::new(resolved);
+        state.numbered += 1;
+        let number = state.numbered;
+        state.log.push(Entry { number, source: source.to_owned(), fields, shown });
+        Ok(Some(number))
+    }
+
+    /// Takes an override out of the log, and makes the values in force anew from the others.
+    fn undo(&self, number: u64) {
+        let mut state = self.shared.state.write();
+        state.log.retain(|entry| entry.number != number);
+        let mut resolved = self.shared.startup.clone();
+        for entry in &state.log {
+            for (field, value) in &entry.fields {
+                // It was admitted when it was logged.
+                let admitted = resolved.set(field, value, &entry.source);
+                debug_assert!(admitted.is_ok(), "{admitted:?}");
+            }
+        }
+        state.resolved = Arc::new(resolved);
+    }
+}
+
+// === impl ScopedOverride ===
+
+impl<T: Options> Drop for ScopedOverride<T> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.published.undo(number);
+        }
+    }
+}
+
+// === impl Entry ===
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry")
+            .field("source", &self.source)
+            .field("fields", &self.shown)
+            .finish_non_exhaustive()
     }
 }

@@ -45,6 +45,9 @@ pub struct OptionSpec {
     /// Environment variables, the first one set to a non-empty text counts. The first is the option's own; the
     /// others are names that the field uses elsewhere.
     pub env: Vec<String>,
+    /// The table of a configuration file in which the option is a key: the environment's name without `ROLLSCOPE_`, in
+    /// small letters.
+    pub section: String,
     /// What the option is about.
     pub namespace: Namespace,
     /// The doc comment. Its first paragraph is the short help.
@@ -111,6 +114,13 @@ impl OptionSpec {
     /// The value as it may be shown: a secret that is set becomes `<redacted>`.
     pub(crate) fn shown(&self, value: Value) -> Value {
         if self.secret && !value.is_null() { Value::from(REDACTED) } else { value }
+    }
+
+    /// Whether the option has this name in a configuration file: the field's name, a flag, or an alias of it, with
+    /// underscores or dashes.
+    pub(crate) fn has_key(&self, key: &str) -> bool {
+        let key = key.replace('_', "-");
+        key == self.flag || self.aliases.contains(&key.as_str())
     }
 
     /// The default as text for help; `None` if there is none to speak of.

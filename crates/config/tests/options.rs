@@ -1,6 +1,8 @@
 //! One server's options, declared as servers do it: where values come from, what is refused, what is shown.
 
-use rollscope_config::{Choice, ConfigError, Kind, Options as _, Published, options};
+use rollscope_config::{
+    Choice, ConfigError, ConfigFile, Kind, OptionSet as _, Options as _, Place, Published, Sources, options,
+};
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,10 +82,19 @@ fn resolve(args: &str, env: &str) -> Result<SampleOptions, ConfigError> {
         .no_binary_name(true)
         .try_get_matches_from(args.split_whitespace())
         .map_err(ConfigError::CommandLine)?;
-    SampleOptions::resolve(&matches, &|name| {
+    let env = |name: &str| {
         let mut settings = env.split_whitespace().filter_map(|setting| setting.split_once('='));
         settings.find(|(key, _)| *key == name).map(|(_, value)| value.replace('+', " "))
-    })
+    };
+    SampleOptions::resolve(&matches, &Sources { env: &env, file: None })
+}
+
+/// Resolves arguments, separated by blanks, and the text of a file.
+fn resolve_file(args: &str, text: &str) -> Result<SampleOptions, ConfigError> {
+    let matches =
+        SampleOptions::command("sample").no_binary_name(true).get_matches_from(args.split_whitespace());
+    let env = |name: &str| (name == "ROLLSCOPE_SAMPLE_HOST").then(|| "from-env".to_owned());
+    SampleOptions::resolve(&matches, &Sources { env: &env, file: Some(ConfigFile::parse("f.toml", text)?) })
 }
 
 #[test]
@@ -383,4 +394,151 @@ fn the_table_of_options_tells_all_that_help_and_documentation_need() {
 fn help_is_grouped_by_namespace() {
     insta::assert_snapshot!("short_help", SampleOptions::command("sample").render_help());
     insta::assert_snapshot!("long_help", SampleOptions::command("sample").render_long_help());
+}
+
+#[test]
+fn a_file_comes_after_flag_and_environment() {
+    let text = "
+        [sample]
+        model_path = 'from-file'
+        host = 'from-file'
+        port = 1
+        worker = 'http://one'
+        retry-codes = [500]
+        max_running_requests = 7
+        mem_fraction_static = 0.25
+        disaggregation_mode = 'prefill'
+        prefill = [['http://a', 8998], ['http://b', 'none'], 'http://c']
+        enable_forward_pass_metrics = true
+        [other]
+        of = 'another command'
+    ";
+    let options = resolve_file("--port 2", text).unwrap();
+    assert_eq!(
+        Value::Object(options.to_json()),
+        json!({
+            "model_path": "from-file",
+            "host": "from-env",
+            "port": 2,
+            "worker_urls": ["http://one"],
+            "admin_api_key": null,
+            "retry_codes": [500],
+            "max_running_requests": 7,
+            "default_priority": 0,
+            "mem_fraction_static": 0.25,
+            "disaggregation_mode": "prefill",
+            "bootstrap_timeout_s": 300.0,
+            "prefill": [["http://a", 8998], ["http://b", null], ["http://c", null]],
+            "enable_forward_pass_metrics": true,
+            "forward_pass_metrics_worker_id": "",
+        })
+    );
+    // Null has no spelling in a file, so the command line's is taken.
+    let options = resolve_file("--model-path m", "[sample]\nmax_running_requests = 'none'\n").unwrap();
+    assert_eq!(options.max_running_requests, None);
+}
+
+#[test]
+fn a_file_with_a_mistake_is_refused_by_its_place() {
+    for (text, expected) in [
+        (
+            "[sample]\nport = 70000",
+            "invalid value for sample.port in f.toml: expected a whole number in 0..=65535, got 70000",
+        ),
+        ("[sample]\nport = '1'", "got \"1\""),
+        ("[sample]\nport = 1979-05-27", "got \"1979-05-27\""),
+        ("[sample]\nprot = 1", "f.toml: unknown option: sample.prot (did you mean port?)"),
+        ("[sample]\nsomething = 1", "f.toml: unknown option: sample.something"),
+        ("[sample]\nadmin_api_key = ['secret']", "got <redacted>"),
+        (
+            "[sample]\nworker = []\nworker-urls = []",
+            "f.toml has both worker and worker-urls in [sample], which are one option",
+        ),
+        ("[sample]\n\nport 1", "cannot read the configuration file f.toml: line 3: "),
+        ("port = 1", "options stand in sections, such as [gateway], and port in none"),
+    ] {
+        let error = resolve_file("--model-path m", text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let file = ConfigFile::parse("f.toml", "[smaple]\n").unwrap();
+    let error = file.refuse_unknown_sections(&["sample".to_owned(), "other".to_owned()]).unwrap_err();
+    assert_eq!(error.to_string(), "f.toml: unknown section: smaple (did you mean sample?)");
+    let missing = ConfigFile::read(std::path::Path::new("/nowhere/f.toml")).unwrap_err();
+    assert!(
+        missing.to_string().starts_with("cannot read the configuration file /nowhere/f.toml: "),
+        "{missing}"
+    );
+}
+
+#[test]
+fn every_value_tells_where_it_comes_from() {
+    let matches = SampleOptions::command("sample").get_matches_from(["sample", "--port", "2"]);
+    let env = |name: &str| (name == "ROLLSCOPE_SAMPLE_ADMIN_API_KEY").then(|| "secret".to_owned());
+    let file = ConfigFile::parse("f.toml", "[sample]\nhost = 'h'").unwrap();
+    let origins = SampleOptions::origins(&matches, &Sources { env: &env, file: Some(file) }).unwrap();
+    let of = |name: &str| {
+        origins
+            .iter()
+            .find(|(spec, ..)| spec.name == name)
+            .map(|(_, value, place)| (value.clone(), place.clone()))
+    };
+    let file = Place::File { path: "f.toml".to_owned(), key: "sample.host".to_owned() };
+    let variable = Place::Environment("ROLLSCOPE_SAMPLE_ADMIN_API_KEY".to_owned());
+    assert_eq!(of("port"), Some((Some(json!(2)), Place::Flag("--port".to_owned()))));
+    assert_eq!(of("host"), Some((Some(json!("h")), file)));
+    assert_eq!(of("admin_api_key"), Some((Some(json!("<redacted>")), variable)));
+    assert_eq!(of("retry_codes"), Some((Some(json!([429, 503])), Place::Default("retry_codes"))));
+    assert_eq!(of("model_path"), Some((None, Place::Default("model_path"))), "it must be given and is not");
+}
+
+#[test]
+fn options_of_one_command_are_resolved_together() {
+    options! {
+        /// More of the same command.
+        struct MoreOptions, environment "ROLLSCOPE_SAMPLE" {
+            observability {
+                /// Where to record.
+                record: Option<String> = None;
+            }
+        }
+    }
+    type Both = (SampleOptions, MoreOptions);
+    let matches = Both::args(clap::Command::new("sample")).get_matches_from(["sample", "--model-path", "m"]);
+    let sources = |text| Sources { env: &|_| None, file: Some(ConfigFile::parse("f.toml", text).unwrap()) };
+    let (sample, more) = Both::resolve(&matches, &sources("[sample]\nport = 1\nrecord = 'run'")).unwrap();
+    assert_eq!((sample.port, more.record.as_deref()), (1, Some("run")));
+    let error = Both::resolve(&matches, &sources("[sample]\nrecrod = 'run'")).unwrap_err();
+    assert_eq!(error.to_string(), "f.toml: unknown option: sample.recrod (did you mean record?)");
+}
+
+#[test]
+fn a_scoped_override_ends_with_its_scope() {
+    let options = SampleOptions::from_args(["--model-path", "m"]).unwrap();
+    let published = Published::publish(options);
+    published.override_fields("first", [("port", 1.into())]).unwrap();
+    let outer = published.override_scoped("outer", [("port", 2.into()), ("host", "outer".into())]).unwrap();
+    let inner = published.override_scoped("inner", [("port", 3.into())]).unwrap();
+    assert_eq!((published.resolved().port, published.resolved().host.as_str()), (3, "outer"));
+    // What is made meanwhile stays, in whatever order the scopes end.
+    published.override_fields("meanwhile", [("default_priority", 5.into())]).unwrap();
+    drop(outer);
+    assert_eq!((published.resolved().port, published.resolved().host.as_str()), (3, "127.0.0.1"));
+    drop(inner);
+    assert_eq!((published.resolved().port, published.resolved().default_priority), (1, 5));
+    let sources: Vec<_> = published.overrides().into_iter().map(|entry| entry.source).collect();
+    assert_eq!(sources, ["first", "meanwhile"]);
+    // One that is refused, or changes nothing, leaves nothing to undo.
+    assert!(published.override_scoped("bad", [("port", 1.into()), ("host", 1.into())]).is_err());
+    drop(published.override_scoped("empty", []).unwrap());
+    assert_eq!(published.overrides().len(), 2);
+}
+
+#[test]
+fn a_namespace_is_a_bag_of_its_own() {
+    let published = Published::publish(SampleOptions::from_args(["--model-path", "m"]).unwrap());
+    published.override_fields("who", [("bootstrap_timeout_s", 1.5.into())]).unwrap();
+    assert_eq!(
+        Value::Object(published.bag(rollscope_config::Namespace::Disagg)),
+        json!({"disaggregation_mode": "null", "bootstrap_timeout_s": 1.5, "prefill": []})
+    );
 }

@@ -95,7 +95,7 @@ fn consistent(options: &EngineOptions) -> Result<(), ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use rollscope_config::Options as _;
+    use rollscope_config::{OptionSet as _, Options as _, Sources};
 
     use super::*;
 
@@ -108,7 +108,7 @@ mod tests {
             "SGLANG_DISAGGREGATION_WAITING_TIMEOUT" => Some("0.5".to_owned()),
             _ => None,
         };
-        let options = EngineOptions::resolve(&matches, &env).unwrap();
+        let options = EngineOptions::resolve(&matches, &Sources { env: &env, file: None }).unwrap();
         let timeouts = (options.disaggregation_bootstrap_timeout, options.disaggregation_waiting_timeout);
         assert_eq!(timeouts, (5.0, 0.5));
     }

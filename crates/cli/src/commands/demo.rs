@@ -5,16 +5,16 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
-use rollscope_config::{Choice, Options as _, options};
+use rollscope_config::{Choice, OptionSet as _, Options as _, options};
 use rollscope_rollout::{Rollout, RolloutOptions};
 
 use super::rollout::{Progress, SamplingOptions};
-use super::{block_on, report, view};
+use super::{block_on, report, resolve, view};
 use crate::clock::compact_utc;
 use crate::exit::Failure;
 use crate::fleet::Fleet;
 use crate::lifetime::{LifetimeOptions, shutdown};
-use crate::{environment, http, output};
+use crate::{http, output};
 
 /// How the engines are set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +45,15 @@ options! {
     }
 }
 
+/// What the command takes.
+pub(crate) type Options = (DemoOptions, SamplingOptions);
+
 pub(crate) fn command() -> Command {
     SamplingOptions::args(DemoOptions::command("demo"))
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let demo = DemoOptions::resolve(matches, &environment)?;
-    let sampling = SamplingOptions::resolve(matches, &environment)?;
+    let (demo, sampling) = resolve::<Options>(matches)?;
     let out = match &demo.out {
         Some(dir) => PathBuf::from(dir),
         None => Path::new("runs").join(format!("demo-{}", compact_utc(SystemTime::now()))),

@@ -1,21 +1,22 @@
 //! `rollscope engine`: the embedded inference server.
 
 use clap::{ArgMatches, Command};
-use rollscope_config::{Options as _, Published};
+use rollscope_config::{OptionSet as _, Options as _, Published};
 use rollscope_engine::{Engine, EngineError, EngineOptions};
 
-use super::{block_on, listen_at, ready_line};
-use crate::environment;
+use super::{block_on, listen_at, ready_line, resolve};
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
+
+/// What the command takes.
+pub(crate) type Options = (EngineOptions, LifetimeOptions);
 
 pub(crate) fn command() -> Command {
     LifetimeOptions::args(EngineOptions::command("engine"))
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let options = EngineOptions::resolve(matches, &environment)?;
-    let lifetime = LifetimeOptions::resolve(matches, &environment)?;
+    let (options, lifetime) = resolve::<Options>(matches)?;
     block_on(async {
         let shutdown = shutdown(&lifetime)?;
         let (listener, address) = listen_at(&options.host, options.port).await?;

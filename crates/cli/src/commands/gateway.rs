@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use clap::{ArgMatches, Command};
 use http_body_util::BodyExt as _;
-use rollscope_config::{ConfigError, Options as _, Published, options};
+use rollscope_config::{ConfigError, OptionSet as _, Options as _, Published, options};
 use rollscope_gateway::{Gateway, GatewayOptions, Mount, ReplyBody};
 use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle};
 use rollscope_run::{Run, RunInfo, WriterState};
@@ -15,14 +15,14 @@ use rollscope_trace::{ProfileSink, UnixNs};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use super::{block_on, listen_at, ready_line};
+use super::{block_on, listen_at, ready_line, resolve};
 use crate::exit::{Failure, sentence};
 use crate::lifetime::{LifetimeOptions, shutdown};
-use crate::{environment, output};
+use crate::output;
 
 options! {
     /// What is recorded.
-    struct RecordingOptions, environment "ROLLSCOPE_GATEWAY" {
+    pub(crate) struct RecordingOptions, environment "ROLLSCOPE_GATEWAY" {
         observability {
             /// Record request profiles, spans and rewards to this run; it is made where there is none.
             record: Option<String> = None, value_name("DIR");
@@ -32,14 +32,15 @@ options! {
     }
 }
 
+/// What the command takes.
+pub(crate) type Options = (GatewayOptions, RecordingOptions, LifetimeOptions);
+
 pub(crate) fn command() -> Command {
     LifetimeOptions::args(RecordingOptions::args(GatewayOptions::command("gateway")))
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let options = GatewayOptions::resolve(matches, &environment)?;
-    let recording = RecordingOptions::resolve(matches, &environment)?;
-    let lifetime = LifetimeOptions::resolve(matches, &environment)?;
+    let (options, recording, lifetime) = resolve::<Options>(matches)?;
     block_on(async {
         let shutdown = shutdown(&lifetime)?;
         let (listener, address) = listen_at(&options.host, options.port).await?;

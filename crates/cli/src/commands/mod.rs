@@ -1,5 +1,6 @@
 //! The subcommands, one file each: its options, its [`clap::Command`] and what it does.
 
+pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod engine;
 pub(crate) mod gateway;
@@ -8,11 +9,45 @@ pub(crate) mod rollout;
 pub(crate) mod view;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
+use clap::{Arg, ArgMatches, value_parser};
+use rollscope_config::{ConfigFile, OptionSet, Sources};
 use tokio::net::{TcpListener, ToSocketAddrs};
 
 use crate::exit::Failure;
+
+/// The process's environment, for options that may come from there.
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// `--config FILE`, which every command takes.
+pub(crate) fn config_argument() -> Arg {
+    Arg::new("config")
+        .long("config")
+        .global(true)
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help("Options from a TOML file with a table for each command; a flag or the environment beats it [env: ROLLSCOPE_CONFIG]")
+}
+
+/// Where values come from besides the command line.
+fn sources(matches: &ArgMatches) -> Result<Sources<'static>, Failure> {
+    let variable = || environment("ROLLSCOPE_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let path = matches.get_one("config").cloned().or_else(variable);
+    let file = path.map(|path| ConfigFile::read(&path)).transpose()?;
+    if let Some(file) = &file {
+        file.refuse_unknown_sections(&config::sections())?;
+    }
+    Ok(Sources { env: &environment, file })
+}
+
+/// The options of a command, from its command line, the environment and the configuration file.
+fn resolve<T: OptionSet>(matches: &ArgMatches) -> Result<T, Failure> {
+    Ok(T::resolve(matches, &sources(matches)?)?)
+}
 
 /// Lets this process, and what it starts, open as many connections as the system allows: three each for a request
 /// in flight of a prefill/decode pair, where the usual limit is 1,024.

@@ -13,7 +13,7 @@ use rollscope_stats::{Distribution, Figures, step_numbers};
 use rollscope_trace::{Attr, Outcome, StepNumber, StepTrace, Unit};
 use serde_json::{Map, Value, json};
 
-use crate::environment;
+use super::resolve;
 use crate::exit::Failure;
 use crate::output;
 use crate::table::{Table, duration, significant};
@@ -55,6 +55,9 @@ const ROWS: [(&str, &str); 18] = [
     ("prefill retries", "prefill/retry_count"),
 ];
 
+/// What the command takes.
+pub(crate) type Options = ReportOptions;
+
 pub(crate) fn command() -> Command {
     ReportOptions::command("report").arg(run_argument())
 }
@@ -75,7 +78,7 @@ pub(super) fn run_of(matches: &ArgMatches) -> Result<&Path, Failure> {
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let options = ReportOptions::resolve(matches, &environment)?;
+    let options = resolve::<Options>(matches)?;
     let dir = run_of(matches)?;
     let run = Run::open(dir).map_err(anyhow::Error::from)?;
     let steps = steps(&run, options.step)?;

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use indicatif::{ProgressBar, ProgressStyle};
-use rollscope_config::{Options as _, options};
+use rollscope_config::{OptionSet as _, Options as _, options};
 use rollscope_rollout::{Event, Prompt, Rollout, RolloutOptions, StepSummary};
 
-use super::block_on;
-use crate::environment;
+use super::{block_on, resolve};
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
 use crate::output;
@@ -68,13 +67,15 @@ pub(crate) struct Progress {
     first_error_told: bool,
 }
 
+/// What the command takes.
+pub(crate) type Options = (RolloutCommandOptions, SamplingOptions);
+
 pub(crate) fn command() -> Command {
     SamplingOptions::args(RolloutCommandOptions::command("rollout"))
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let command = RolloutCommandOptions::resolve(matches, &environment)?;
-    let sampling = SamplingOptions::resolve(matches, &environment)?;
+    let (command, sampling) = resolve::<Options>(matches)?;
     let options = sampling.rollout(command.url, command.first_step, command.out.map(PathBuf::from))?;
     let rollout = Rollout::new(options).map_err(Failure::usage)?;
     block_on(async {

@@ -4,12 +4,11 @@ use std::path::Path;
 use std::process::Stdio;
 
 use clap::{ArgMatches, Command};
-use rollscope_config::{Options as _, options};
+use rollscope_config::{OptionSet as _, Options as _, options};
 use rollscope_run::Run;
 
 use super::report::{run_argument, run_of};
-use super::{block_on, listen, ready_line};
-use crate::environment;
+use super::{block_on, listen, ready_line, resolve};
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
 
@@ -25,13 +24,15 @@ options! {
     }
 }
 
+/// What the command takes.
+pub(crate) type Options = (ViewOptions, LifetimeOptions);
+
 pub(crate) fn command() -> Command {
     LifetimeOptions::args(ViewOptions::command("view").arg(run_argument()))
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let options = ViewOptions::resolve(matches, &environment)?;
-    let lifetime = LifetimeOptions::resolve(matches, &environment)?;
+    let (options, lifetime) = resolve::<Options>(matches)?;
     let dir = run_of(matches)?;
     block_on(serve(dir, &options, &lifetime))
 }
