@@ -47,12 +47,14 @@ impl Workspace {
             let entry = entry?;
             let path = entry.path();
             let name = entry.file_name();
+            // In a further worktree `.git` is a file.
+            let is_skipped = NOT_SOURCE.iter().any(|skipped| name == *skipped)
+                || (dir == self.root && name == NOT_SOURCE_AT_ROOT);
+            if is_skipped {
+                continue;
+            }
             if entry.file_type()?.is_dir() {
-                let is_skipped = NOT_SOURCE.iter().any(|skipped| name == *skipped)
-                    || (dir == self.root && name == NOT_SOURCE_AT_ROOT);
-                if !is_skipped {
-                    self.collect(&path, files)?;
-                }
+                self.collect(&path, files)?;
             } else if let Ok(text) = String::from_utf8(std::fs::read(&path)?) {
                 let path = path.strip_prefix(&self.root)?.to_string_lossy().replace('\\', "/");
                 files.push(File { path, text });
