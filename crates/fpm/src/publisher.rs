@@ -1,0 +1,173 @@
+//! The publisher, as a scheduler sees it: a pass is handed over and numbered, and nothing is ever waited for.
+//!
+//! A record goes into a bounded queue, from which a thread of the publisher's own sends it. What finds the queue full is
+//! dropped; its number is consumed, so that every reader sees the gap.
+//!
+//! While the scheduler works, that thread looks into the queue every few milliseconds instead of being woken for each
+//! record: waking a thread costs the scheduler more than everything else here. It is woken only by the first pass after
+//! a rest. While the scheduler rests, the thread sends a heartbeat for every second of silence, and never while a pass is
+//! computed, however long it takes.
+//!
+//! The numbers stay in order because number and rest are one atomic word: the scheduler takes a number and ends its rest
+//! in one step, and the thread takes one for a heartbeat only if, since it found the queue empty, that word is the same.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use tokio::sync::Notify;
+
+use crate::endpoint::Endpoint;
+use crate::listener::{BindError, Bound};
+use crate::record::{QueuedRequests, ScheduledRequests};
+use crate::sending::Sending;
+
+/// A forward pass, as the scheduler knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pass {
+    /// Time of the forward pass itself, seconds.
+    pub wall_time: f64,
+    /// What was computed.
+    pub scheduled: ScheduledRequests,
+    /// What was left waiting.
+    pub queued: QueuedRequests,
+}
+
+/// Publishes the passes of one rank. Dropping it sends what is queued and gives the endpoint up.
+#[derive(Debug)]
+pub struct Publisher {
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    queue: SyncSender<(u64, Pass)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the scheduler and the sending thread share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// The next number, times two; plus one while the scheduler rests.
+    state: AtomicU64,
+    dropped: AtomicU64,
+    stopped: AtomicBool,
+    awake: Notify,
+}
+
+/// The sending thread's end of the queue.
+#[derive(Debug)]
+pub(crate) struct Source {
+    shared: Arc<Shared>,
+    queue: Receiver<(u64, Pass)>,
+}
+
+/// Records that wait to be sent at most.
+pub const QUEUE_RECORDS: usize = 10_000;
+
+const RESTING: u64 = 1;
+const ONE_NUMBER: u64 = 2;
+
+// === impl Publisher ===
+
+impl Publisher {
+    /// Binds the endpoint of a rank and starts to publish there; the scheduler rests until told otherwise.
+    ///
+    /// # Errors
+    /// The endpoint cannot be bound, or the thread not be started. Then nothing is left behind.
+    pub fn bind(endpoint: &Endpoint, worker_id: &str, dp_rank: u32) -> Result<Self, BindError> {
+        let (bound, bound_to) = Bound::bind(endpoint)?;
+        let failed = |source: io::Error| BindError { endpoint: endpoint.clone(), source };
+        let shared = Arc::new(Shared { state: AtomicU64::new(RESTING), ..Shared::default() });
+        let (queue, take) = sync_channel(QUEUE_RECORDS);
+        let source = Source { shared: Arc::clone(&shared), queue: take };
+        let sending = Sending::new(bound, source, (worker_id, dp_rank)).map_err(failed)?;
+        let thread = std::thread::Builder::new().name("fpm-publisher".to_owned());
+        let thread = Some(thread.spawn(move || sending.run()).map_err(failed)?);
+        Ok(Self { endpoint: bound_to, shared, queue, thread })
+    }
+
+    /// Where subscribers find it.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Hands a pass over, and returns its number. It may be lost on the way, its number never.
+    pub fn publish(&mut self, pass: Pass) -> u64 {
+        let before = self.shared.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+            Some((state & !RESTING).wrapping_add(ONE_NUMBER))
+        });
+        let (Ok(before) | Err(before)) = before;
+        let number = before / ONE_NUMBER;
+        if self.queue.try_send((number, pass)).is_err() {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        if before & RESTING != 0 {
+            self.shared.awake.notify_one();
+        }
+        number
+    }
+
+    /// The scheduler begins to compute: silence does not mean rest any more. To be told before each pass.
+    pub fn work(&mut self) {
+        if self.shared.state.load(Ordering::Acquire) & RESTING != 0 {
+            self.shared.state.fetch_and(!RESTING, Ordering::AcqRel);
+            self.shared.awake.notify_one();
+        }
+    }
+
+    /// The scheduler has nothing to compute.
+    pub fn rest(&mut self) {
+        self.shared.state.fetch_or(RESTING, Ordering::AcqRel);
+    }
+
+    /// Passes that found the queue full.
+    pub fn dropped(&self) -> u64 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        self.shared.awake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            drop(thread.join());
+        }
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// The next pass with its number, if one waits.
+    pub(crate) fn take(&self) -> Option<(u64, Pass)> {
+        self.queue.try_recv().ok()
+    }
+
+    /// What the scheduler does, to be compared by [`Self::heartbeat`].
+    pub(crate) fn state(&self) -> u64 {
+        self.shared.state.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_resting(state: u64) -> bool {
+        state & RESTING != 0
+    }
+
+    /// A number for a heartbeat, if the scheduler has rested since it was in that state. Nothing may have waited in
+    /// the queue since then.
+    pub(crate) fn heartbeat(&self, state: u64) -> Option<u64> {
+        let next = state.wrapping_add(ONE_NUMBER);
+        let taken = self.shared.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire);
+        (Self::is_resting(state) && taken.is_ok()).then_some(state / ONE_NUMBER)
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.shared.stopped.load(Ordering::Acquire)
+    }
+
+    /// Resolves when the scheduler has ended its rest or the publisher is to stop.
+    pub(crate) async fn awake(&self) {
+        self.shared.awake.notified().await;
+    }
+}

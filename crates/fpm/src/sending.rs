@@ -1,0 +1,223 @@
+//! The sending thread: from the queue to every subscriber, none of which can hold up another.
+//!
+//! Each subscriber has a bounded queue of its own, of encoded messages that all share. One that does not read fills its
+//! queue and loses what comes then; a sequence number tells it how much. This is what ZeroMQ's PUB does at its high-water
+//! mark.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::codec::encode;
+use crate::listener::{Bound, Connection, Listener};
+use crate::publisher::{Pass, QUEUE_RECORDS, Source};
+use crate::record::ForwardPassMetrics;
+use crate::zmtp::{Frame, Kind, Subscribing, TransportError, Wire, put_message, subscribing};
+
+/// The thread's own.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    runtime: Runtime,
+    listener: Listener,
+    source: Source,
+    outlet: Outlet,
+}
+
+/// Encodes messages and hands them to the subscribers.
+#[derive(Debug)]
+struct Outlet {
+    worker_id: Box<str>,
+    dp_rank: u32,
+    peers: Arc<Mutex<Vec<Peer>>>,
+    payload: Vec<u8>,
+    message: Vec<u8>,
+}
+
+/// A connected subscriber.
+#[derive(Debug)]
+struct Peer {
+    queue: mpsc::Sender<Bytes>,
+    /// Subscriptions to everything that are in force; it gets messages while there is one.
+    subscriptions: Arc<AtomicUsize>,
+}
+
+/// How long a record may wait for the thread while the scheduler works.
+const TICK: Duration = Duration::from_millis(2);
+/// Silence after which a rest is told of.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// What a peer may take for its greeting.
+const GREETED_WITHIN: Duration = Duration::from_secs(10);
+/// What subscribers that read get to take the last messages.
+const LINGER: Duration = Duration::from_millis(200);
+/// Subscribers at a time; more are turned away.
+const MAX_PEERS: usize = 256;
+/// A subscriber sends nothing but prefixes of topics.
+const MAX_FRAME_BYTES: usize = 4096;
+/// Messages that are written at once.
+const BATCH_MESSAGES: usize = 64;
+
+// === impl Sending ===
+
+impl Sending {
+    pub(crate) fn new(bound: Bound, source: Source, (worker_id, dp_rank): (&str, u32)) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _on_runtime = runtime.enter();
+            bound.listen()?
+        };
+        let outlet = Outlet {
+            worker_id: worker_id.into(),
+            dp_rank,
+            peers: Arc::default(),
+            payload: Vec::new(),
+            message: Vec::new(),
+        };
+        Ok(Self { runtime, listener, source, outlet })
+    }
+
+    /// Sends until the publisher is stopped.
+    pub(crate) fn run(self) {
+        let Self { runtime, listener, source, mut outlet } = self;
+        runtime.block_on(async {
+            let peers = Arc::clone(&outlet.peers);
+            let accepting = tokio::spawn(accept(listener, Arc::clone(&peers)));
+            send(&source, &mut outlet).await;
+            // Their queues end, and with them the connections that have written everything.
+            peers.lock().clear();
+            accepting.abort();
+            drop(timeout(LINGER, accepting).await);
+        });
+        runtime.shutdown_timeout(Duration::ZERO);
+    }
+}
+
+async fn send(source: &Source, outlet: &mut Outlet) {
+    let mut last_sent = Instant::now();
+    loop {
+        let stopped = source.is_stopped();
+        let state = source.state();
+        for _ in 0..QUEUE_RECORDS {
+            let Some((number, pass)) = source.take() else { break };
+            outlet.send(number, &pass);
+            last_sent = Instant::now();
+        }
+        if stopped {
+            return;
+        }
+        if !Source::is_resting(state) {
+            sleep(TICK).await;
+            continue;
+        }
+        tokio::select! {
+            () = source.awake() => {}
+            () = sleep_until(last_sent + HEARTBEAT) => {
+                if let Some(number) = source.heartbeat(state) {
+                    outlet.send(number, &Pass::default());
+                    last_sent = Instant::now();
+                }
+            }
+        }
+    }
+}
+
+// === impl Outlet ===
+
+impl Outlet {
+    fn send(&mut self, number: u64, pass: &Pass) {
+        let mut peers = self.peers.lock();
+        if peers.is_empty() {
+            return;
+        }
+        let metrics = ForwardPassMetrics {
+            worker_id: self.worker_id.clone(),
+            dp_rank: self.dp_rank,
+            counter_id: number,
+            wall_time: pass.wall_time,
+            scheduled: pass.scheduled,
+            queued: pass.queued,
+        };
+        self.payload.clear();
+        encode(&metrics, &mut self.payload);
+        self.message.clear();
+        put_message(&mut self.message, &[b"", &number.to_be_bytes(), &self.payload]);
+        let message = Bytes::copy_from_slice(&self.message);
+        peers.retain(|peer| {
+            if peer.subscriptions.load(Ordering::Acquire) > 0 {
+                // Full: it loses this one.
+                drop(peer.queue.try_send(message.clone()));
+            }
+            !peer.queue.is_closed()
+        });
+    }
+}
+
+/// Takes subscribers on. Ends them with itself.
+async fn accept(listener: Listener, peers: Arc<Mutex<Vec<Peer>>>) {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok(connection) = listener.accept().await else {
+            // Out of files, or a peer that was gone at once: neither ends the publisher.
+            sleep(HEARTBEAT).await;
+            continue;
+        };
+        if connections.len() < MAX_PEERS {
+            connections.spawn(serve(connection, Arc::clone(&peers)));
+        }
+    }
+}
+
+/// Serves a subscriber until either side ends it.
+async fn serve(connection: Box<dyn Connection>, peers: Arc<Mutex<Vec<Peer>>>) {
+    let greeting = Wire::greet(connection, Kind::Publisher, MAX_FRAME_BYTES);
+    let Ok(Ok(mut wire)) = timeout(GREETED_WITHIN, greeting).await else { return };
+    let (queue, mut messages) = mpsc::channel(QUEUE_RECORDS);
+    let subscriptions = Arc::new(AtomicUsize::new(0));
+    peers.lock().push(Peer { queue, subscriptions: Arc::clone(&subscriptions) });
+    // Whatever ends it, the peer comes again.
+    drop(relay(&mut wire, &mut messages, &subscriptions).await);
+}
+
+async fn relay(
+    wire: &mut Wire<Box<dyn Connection>>,
+    messages: &mut mpsc::Receiver<Bytes>,
+    subscriptions: &AtomicUsize,
+) -> Result<(), TransportError> {
+    let mut batch = Vec::with_capacity(BATCH_MESSAGES);
+    loop {
+        tokio::select! {
+            frame = wire.frame() => {
+                let frame = frame?;
+                match subscribing(&frame) {
+                    // The only topic is empty: only the empty prefix is one of it.
+                    Some(Subscribing::Begin(b"")) => {
+                        subscriptions.fetch_add(1, Ordering::AcqRel);
+                    }
+                    Some(Subscribing::End(b"")) => {
+                        let less = |count: usize| count.checked_sub(1);
+                        subscriptions.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).ok();
+                    }
+                    _ => {}
+                }
+                if let Frame::Command(command) = &frame {
+                    wire.answer(command).await?;
+                }
+            }
+            count = messages.recv_many(&mut batch, BATCH_MESSAGES) => {
+                if count == 0 {
+                    return Ok(());
+                }
+                wire.send(&batch.concat()).await?;
+                batch.clear();
+            }
+        }
+    }
+}

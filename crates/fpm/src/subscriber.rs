@@ -1,0 +1,172 @@
+//! The subscriber: one task for each endpoint, which connects again and again and tells what it hears.
+//!
+//! What is heard goes into a bounded queue. While that is full nothing is read, the publisher's own bound fills, and it
+//! drops: a slow reader sees a gap and costs nobody memory.
+
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::codec::{DecodeError, decode};
+use crate::endpoint::Endpoint;
+use crate::listener::Connection;
+use crate::record::ForwardPassMetrics;
+use crate::zmtp::{Frame, Kind, TransportError, Wire, put_message};
+
+/// Something heard from an endpoint.
+#[derive(Debug)]
+pub struct Heard<K> {
+    /// Whose it is, as the subscriber named the endpoint.
+    pub from: K,
+    /// What.
+    pub what: What,
+}
+
+/// What can be heard.
+#[derive(Debug)]
+pub enum What {
+    /// The publisher is there, and sends from now on.
+    Connected,
+    /// A message.
+    Message(Message),
+    /// The publisher is not there, or no longer; it is looked for again. Said once until it is there.
+    Lost(TransportError),
+}
+
+/// A message.
+#[derive(Debug)]
+pub struct Message {
+    /// Its number, counted by the publisher.
+    pub sequence: u64,
+    /// When it was read.
+    pub received: Instant,
+    /// How long it may have lain here before: since when there was more to read than was read.
+    pub waited: Duration,
+    /// The record in it.
+    pub metrics: Result<ForwardPassMetrics, DecodeError>,
+}
+
+/// Listens to an endpoint until it is dropped.
+#[derive(Debug)]
+pub struct Subscription {
+    task: JoinHandle<()>,
+}
+
+/// What a publisher may take to accept and to greet.
+const GREETED_WITHIN: Duration = Duration::from_secs(10);
+/// Between two tries to connect, at first and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_LAST: Duration = Duration::from_secs(1);
+/// No record is longer, whatever keys are added to it.
+const MAX_FRAME_BYTES: usize = 1 << 20;
+/// Topic, sequence number, record.
+const FRAMES: usize = 3;
+
+// === impl Subscription ===
+
+impl Subscription {
+    /// Listens to an endpoint from now on; to be called on a runtime. Ends when `heard` is closed.
+    pub fn start<K: Clone + Send + 'static>(
+        endpoint: Endpoint,
+        from: K,
+        heard: mpsc::Sender<Heard<K>>,
+    ) -> Self {
+        let listening = async move {
+            let mut retry = RETRY_FIRST;
+            let mut is_told = false;
+            loop {
+                let mut told = Teller { from: from.clone(), heard: &heard, is_connected: false };
+                let Err(error) = listen(&endpoint, &mut told).await else { return };
+                if told.is_connected {
+                    (retry, is_told) = (RETRY_FIRST, false);
+                }
+                if !std::mem::replace(&mut is_told, true) && told.tell(What::Lost(error)).await.is_err() {
+                    return;
+                }
+                sleep(retry).await;
+                retry = (retry * 2).min(RETRY_LAST);
+            }
+        };
+        Self { task: tokio::spawn(listening) }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Teller<'a, K> {
+    from: K,
+    heard: &'a mpsc::Sender<Heard<K>>,
+    is_connected: bool,
+}
+
+/// Nobody listens to us any more.
+struct Unheard;
+
+impl<K: Clone> Teller<'_, K> {
+    async fn tell(&mut self, what: What) -> Result<(), Unheard> {
+        self.is_connected |= matches!(what, What::Connected);
+        self.heard.send(Heard { from: self.from.clone(), what }).await.map_err(|_| Unheard)
+    }
+}
+
+/// Listens on one connection until it ends with an error; ends well when nobody listens to us.
+async fn listen<K: Clone>(endpoint: &Endpoint, told: &mut Teller<'_, K>) -> Result<(), TransportError> {
+    let greeting = async { Wire::greet(connect(endpoint).await?, Kind::Subscriber, MAX_FRAME_BYTES).await };
+    let mut wire = timeout(GREETED_WITHIN, greeting).await.map_err(|_| TransportError::Late)??;
+    let mut subscribe = Vec::new();
+    // Begin of a subscription to every topic.
+    put_message(&mut subscribe, &[b"\x01"]);
+    wire.send(&subscribe).await?;
+    if told.tell(What::Connected).await.is_err() {
+        return Ok(());
+    }
+    let mut backlog_since = None;
+    loop {
+        let (sequence, payload) = message(&mut wire).await?;
+        let received = Instant::now();
+        let waited = backlog_since.map_or(Duration::ZERO, |since| received.duration_since(since));
+        backlog_since = wire.has_read_ahead().then(|| backlog_since.unwrap_or(received));
+        let message = Message { sequence, received, waited, metrics: decode(&payload) };
+        if told.tell(What::Message(message)).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+async fn connect(endpoint: &Endpoint) -> Result<Box<dyn Connection>, TransportError> {
+    Ok(match endpoint {
+        Endpoint::Ipc(path) => Box::new(UnixStream::connect(path).await?),
+        Endpoint::Tcp { host, port } => Box::new(TcpStream::connect((host.as_str(), *port)).await?),
+    })
+}
+
+/// The next message: its number and its payload. Commands are answered on the way.
+async fn message(wire: &mut Wire<Box<dyn Connection>>) -> Result<(u64, bytes::Bytes), TransportError> {
+    let malformed = TransportError::Protocol("a message is not topic, sequence number and record");
+    let mut frames: [bytes::Bytes; FRAMES] = Default::default();
+    let mut count = 0;
+    loop {
+        match wire.frame().await? {
+            Frame::Command(command) => wire.answer(&command).await?,
+            Frame::Message { body, more } => {
+                let Some(frame) = frames.get_mut(count) else { return Err(malformed) };
+                *frame = body;
+                count += 1;
+                if more {
+                    continue;
+                }
+                let [_topic, sequence, payload] = frames;
+                let sequence = <[u8; 8]>::try_from(&*sequence).map(u64::from_be_bytes);
+                let (true, Ok(sequence)) = (count == FRAMES, sequence) else { return Err(malformed) };
+                return Ok((sequence, payload));
+            }
+        }
+    }
+}

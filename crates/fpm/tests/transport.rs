@@ -1,0 +1,294 @@
+//! Publisher and subscriber over real sockets, with everything that befalls them.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::time::Duration;
+
+use rollscope_fpm::{
+    Account, Arrival, Base, Endpoint, Heard, Message, Pass, Publisher, QUEUE_RECORDS, ScheduledRequests,
+    Subscription, What,
+};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::mpsc::{self, Receiver};
+use tokio::time::timeout;
+
+/// Far beyond what anything here takes.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// What a SUB socket sends first: greeting, READY, subscription to everything.
+const SUBSCRIBER: &[u8] = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
+    \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
+    \x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB\x00\x01\x01";
+/// What a PUB socket sends first.
+const PUBLISHER: &[u8] = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
+    \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
+    \x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB";
+
+struct Listening {
+    heard: Receiver<Heard<u32>>,
+    _subscriptions: Vec<Subscription>,
+}
+
+impl Listening {
+    fn to(endpoints: &[Endpoint]) -> Self {
+        let (tell, heard) = mpsc::channel(64);
+        let start = |(index, endpoint): (usize, &Endpoint)| {
+            Subscription::start(endpoint.clone(), index as u32, tell.clone())
+        };
+        Self { _subscriptions: endpoints.iter().enumerate().map(start).collect(), heard }
+    }
+
+    async fn next(&mut self) -> (u32, What) {
+        let heard = timeout(PATIENCE, self.heard.recv()).await.unwrap().unwrap();
+        (heard.from, heard.what)
+    }
+
+    async fn message(&mut self) -> (u32, Message) {
+        loop {
+            if let (from, What::Message(message)) = self.next().await {
+                return (from, message);
+            }
+        }
+    }
+
+    /// Waits for as many connections.
+    async fn connected(&mut self, mut count: usize) {
+        while count > 0 {
+            if let (_, What::Connected) = self.next().await {
+                count -= 1;
+            }
+        }
+    }
+}
+
+fn ipc(folder: &TempDir, name: &str) -> Endpoint {
+    Endpoint::Ipc(folder.path().join(name))
+}
+
+fn pass(tokens: u64) -> Pass {
+    let scheduled = ScheduledRequests { sum_prefill_tokens: tokens, ..ScheduledRequests::default() };
+    Pass { wall_time: 0.25, scheduled, ..Pass::default() }
+}
+
+/// The first message comes when the publisher knows of the subscription, which it is not told.
+async fn meet(publisher: &mut Publisher, listening: &mut Listening) -> u64 {
+    loop {
+        publisher.publish(pass(0));
+        if let Ok(Some(heard)) = timeout(Duration::from_millis(20), listening.heard.recv()).await
+            && let What::Message(message) = heard.what
+        {
+            return message.sequence;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_published_is_heard_over_both_transports() {
+    let folder = TempDir::new().unwrap();
+    for endpoint in [ipc(&folder, "a.0"), "tcp://127.0.0.1:0".parse().unwrap()] {
+        let mut publisher = Publisher::bind(&endpoint, "worker", 3).unwrap();
+        let mut listening = Listening::to(&[publisher.endpoint().clone()]);
+        let mut last = meet(&mut publisher, &mut listening).await;
+        let number = publisher.publish(pass(7));
+        loop {
+            let (_, message) = listening.message().await;
+            assert_eq!(message.sequence, last + 1);
+            last = message.sequence;
+            let metrics = message.metrics.unwrap();
+            assert_eq!((&*metrics.worker_id, metrics.dp_rank, metrics.counter_id), ("worker", 3, last));
+            if last == number {
+                assert_eq!((metrics.wall_time, metrics.scheduled), (0.25, pass(7).scheduled));
+                break;
+            }
+        }
+        assert_eq!(publisher.dropped(), 0);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the socket's file is left");
+}
+
+#[tokio::test]
+async fn a_scheduler_at_rest_sends_heartbeats_and_one_at_work_none() {
+    let folder = TempDir::new().unwrap();
+    let mut publisher = Publisher::bind(&ipc(&folder, "a.0"), "", 0).unwrap();
+    let mut listening = Listening::to(&[publisher.endpoint().clone()]);
+    let (_, first) = listening.message().await;
+    assert!(first.metrics.unwrap().is_heartbeat());
+    publisher.work();
+    // However long it works: the next that is heard is the pass, with the next number.
+    std::thread::sleep(Duration::from_millis(1500));
+    let number = publisher.publish(pass(1));
+    publisher.rest();
+    loop {
+        let (_, message) = listening.message().await;
+        if !message.metrics.unwrap().is_heartbeat() {
+            assert_eq!(message.sequence, number);
+            break;
+        }
+        // One that was under way when the work began.
+        assert!(message.sequence < number);
+    }
+    let (_, after) = listening.message().await;
+    assert_eq!((after.sequence, after.metrics.unwrap().is_heartbeat()), (number + 1, true));
+}
+
+#[tokio::test]
+async fn ranks_are_told_apart() {
+    let folder = TempDir::new().unwrap();
+    let base: Base = ipc(&folder, "base").to_string().parse().unwrap();
+    let endpoints = [0, 1].map(|rank| base.of_rank(rank).unwrap());
+    let mut publishers = [0, 1].map(|rank| Publisher::bind(&endpoints[rank as usize], "w", rank).unwrap());
+    let mut listening = Listening::to(&endpoints);
+    let mut accounts = [Account::default(), Account::default()];
+    while accounts.iter().any(|account| account.received < 20) {
+        for publisher in &mut publishers {
+            publisher.publish(pass(1));
+        }
+        while let Ok(Some(heard)) = timeout(Duration::from_millis(5), listening.heard.recv()).await {
+            if let What::Message(message) = heard.what {
+                assert_eq!(message.metrics.unwrap().dp_rank, heard.from);
+                accounts[heard.from as usize].take(message.sequence);
+            }
+        }
+    }
+    assert!(accounts.iter().all(|account| account.lost == 0 && account.restarts == 0), "{accounts:?}");
+}
+
+#[tokio::test]
+async fn a_restart_is_told_from_a_gap() {
+    let folder = TempDir::new().unwrap();
+    let endpoint = ipc(&folder, "a.0");
+    let mut listening = Listening::to(std::slice::from_ref(&endpoint));
+    // It is looked for before it is there.
+    assert!(matches!(listening.next().await, (0, What::Lost(_))));
+    let mut account = Account::default();
+    let mut publisher = Publisher::bind(&endpoint, "", 0).unwrap();
+    for _ in 0..10 {
+        publisher.publish(pass(1));
+    }
+    account.take(meet(&mut publisher, &mut listening).await);
+    drop(publisher);
+    loop {
+        match listening.next().await.1 {
+            What::Message(message) => assert_eq!(account.take(message.sequence), Arrival::Next),
+            What::Lost(_) => break,
+            What::Connected => {}
+        }
+    }
+    let _publisher = Publisher::bind(&endpoint, "", 0).unwrap();
+    // It rests: its heartbeats begin anew.
+    let (_, message) = listening.message().await;
+    assert!(matches!(account.take(message.sequence), Arrival::Restart(_)));
+    assert_eq!((account.restarts, account.lost), (1, 0));
+}
+
+#[tokio::test]
+async fn a_subscriber_that_does_not_read_costs_nobody_else() {
+    let folder = TempDir::new().unwrap();
+    let endpoint = ipc(&folder, "a.0");
+    let Endpoint::Ipc(path) = &endpoint else { unreachable!() };
+    let mut publisher = Publisher::bind(&endpoint, "", 0).unwrap();
+    let mut stalled = UnixStream::connect(path).await.unwrap();
+    stalled.write_all(SUBSCRIBER).await.unwrap();
+    let mut greeting = vec![0; PUBLISHER.len()];
+    stalled.read_exact(&mut greeting).await.unwrap();
+    assert_eq!(greeting, PUBLISHER);
+    // It has subscribed by the time that its first message comes.
+    let mut begin = [0; 2];
+    stalled.read_exact(&mut begin).await.unwrap();
+    let mut listening = Listening::to(std::slice::from_ref(&endpoint));
+    let mut account = Account::default();
+    account.take(meet(&mut publisher, &mut listening).await);
+    let mut last = 0;
+    while last < 2 * QUEUE_RECORDS as u64 {
+        for _ in 0..100 {
+            last = publisher.publish(pass(1));
+        }
+        loop {
+            let (_, message) = listening.message().await;
+            account.take(message.sequence);
+            if message.sequence == last {
+                break;
+            }
+        }
+    }
+    assert_eq!((account.lost, account.restarts, publisher.dropped()), (0, 0, 0));
+    // What the stalled one has, if it comes to read, is the begin and then what there was room for again.
+    drop(publisher);
+    let mut rest = Vec::new();
+    stalled.read_to_end(&mut rest).await.unwrap();
+    assert!(rest.len() < 2 * QUEUE_RECORDS * 400, "{} bytes were kept for it", rest.len());
+}
+
+#[tokio::test]
+async fn an_endpoint_in_use_is_an_error_and_a_dead_ones_file_is_not() {
+    let folder = TempDir::new().unwrap();
+    let endpoint = ipc(&folder, "a.0");
+    let Endpoint::Ipc(path) = &endpoint else { unreachable!() };
+    let publisher = Publisher::bind(&endpoint, "", 0).unwrap();
+    let error = Publisher::bind(&endpoint, "", 0).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot bind {endpoint}"));
+    assert!(path.exists(), "the endpoint was taken away from its owner");
+    drop(publisher);
+    // As a process leaves it that was killed.
+    drop(UnixListener::bind(path).unwrap());
+    assert!(path.exists());
+    Publisher::bind(&endpoint, "", 0).unwrap();
+
+    let owner = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let taken: Endpoint = format!("tcp://{}", owner.local_addr().unwrap()).parse().unwrap();
+    let error = Publisher::bind(&taken, "", 0).unwrap_err();
+    assert_eq!(error.source.kind(), std::io::ErrorKind::AddrInUse);
+    let nowhere = ipc(&folder, "no/such/folder");
+    Publisher::bind(&nowhere, "", 0).unwrap_err();
+    Publisher::bind(&ipc(&folder, &"long".repeat(40)), "", 0).unwrap_err();
+}
+
+/// Plays a publisher that sends these bytes to whoever comes, then dies.
+async fn play(owner: &TcpListener, bytes: &[u8]) {
+    let (mut stream, _) = owner.accept().await.unwrap();
+    stream.write_all(PUBLISHER).await.unwrap();
+    let mut opening = vec![0; SUBSCRIBER.len()];
+    stream.read_exact(&mut opening).await.unwrap();
+    assert_eq!(opening, SUBSCRIBER);
+    stream.write_all(bytes).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_publisher_that_dies_or_lies_is_told_of_and_looked_for_again() {
+    let owner = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint: Endpoint = format!("tcp://{}", owner.local_addr().unwrap()).parse().unwrap();
+    let mut listening = Listening::to(&[endpoint]);
+    let good = b"\x01\x00\x01\x08\0\0\0\0\0\0\0\x05\x00\x01\x80";
+    for (name, bytes, reason) in [
+        ("killed within a message", &good[..9], "the peer closed the connection"),
+        (
+            "two frames",
+            b"\x01\x00\x00\x01\x80",
+            "peer broke the protocol: a message is not topic, sequence number and record",
+        ),
+        (
+            "four frames",
+            b"\x01\0\x01\0\x01\0\0\0",
+            "peer broke the protocol: a message is not topic, sequence number and record",
+        ),
+        (
+            "a number of four bytes",
+            b"\x01\0\x01\x04\0\0\0\0\0\x01\x80",
+            "peer broke the protocol: a message is not topic, sequence number and record",
+        ),
+        ("a frame of 2^40 bytes", b"\x02\0\0\x01\0\0\0\0\0", "frame too long, bytes: 1099511627776"),
+    ] {
+        play(&owner, bytes).await;
+        listening.connected(1).await;
+        let (_, What::Lost(error)) = listening.next().await else { panic!("{name}: heard something else") };
+        assert_eq!(error.to_string(), reason, "{name}");
+    }
+    // A payload that is no record costs itself and nothing more.
+    play(&owner, &[&b"\x01\x00\x01\x08\0\0\0\0\0\0\0\x04\x00\x01\x90"[..], good].concat()).await;
+    let (_, bad) = listening.message().await;
+    assert_eq!((bad.sequence, bad.metrics.is_err()), (4, true));
+    let (_, message) = listening.message().await;
+    assert_eq!((message.sequence, message.metrics.is_ok()), (5, true));
+}
