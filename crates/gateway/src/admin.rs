@@ -1,8 +1,8 @@
-//! Workers that come and go: `/workers`.
+//! Workers that come and go: `/workers`, and the older `/add_worker`, `/remove_worker`, `/list_workers`.
 
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use rollscope_route::{HealthState, Role, RoleKind, UrlError, WorkerUrl};
+use rollscope_route::{HealthState, Role, RoleKind, UrlError, WorkerAddress, WorkerUrl};
 use serde::{Deserialize, Serialize};
 
 use crate::body::ReplyBody;
@@ -12,10 +12,33 @@ use crate::pool::{Pool, PooledWorker};
 use crate::reply::json;
 use crate::request::read_body;
 
-/// Body of POST /workers.
+/// What is asked about the workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AdminCall<'a> {
+    /// `/workers`.
+    Workers,
+    /// `/workers/ID`.
+    Worker(&'a str),
+    /// `/add_worker?url=URL`, as older trainers call it.
+    AddWorker,
+    /// `/remove_worker?url=URL`.
+    RemoveWorker,
+    /// `/list_workers`.
+    ListWorkers,
+}
+
+/// Body of POST /workers. What else SGLang's router takes (labels, priority, cost) means nothing here.
 #[derive(Debug, Deserialize)]
 struct Registration {
     url: String,
+    worker_type: Option<WorkerType>,
+    bootstrap_port: Option<u16>,
+}
+
+/// Body of PUT /workers/ID: what is to change.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
     worker_type: Option<WorkerType>,
     bootstrap_port: Option<u16>,
 }
@@ -68,13 +91,45 @@ pub(crate) enum Unfit {
     NotRegular,
     #[error("only a prefill worker has a bootstrap_port")]
     Port,
+    #[error("the body must be an object with worker_type or bootstrap_port: {0}")]
+    Change(serde_json::Error),
+    #[error("the worker must be named in the query: {path}?url=http://HOST:PORT")]
+    Unnamed { path: String },
+    #[error("worker_type must be regular, prefill or decode: {given}")]
+    Type { given: String },
+    #[error("bootstrap_port must be a port number: {given}")]
+    PortNumber { given: String },
 }
 
 /// A request may be larger, a registration not.
 const MAX_REGISTRATION_BYTES: usize = 64 << 10;
 
-/// GET /workers.
-pub(crate) fn list(core: &Core) -> Response<ReplyBody> {
+/// Serves a call about the workers.
+pub(crate) async fn serve(
+    core: &Core,
+    request: Request<Incoming>,
+    call: AdminCall<'_>,
+) -> Result<Response<ReplyBody>, Refusal> {
+    match (call, request.method()) {
+        (AdminCall::Workers, &Method::POST) => {
+            let body = read_body(request.into_body(), MAX_REGISTRATION_BYTES).await?.to_bytes();
+            let registration: Registration = serde_json::from_slice(&body).map_err(Unfit::Body)?;
+            add(core, &registration)
+        }
+        (AdminCall::Workers, _) => Ok(list(core)),
+        (AdminCall::Worker(id), &Method::PUT) => {
+            let body = read_body(request.into_body(), MAX_REGISTRATION_BYTES).await?.to_bytes();
+            change(core, id, &serde_json::from_slice(&body).map_err(Unfit::Change)?)
+        }
+        (AdminCall::Worker(id), &Method::DELETE) => remove(core, id),
+        (AdminCall::Worker(id), _) => get(core, id),
+        (AdminCall::AddWorker, _) => add_by_query(core, request.uri()),
+        (AdminCall::RemoveWorker, _) => remove_by_query(core, request.uri()),
+        (AdminCall::ListWorkers, _) => Ok(list_urls(core)),
+    }
+}
+
+fn list(core: &Core) -> Response<ReplyBody> {
     let fleet = core.registry.fleet();
     let workers: Vec<_> = fleet.all().map(|worker| show(worker)).collect();
     let count = |kind: RoleKind| fleet.of(kind).len();
@@ -89,32 +144,85 @@ pub(crate) fn list(core: &Core) -> Response<ReplyBody> {
     )
 }
 
-/// GET /workers/ID.
-pub(crate) fn get(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
+fn get(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
     let fleet = core.registry.fleet();
     let worker = fleet.get(id).ok_or_else(|| unknown(id))?;
     Ok(written(StatusCode::OK, &show(worker)))
 }
 
-/// POST /workers.
-pub(crate) async fn add(core: &Core, request: Request<Incoming>) -> Result<Response<ReplyBody>, Refusal> {
-    let body = read_body(request.into_body(), MAX_REGISTRATION_BYTES).await?.to_bytes();
-    let (url, role) = registration(core.mode, &body)?;
-    let worker = core.registry.add(url, role, Pool::default(), &mut rand::rng());
+fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, Refusal> {
+    let worker = core.registry.add(
+        WorkerUrl::parse(&registration.url).map_err(Unfit::from)?,
+        role(core.mode, registration.worker_type, registration.bootstrap_port)?,
+        Pool::default(),
+        &mut rand::rng(),
+    );
     let reply = serde_json::json!({
         "status": "registered",
         "worker_id": worker.id.as_str(),
         "url": worker.url.as_str(),
-        "worker_type": role.kind().name(),
+        "worker_type": worker.role.kind().name(),
     });
     Ok(written(StatusCode::CREATED, &reply))
 }
 
-/// DELETE /workers/ID. What is in flight there goes on.
-pub(crate) fn remove(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
+/// What a worker is registered for can not change under requests that are in flight there: it is registered anew, and
+/// what is in flight ends at the old one.
+fn change(core: &Core, id: &str, change: &Change) -> Result<Response<ReplyBody>, Refusal> {
+    let fleet = core.registry.fleet();
+    let worker = fleet.get(id).ok_or_else(|| unknown(id))?;
+    let (kind, port) = match worker.role {
+        Role::Prefill { bootstrap_port } => (WorkerType::Prefill, bootstrap_port),
+        Role::Regular => (WorkerType::Regular, None),
+        Role::Decode => (WorkerType::Decode, None),
+    };
+    let kind = change.worker_type.unwrap_or(kind);
+    let kept_port = port.filter(|_| matches!(kind, WorkerType::Prefill));
+    let role = role(core.mode, Some(kind), change.bootstrap_port.or(kept_port))?;
+    let again = core.registry.add(worker.address(), role, Pool::default(), &mut rand::rng());
+    Ok(written(StatusCode::OK, &show(&again)))
+}
+
+/// What is in flight there goes on.
+fn remove(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
     let worker = core.registry.remove(id).ok_or_else(|| unknown(id))?;
     let reply = serde_json::json!({ "status": "removed", "worker_id": id, "url": worker.url.as_str() });
     Ok(written(StatusCode::OK, &reply))
+}
+
+fn add_by_query(core: &Core, uri: &Uri) -> Result<Response<ReplyBody>, Refusal> {
+    let worker_type = match in_query(uri, "worker_type") {
+        None => None,
+        Some(given) => Some(WorkerType::named(&given).ok_or(Unfit::Type { given })?),
+    };
+    let bootstrap_port = match in_query(uri, "bootstrap_port") {
+        None => None,
+        Some(given) => Some(given.parse().map_err(|_| Unfit::PortNumber { given })?),
+    };
+    add(core, &Registration { url: named_worker(uri)?, worker_type, bootstrap_port })
+}
+
+fn remove_by_query(core: &Core, uri: &Uri) -> Result<Response<ReplyBody>, Refusal> {
+    let given = named_worker(uri)?;
+    let address = WorkerAddress::parse(&given).map_err(Unfit::from)?;
+    let fleet = core.registry.fleet();
+    let worker = fleet.all().find(|worker| worker.address() == address);
+    remove(core, worker.ok_or_else(|| unknown(&given))?.id.as_str())
+}
+
+fn list_urls(core: &Core) -> Response<ReplyBody> {
+    let fleet = core.registry.fleet();
+    let urls: Vec<String> = fleet.all().map(|worker| worker.address().to_string()).collect();
+    written(StatusCode::OK, &serde_json::json!({ "urls": urls }))
+}
+
+fn named_worker(uri: &Uri) -> Result<String, Unfit> {
+    in_query(uri, "url").ok_or_else(|| Unfit::Unnamed { path: uri.path().to_owned() })
+}
+
+fn in_query(uri: &Uri, name: &str) -> Option<String> {
+    let pairs = url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    pairs.into_iter().find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
 /// GET /readiness: whether every role that a request needs has a worker that is available.
@@ -131,9 +239,7 @@ pub(crate) fn readiness(core: &Core) -> Response<ReplyBody> {
     written(StatusCode::SERVICE_UNAVAILABLE, &reply)
 }
 
-fn registration(mode: Mode, body: &[u8]) -> Result<(WorkerUrl, Role), Unfit> {
-    let Registration { url, worker_type, bootstrap_port } =
-        serde_json::from_slice(body).map_err(Unfit::Body)?;
+fn role(mode: Mode, worker_type: Option<WorkerType>, bootstrap_port: Option<u16>) -> Result<Role, Unfit> {
     let role = match (mode, worker_type) {
         (Mode::Regular, None | Some(WorkerType::Regular)) => Role::Regular,
         (Mode::Pair, Some(WorkerType::Prefill)) => Role::Prefill { bootstrap_port },
@@ -144,7 +250,7 @@ fn registration(mode: Mode, body: &[u8]) -> Result<(WorkerUrl, Role), Unfit> {
     if bootstrap_port.is_some() && !matches!(role, Role::Prefill { .. }) {
         return Err(Unfit::Port);
     }
-    Ok((WorkerUrl::parse(&url)?, role))
+    Ok(role)
 }
 
 fn show(worker: &PooledWorker) -> Shown<'_> {
@@ -177,4 +283,14 @@ fn unknown(id: &str) -> Refusal {
 
 fn written(status: StatusCode, reply: &impl Serialize) -> Response<ReplyBody> {
     json(status, serde_json::to_vec(reply).unwrap_or_default())
+}
+
+// === impl WorkerType ===
+
+impl WorkerType {
+    fn named(name: &str) -> Option<Self> {
+        [(Self::Regular, "regular"), (Self::Prefill, "prefill"), (Self::Decode, "decode")]
+            .into_iter()
+            .find_map(|(kind, spelling)| (spelling == name).then_some(kind))
+    }
 }

@@ -9,7 +9,6 @@ use futures_util::stream::iter;
 use http::uri::PathAndQuery;
 use rollscope_route::{HealthState, Introduced, Introduction, WorkerId};
 use serde::Deserialize;
-use tokio::time::timeout;
 
 use crate::control::call;
 use crate::core::Core;
@@ -83,7 +82,7 @@ async fn introduction(core: &Core, worker: &Arc<PooledWorker>) -> Introduction {
 async fn ask(core: &Core, worker: &Arc<PooledWorker>, path: PathAndQuery) -> Option<bytes::Bytes> {
     let limit = Duration::from_secs(core.options.startup().health_check_timeout_secs);
     let outbound = Outbound::get(path);
-    let reply = timeout(limit, call(core, worker, &outbound)).await.ok()?.ok()?;
+    let reply = call(core, worker, &outbound, limit).await.ok()?;
     reply.status().is_success().then(|| reply.body.to_bytes())
 }
 

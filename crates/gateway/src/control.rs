@@ -1,10 +1,13 @@
 //! Calls that are no generations: answered by the first worker, or by all of them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::future::join_all;
-use http::header::CONTENT_LENGTH;
-use http::{Request, Response, StatusCode};
+use http::header::{CONTENT_LENGTH, HeaderMap};
+use http::uri::PathAndQuery;
+use http::{Method, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use rollscope_wire::Chunks;
 use serde::de::IgnoredAny;
@@ -13,13 +16,42 @@ use crate::body::{ReplyBody, whole};
 use crate::core::Core;
 use crate::exchange::exchange;
 use crate::fault::{Refusal, UpstreamFault};
+use crate::options::GatewayOptions;
 use crate::outbound::{Outbound, end_to_end};
 use crate::pool::PooledWorker;
 use crate::reply::{WorkerReply, json, response};
 use crate::request::read_body;
 
+/// What every worker is told or asked at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FanOut {
+    FlushCache,
+    AbortRequest,
+    PauseGeneration,
+    ContinueGeneration,
+    ReleaseMemory,
+    ResumeMemory,
+    UpdateWeights,
+    Loads,
+}
+
+/// How fan-outs went, by what each worker answered.
+#[derive(Debug, Default)]
+pub(crate) struct Tallies([Tally; FanOut::ALL.len()]);
+
+/// Answers of workers to one kind of fan-out.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// With a status of 200 to 299.
+    pub(crate) ok: AtomicU64,
+    /// With another one, or not at all.
+    pub(crate) failed: AtomicU64,
+}
+
 /// A longer reply to such a call is none.
 const MAX_REPLY_BYTES: usize = 64 << 20;
+/// A worker that is asked to generate one token gets what SGLang gives itself, and a little for the way.
+const GENERATE_LIMIT: Duration = Duration::from_secs(22);
 
 /// Asks the first worker that is available: in a disaggregated fleet the first prefill worker.
 pub(crate) async fn ask_first(
@@ -30,22 +62,32 @@ pub(crate) async fn ask_first(
     let fleet = core.registry.fleet();
     let worker = core.first_of(&fleet, kind).ok_or(Refusal::NoWorker(kind))?;
     let outbound = outbound(core, request).await?;
-    let reply = call(core, worker, &outbound).await.map_err(|fault| worker_fault(worker, fault))?;
+    let reply = call(core, worker, &outbound, core.request_limit()).await;
+    let reply = reply.map_err(|fault| worker_fault(worker, fault))?;
     let mut headers = end_to_end(&reply.head.headers);
     headers.remove(CONTENT_LENGTH);
     Ok(response(reply.status(), headers, whole(reply.body)))
 }
 
-/// Asks every worker at once: `{"results": [{"worker", "status", "body"}]}`. The status is the worst of theirs, one
-/// that can not be reached counting as 502.
-pub(crate) async fn ask_all(core: &Core, request: Request<Incoming>) -> Result<Response<ReplyBody>, Refusal> {
-    let mut outbound = outbound(core, request).await?;
+/// Asks every server at once, each for so long as fits the call: `{"results": [{"worker", "status", "body"}]}`. The
+/// status is the worst of theirs, one that can not be reached counting as 502 and one that is late as 504.
+pub(crate) async fn ask_all(
+    core: &Core,
+    request: Request<Incoming>,
+    fan_out: FanOut,
+) -> Result<Response<ReplyBody>, Refusal> {
+    let limit = fan_out.limit(core.options.startup());
+    let (head, incoming) = request.into_parts();
+    let body = read_body(incoming, core.options.startup().max_payload_size).await?;
+    let mut outbound = Outbound::forward(&fan_out.head(head), body);
     outbound.ask_for_identity();
     let fleet = core.registry.fleet();
-    let asked = fleet.all().map(|worker| async {
-        let (status, body) = match call(core, worker, &outbound).await {
+    let asked = fleet.servers().map(|worker| async {
+        let called = call(core, worker, &outbound, limit).await;
+        core.counters.fan_outs.count(fan_out, called.as_ref().is_ok_and(|reply| reply.status().is_success()));
+        let (status, body) = match called {
             Ok(reply) => (reply.status(), embedded(&reply.body)),
-            Err(fault) => (StatusCode::BAD_GATEWAY, serde_json::Value::from(fault.to_string()).to_string()),
+            Err(fault) => (fault.status(), serde_json::Value::from(fault.to_string()).to_string()),
         };
         let worker = serde_json::Value::from(worker.url.as_str());
         (status, format!("{{\"worker\":{worker},\"status\":{},\"body\":{body}}}", status.as_u16()))
@@ -56,18 +98,33 @@ pub(crate) async fn ask_all(core: &Core, request: Request<Incoming>) -> Result<R
     Ok(json(worst, format!("{{\"results\":[{}]}}", results.join(",")).into_bytes()))
 }
 
+/// Whether a worker of each role that a request needs generates.
+pub(crate) async fn generates(core: &Core) -> Result<Response<ReplyBody>, Refusal> {
+    let fleet = core.registry.fleet();
+    let outbound = Outbound::get(PathAndQuery::from_static("/health_generate"));
+    let asked = core.roles().iter().map(|kind| async {
+        let worker = core.first_of(&fleet, *kind).ok_or(Refusal::NoWorker(*kind))?;
+        let reply = call(core, worker, &outbound, GENERATE_LIMIT).await;
+        let reply = reply.map_err(|fault| worker_fault(worker, fault))?;
+        if reply.status().is_success() { Ok(()) } else { Err(Refusal::Reply(Box::new(reply))) }
+    });
+    join_all(asked).await.into_iter().collect::<Result<(), Refusal>>()?;
+    Ok(response(StatusCode::OK, HeaderMap::new(), whole("OK")))
+}
+
 async fn outbound(core: &Core, request: Request<Incoming>) -> Result<Outbound, Refusal> {
     let (head, incoming) = request.into_parts();
     let body = read_body(incoming, core.options.startup().max_payload_size).await?;
     Ok(Outbound::forward(&head, body))
 }
 
+/// Calls a worker and reads all of its reply, within a limit.
 pub(crate) async fn call(
     core: &Core,
     worker: &Arc<PooledWorker>,
     outbound: &Outbound,
+    limit: Duration,
 ) -> Result<WorkerReply, UpstreamFault> {
-    let limit = core.request_limit();
     let called = async {
         let mut exchange = exchange(worker, outbound, core.connect_limit()).await?;
         let mut body = Chunks::new();
@@ -92,5 +149,73 @@ fn embedded(body: &Chunks) -> String {
     match (serde_json::from_slice::<IgnoredAny>(&bytes), std::str::from_utf8(&bytes)) {
         (Ok(_), Ok(text)) => text.to_owned(),
         _ => serde_json::Value::from(String::from_utf8_lossy(&bytes)).to_string(),
+    }
+}
+
+// === impl FanOut ===
+
+impl FanOut {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::FlushCache,
+        Self::AbortRequest,
+        Self::PauseGeneration,
+        Self::ContinueGeneration,
+        Self::ReleaseMemory,
+        Self::ResumeMemory,
+        Self::UpdateWeights,
+        Self::Loads,
+    ];
+
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fan_out| fan_out.path() == path)
+    }
+
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::FlushCache => "/flush_cache",
+            Self::AbortRequest => "/abort_request",
+            Self::PauseGeneration => "/pause_generation",
+            Self::ContinueGeneration => "/continue_generation",
+            Self::ReleaseMemory => "/release_memory_occupation",
+            Self::ResumeMemory => "/resume_memory_occupation",
+            Self::UpdateWeights => "/update_weights_from_disk",
+            Self::Loads => "/get_loads",
+        }
+    }
+
+    /// How long a worker may take.
+    fn limit(self, options: &GatewayOptions) -> Duration {
+        Duration::from_secs(match self {
+            Self::ReleaseMemory | Self::ResumeMemory | Self::UpdateWeights => options.weights_timeout_secs,
+            Self::FlushCache
+            | Self::AbortRequest
+            | Self::PauseGeneration
+            | Self::ContinueGeneration
+            | Self::Loads => options.control_timeout_secs,
+        })
+    }
+
+    /// What the workers are asked, when this is what the gateway is asked.
+    fn head(self, mut head: request::Parts) -> request::Parts {
+        if self == Self::Loads {
+            let query = head.uri.query().unwrap_or("include=core");
+            // A query that has been parsed once is one.
+            head.uri = format!("/v1/loads?{query}").parse().unwrap_or_default();
+            head.method = Method::GET;
+        }
+        head
+    }
+}
+
+// === impl Tallies ===
+
+impl Tallies {
+    fn count(&self, fan_out: FanOut, is_ok: bool) {
+        let tally = self.of(fan_out);
+        if is_ok { &tally.ok } else { &tally.failed }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn of(&self, fan_out: FanOut) -> &Tally {
+        &self.0[fan_out as usize]
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::choosing::Choosers;
 use crate::clock::Clock;
+use crate::control::Tallies;
 use crate::live::Live;
 use crate::options::GatewayOptions;
 use crate::pool::{Pool, PooledWorker};
@@ -59,6 +60,8 @@ pub(crate) struct Counters {
     pub(crate) unmerged: AtomicU64,
     /// Connections that could not be accepted.
     pub(crate) accept_errors: AtomicU64,
+    /// What workers answered when all were asked.
+    pub(crate) fan_outs: Tallies,
 }
 
 // === impl Core ===

@@ -51,7 +51,7 @@ pub(crate) enum Refusal {
     )]
     UnknownPath { path: String },
     #[error("method not allowed for {path}: {method}")]
-    Method { method: http::Method, path: String },
+    Method { method: http::Method, allowed: &'static [http::Method], path: String },
     #[error(transparent)]
     Unfit(#[from] Unfit),
     #[error("no worker has this id: {id}")]
@@ -80,6 +80,14 @@ impl UpstreamFault {
             | Self::Timeout { .. } => Verdict::Failure,
         }
     }
+
+    /// Status of a reply that tells of it.
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Timeout { .. } | Self::ConnectTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+            _ => StatusCode::BAD_GATEWAY,
+        }
+    }
 }
 
 // === impl Refusal ===
@@ -100,11 +108,7 @@ impl Refusal {
                 StatusCode::NOT_FOUND
             }
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Worker {
-                fault: UpstreamFault::Timeout { .. } | UpstreamFault::ConnectTimeout { .. },
-                ..
-            } => StatusCode::GATEWAY_TIMEOUT,
-            Self::Worker { .. } => StatusCode::BAD_GATEWAY,
+            Self::Worker { fault, .. } => fault.status(),
             Self::Reply(reply) => reply.status(),
         }
     }
@@ -129,6 +133,12 @@ impl Refusal {
             Self::Worker { role: RoleKind::Decode, .. } => "decode_server_error",
             Self::Reply(_) => "worker_reply",
         }
+    }
+
+    /// The methods that would have been allowed, as a header says them.
+    pub(crate) fn allow(&self) -> Option<String> {
+        let Self::Method { allowed, .. } = self else { return None };
+        Some(allowed.iter().map(http::Method::as_str).collect::<Vec<_>>().join(", "))
     }
 
     /// Seconds after which another try may help.

@@ -6,14 +6,15 @@
 //! | module | what it does |
 //! |---|---|
 //! | `options` | the options, and the fleet they name |
-//! | `server` | listener, routes, drain |
+//! | `server`, `routes` | listener, drain; which path leads where |
 //! | `request` | read, plan, run |
 //! | `relay`, `stream`, `pair`, `prefill` | pass a reply on; event by event; two legs at once; the prefill's half |
 //! | `leg`, `exchange`, `pool`, `outbound`, `abort` | one upstream call, down to the connection |
 //! | `flight`, `reading` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `fault`, `body` | what clients get |
 //! | `checks` | whether the workers are up, and which processes they are |
-//! | `admin`, `control`, `metrics` | everything that is no generation |
+//! | `admin`, `control` | workers that come and go; calls to the first worker or to all |
+//! | `metrics`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
 //! | `choosing` | which workers, and why |
 //! | `core`, `live`, `clock` | what all requests share |
 //!
@@ -23,6 +24,7 @@
 
 mod choosing;
 mod options;
+mod routes;
 mod server;
 
 mod request;
@@ -48,6 +50,8 @@ mod reply;
 mod admin;
 mod checks;
 mod control;
+mod engine_metrics;
+mod exposition;
 mod metrics;
 
 mod clock;

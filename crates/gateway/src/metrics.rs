@@ -11,20 +11,22 @@ use http::{HeaderMap, Response, StatusCode};
 use rollscope_route::Counts;
 
 use crate::body::{ReplyBody, whole};
-use crate::core::Core;
+use crate::control::FanOut;
+use crate::core::{Core, Counters};
 use crate::reply::response;
 
 /// A page in the making.
-struct Page(String);
+#[derive(Debug, Default)]
+pub(crate) struct Page(String);
 
 // === impl Page ===
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    pub(crate) fn family(&mut self, name: &str, kind: &str, help: &str) {
         self.write(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+    pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
         let labels: Vec<String> =
             labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
         let braces = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
@@ -36,6 +38,10 @@ impl Page {
         self.sample(name, &[], value.load(Ordering::Relaxed));
     }
 
+    pub(crate) fn into_text(self) -> String {
+        self.0
+    }
+
     fn write(&mut self, text: std::fmt::Arguments<'_>) {
         let written = self.0.write_fmt(text);
         debug_assert!(written.is_ok(), "a string takes what is written");
@@ -44,15 +50,20 @@ impl Page {
 
 /// GET /metrics.
 pub(crate) fn page(core: &Core) -> Response<ReplyBody> {
+    respond(text(core))
+}
+
+/// A page as a reply.
+pub(crate) fn respond(page: String) -> Response<ReplyBody> {
     let headers = HeaderMap::from_iter([(
         CONTENT_TYPE,
         HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
     )]);
-    response(StatusCode::OK, headers, whole(text(core).into_bytes()))
+    response(StatusCode::OK, headers, whole(page.into_bytes()))
 }
 
 fn text(core: &Core) -> String {
-    let mut page = Page(String::new());
+    let mut page = Page::default();
     let requests = core.requests.counts();
     page.family("rollscope_requests_started_total", "counter", "Requests taken.");
     page.sample("rollscope_requests_started_total", &[], requests.started);
@@ -94,11 +105,24 @@ fn text(core: &Core) -> String {
     for (result, counter) in [("merged", &counters.merged), ("unmerged", &counters.unmerged)] {
         page.sample("rollscope_merges_total", &[("result", result)], counter.load(Ordering::Relaxed));
     }
+    fan_outs(&mut page, counters);
     let dropped = "Request profiles that the recorder did not take.";
     page.counter("rollscope_records_dropped_total", dropped, &counters.records_dropped);
     let errors = "Connections that could not be accepted.";
     page.counter("rollscope_accept_errors_total", errors, &counters.accept_errors);
-    page.0
+    page.into_text()
+}
+
+fn fan_outs(page: &mut Page, counters: &Counters) {
+    let help = "Answers of workers to calls that went to all of them.";
+    page.family("rollscope_fan_out_answers_total", "counter", help);
+    for fan_out in FanOut::ALL {
+        let tally = counters.fan_outs.of(fan_out);
+        for (result, count) in [("ok", &tally.ok), ("failed", &tally.failed)] {
+            let labels = [("path", fan_out.path()), ("result", result)];
+            page.sample("rollscope_fan_out_answers_total", &labels, count.load(Ordering::Relaxed));
+        }
+    }
 }
 
 fn by_outcome(counts: &Counts) -> [(&'static str, u64); 4] {

@@ -64,6 +64,11 @@ options! {
             request_timeout_secs: u64 = 3600, range(1..=604_800);
             /// Seconds until a connection to a worker that does not come about is given up.
             connect_timeout_secs: f64 = 5.0, range(0.01..=600.0);
+            /// Seconds that a worker may take to answer a call that goes to all of them, such as /flush_cache or
+            /// /abort_request.
+            control_timeout_secs: u64 = 60, range(1..=604_800);
+            /// Seconds that a worker may take to load weights or to release or take memory.
+            weights_timeout_secs: u64 = 1800, range(1..=604_800);
             /// Requests that may be live at once; more are refused with status 429. -1 for no limit.
             max_concurrent_requests: i64 = -1, range(-1..=i64::MAX);
             /// Seconds that live requests get to finish when the gateway is told to stop.

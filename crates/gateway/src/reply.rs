@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -147,6 +147,9 @@ fn error_head(refusal: &Refusal) -> Response<()> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(seconds) = refusal.retry_after_s() {
         headers.insert(RETRY_AFTER, seconds.into());
+    }
+    if let Some(Ok(allow)) = refusal.allow().map(HeaderValue::try_from) {
+        headers.insert(ALLOW, allow);
     }
     response
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -25,7 +25,8 @@ use crate::fault::Refusal;
 use crate::options::GatewayOptions;
 use crate::reply::refuse_plainly;
 use crate::request::Endpoint;
-use crate::{admin, checks, control, metrics, request};
+use crate::routes::{Route, is_for_any_worker};
+use crate::{admin, checks, control, engine_metrics, metrics, request};
 
 /// Serves the paths under `/rollscope/`, which belong to somebody else.
 pub type Mount = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<ReplyBody>> + Send + Sync>;
@@ -35,22 +36,6 @@ pub type Mount = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<Re
 pub struct Gateway {
     core: Arc<Core>,
     mount: Option<Mount>,
-}
-
-/// Where a call goes.
-#[derive(Debug, PartialEq, Eq)]
-enum Route<'a> {
-    Request(Endpoint),
-    /// Answered by the first worker.
-    First,
-    /// Answered by all workers.
-    All,
-    Workers,
-    Worker(&'a str),
-    Alive,
-    Readiness,
-    Metrics,
-    Mount,
 }
 
 /// Pause after a connection could not be accepted, for want of descriptors most likely.
@@ -137,20 +122,22 @@ impl Gateway {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let route = Route::of(&path);
         if !route.allows(&method) {
-            return Err(Refusal::Method { method, path });
+            return Err(Refusal::Method { method, allowed: route.methods(), path });
         }
         match route {
+            Route::Request(Endpoint::Other) if core.mode == Mode::Pair && is_for_any_worker(&path) => {
+                control::ask_first(core, request).await
+            }
             Route::Request(Endpoint::Other) if core.mode == Mode::Pair => Err(Refusal::UnknownPath { path }),
             Route::Request(endpoint) => Ok(request::serve(Arc::clone(core), request, endpoint).await),
             Route::First => control::ask_first(core, request).await,
-            Route::All => control::ask_all(core, request).await,
-            Route::Workers if method == Method::POST => admin::add(core, request).await,
-            Route::Workers => Ok(admin::list(core)),
-            Route::Worker(id) if method == Method::DELETE => admin::remove(core, id),
-            Route::Worker(id) => admin::get(core, id),
+            Route::All(fan_out) => control::ask_all(core, request, fan_out).await,
+            Route::Admin(call) => admin::serve(core, request, call).await,
             Route::Alive => Ok(Response::new(whole("OK"))),
             Route::Readiness => Ok(admin::readiness(core)),
+            Route::Generates => control::generates(core).await,
             Route::Metrics => Ok(metrics::page(core)),
+            Route::EngineMetrics => Ok(engine_metrics::page(core).await),
             Route::Mount => match &self.mount {
                 Some(mount) => Ok(mount(request).await),
                 None => Err(Refusal::NotRecording),
@@ -162,42 +149,5 @@ impl Gateway {
 impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gateway").field("core", &self.core).finish_non_exhaustive()
-    }
-}
-
-// === impl Route ===
-
-impl<'a> Route<'a> {
-    fn of(path: &'a str) -> Self {
-        match path {
-            "/generate" => Self::Request(Endpoint::Generate),
-            "/v1/chat/completions" => Self::Request(Endpoint::Chat),
-            "/v1/completions" => Self::Request(Endpoint::Completions),
-            "/v1/models" | "/get_model_info" | "/model_info" | "/get_server_info" | "/server_info" => {
-                Self::First
-            }
-            "/flush_cache" | "/abort_request" => Self::All,
-            "/workers" => Self::Workers,
-            "/health" | "/liveness" => Self::Alive,
-            "/readiness" => Self::Readiness,
-            "/metrics" => Self::Metrics,
-            _ => match (path.strip_prefix("/workers/"), path.starts_with("/rollscope/")) {
-                (Some(id), _) => Self::Worker(id),
-                (None, true) => Self::Mount,
-                (None, false) => Self::Request(Endpoint::Other),
-            },
-        }
-    }
-
-    fn allows(&self, method: &Method) -> bool {
-        let allowed: &[Method] = match self {
-            Self::Request(Endpoint::Other) | Self::Mount => return true,
-            Self::Request(Endpoint::Generate) => &[Method::POST, Method::PUT],
-            Self::Request(Endpoint::Chat | Endpoint::Completions) => &[Method::POST],
-            Self::All | Self::Workers => &[Method::GET, Method::POST],
-            Self::Worker(_) => &[Method::GET, Method::DELETE],
-            Self::First | Self::Alive | Self::Readiness | Self::Metrics => &[Method::GET, Method::HEAD],
-        };
-        allowed.contains(method)
     }
 }

@@ -158,7 +158,8 @@ impl<T> Worker<T> {
         DpRank::new(self.rank.or(asked)?, self.dp_size()?).ok()
     }
 
-    pub(crate) fn address(&self) -> WorkerAddress {
+    /// How it was named.
+    pub fn address(&self) -> WorkerAddress {
         WorkerAddress { url: self.url.clone(), rank: self.rank }
     }
 

@@ -203,3 +203,169 @@ async fn what_is_mounted_gets_its_paths_and_nothing_else() {
     let (status, reply) = call(&gateway, Method::GET, "/rollscope/v1/spans", "").await;
     assert_eq!((status, &reply["error"]["code"]), (404, &json!("not_recording")));
 }
+
+#[tokio::test]
+async fn a_call_that_hangs_at_one_worker_is_answered_with_what_the_others_said() {
+    let (first, second) = (FakeWorker::start().await, FakeWorker::start().await);
+    let paths = [
+        ("/flush_cache", "/flush_cache"),
+        ("/abort_request", "/abort_request"),
+        ("/pause_generation", "/pause_generation"),
+        ("/continue_generation", "/continue_generation"),
+        ("/release_memory_occupation", "/release_memory_occupation"),
+        ("/resume_memory_occupation", "/resume_memory_occupation"),
+        ("/update_weights_from_disk", "/update_weights_from_disk"),
+        ("/get_loads", "/v1/loads"),
+    ];
+    for (_, asked) in paths {
+        first.on(asked, Script::json(200, "{\"is\":1}"));
+        second.on(asked, Script::json(200, "null"));
+    }
+    let limits = "--control-timeout-secs 1 --weights-timeout-secs 1";
+    let args = format!("--worker-urls {} {} {limits}", first.url(), second.url());
+    let gateway = TestGateway::start(&args).await;
+    for (path, asked) in paths {
+        let method = if path == "/get_loads" { Method::GET } else { Method::POST };
+        let (status, reply) = call(&gateway, method, path, "{}").await;
+        assert_eq!((status, &reply["results"][0]["body"]), (200, &json!({ "is": 1 })), "{path}");
+        assert_eq!(first.calls(asked).len(), 1, "{path}");
+    }
+    assert_eq!(first.calls("/v1/loads")[0].request.target, "/v1/loads?include=core");
+
+    second.on("/flush_cache", Script::new().hang());
+    let (status, reply) = call(&gateway, Method::POST, "/flush_cache", "").await;
+    let late = reply["results"][1]["body"].as_str().unwrap();
+    assert!(status == 504 && late.contains("not finished within 1s"), "{reply}");
+    assert_eq!(reply["results"][0]["status"], 200);
+    let figures = gateway.figures().await;
+    let answers = |result: &str| {
+        let labels = format!("path=\"/flush_cache\",result=\"{result}\"");
+        figures[&format!("rollscope_fan_out_answers_total{{{labels}}}")]
+    };
+    assert_eq!((answers("ok"), answers("failed")), (3, 1));
+}
+
+#[tokio::test]
+async fn a_worker_is_registered_anew_when_it_changes() {
+    let gateway = TestGateway::start("--pd-disaggregation").await;
+    let body = r#"{"url":"http://a:1","worker_type":"prefill","bootstrap_port":8998}"#;
+    let (_, reply) = call(&gateway, Method::POST, "/workers", body).await;
+    let id = reply["worker_id"].as_str().unwrap().to_owned();
+    let path = format!("/workers/{id}");
+    let (status, changed) = call(&gateway, Method::PUT, &path, r#"{"bootstrap_port":9000}"#).await;
+    assert_eq!((status, &changed["bootstrap_port"]), (200, &json!(9000)), "{changed}");
+    assert_eq!(changed["worker_type"], "prefill");
+    assert_eq!(call(&gateway, Method::GET, &path, "").await.0, 404);
+    let path = format!("/workers/{}", changed["id"].as_str().unwrap());
+    let (_, changed) = call(&gateway, Method::PUT, &path, r#"{"worker_type":"decode"}"#).await;
+    assert_eq!((&changed["worker_type"], changed.get("bootstrap_port")), (&json!("decode"), None));
+    let path = format!("/workers/{}", changed["id"].as_str().unwrap());
+    for (body, sentence) in [
+        (r#"{"priority":1}"#, "unknown field `priority`"),
+        (r#"{"bootstrap_port":1}"#, "only a prefill worker"),
+        (r#"{"worker_type":"regular"}"#, "worker_type prefill or decode"),
+    ] {
+        let (status, reply) = call(&gateway, Method::PUT, &path, body).await;
+        let message = reply["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains(sentence), "{body}: {message}");
+    }
+    let reply = Client::call(gateway.address, Method::PATCH, &path, &[], "").await;
+    assert_eq!((reply.status.as_u16(), reply.header("allow")), (405, Some("GET, PUT, DELETE")));
+}
+
+#[tokio::test]
+async fn older_trainers_name_workers_in_the_query() {
+    let gateway = TestGateway::start("").await;
+    let add = "/add_worker?url=http%3A%2F%2Fa%3A1";
+    assert_eq!(call(&gateway, Method::POST, add, "").await.0, 201);
+    assert_eq!(call(&gateway, Method::POST, "/add_worker?url=http://b:1", "").await.0, 201);
+    let listed = call(&gateway, Method::GET, "/list_workers", "").await.1;
+    assert_eq!(listed, json!({ "urls": ["http://a:1", "http://b:1"] }));
+    let remove = "/remove_worker?url=http://a:1/";
+    assert_eq!(call(&gateway, Method::POST, remove, "").await.0, 200);
+    assert_eq!(call(&gateway, Method::POST, remove, "").await.0, 404);
+    assert_eq!(call(&gateway, Method::GET, "/list_workers", "").await.1["urls"], json!(["http://b:1"]));
+    for (path, sentence) in [
+        ("/add_worker", "/add_worker?url=http://HOST:PORT"),
+        ("/add_worker?url=b:1", "must look like http://HOST:PORT"),
+        ("/add_worker?url=http://b:1&worker_type=other", "must be regular, prefill or decode: other"),
+        ("/add_worker?url=http://b:1&bootstrap_port=x", "must be a port number: x"),
+    ] {
+        let (status, reply) = call(&gateway, Method::POST, path, "").await;
+        let message = reply["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains(sentence), "{path}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn what_no_pair_can_answer_is_refused_and_forwarded_elsewhere() {
+    let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+    prefill.on("/v1/tokenize", Script::json(200, "{\"tokens\":[1]}"));
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+    assert_eq!(call(&gateway, Method::POST, "/v1/tokenize", "{}").await, (200, json!({ "tokens": [1] })));
+    let others = ["/v1/embeddings", "/rerank", "/v1/rerank", "/v1/responses", "/v1/classify", "/other"];
+    for path in others {
+        let (status, reply) = call(&gateway, Method::POST, path, "{}").await;
+        let message = reply["error"]["message"].as_str().unwrap();
+        assert!(status == 404 && message.contains("--pd-disaggregation"), "{path}: {message}");
+        assert!(message.ends_with(path), "{message}");
+    }
+    let worker = FakeWorker::start().await;
+    let gateway = TestGateway::regular(&[&worker]).await;
+    for path in others.into_iter().chain(["/v1/tokenize", "/v1/detokenize"]) {
+        worker.on(path, Script::json(200, "{\"x\":1.0}"));
+        assert_eq!(gateway_text(&gateway, path).await, "{\"x\":1.0}");
+        assert_eq!(worker.calls(path)[0].request.text(), "{ }");
+    }
+}
+
+async fn gateway_text(gateway: &TestGateway, path: &str) -> String {
+    Client::post(gateway.address, path, "{ }").await.text().await
+}
+
+#[tokio::test]
+async fn a_fleet_generates_when_a_worker_of_each_role_does() {
+    let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+    prefill.on("/health_generate", Script::json(200, ""));
+    decode.on("/health_generate", Script::json(200, ""));
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+    assert_eq!(call(&gateway, Method::GET, "/health_generate", "").await.0, 200);
+    decode.on("/health_generate", Script::json(503, "stuck"));
+    let (status, reply) = call(&gateway, Method::GET, "/health_generate", "").await;
+    let message = reply["error"]["message"].as_str().unwrap();
+    assert!(status == 503 && message.contains("stuck"), "{message}");
+    let gateway = TestGateway::start("").await;
+    assert_eq!(call(&gateway, Method::GET, "/health_generate", "").await.0, 503);
+}
+
+#[tokio::test]
+async fn the_workers_figures_are_one_page_whatever_they_have_in_common() {
+    let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+    let page = |text: &str| Script::head(200, &[("content-type", "text/plain")], Some(text.len())).send(text);
+    prefill
+        .on("/metrics", page("# HELP run Running.\n# TYPE run gauge\nrun{model_name=\"m\"} 1\nidle NaN\n"));
+    decode.on("/metrics", page("# TYPE run gauge\nrun{model_name=\"m\",dp_rank=\"0\"} 2\n"));
+    let dead = refusing_address().await;
+    let more = format!("--decode http://{dead}");
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), &more).await;
+    let reply = Client::get(gateway.address, "/engine_metrics").await;
+    assert_eq!(reply.status, 200);
+    let (p, d) = (prefill.url(), decode.url());
+    assert_eq!(
+        reply.text().await,
+        format!(
+            "# HELP run Running.\n# TYPE run gauge\nrun{{worker=\"{p}\",model_name=\"m\"}} 1\n\
+             run{{worker=\"{d}\",model_name=\"m\",dp_rank=\"0\"}} 2\n\
+             # HELP rollscope_engine_up Whether a worker has told its figures.\n\
+             # TYPE rollscope_engine_up gauge\n\
+             rollscope_engine_up{{worker=\"{p}\",role=\"prefill\"}} 1\n\
+             rollscope_engine_up{{worker=\"{d}\",role=\"decode\"}} 1\n\
+             rollscope_engine_up{{worker=\"http://{dead}\",role=\"decode\"}} 0\n\
+             # HELP rollscope_engine_lines_dropped Lines of a worker's page that can not be shown.\n\
+             # TYPE rollscope_engine_lines_dropped gauge\n\
+             rollscope_engine_lines_dropped{{worker=\"{p}\",role=\"prefill\"}} 1\n\
+             rollscope_engine_lines_dropped{{worker=\"{d}\",role=\"decode\"}} 0\n\
+             rollscope_engine_lines_dropped{{worker=\"http://{dead}\",role=\"decode\"}} 0\n"
+        )
+    );
+}
