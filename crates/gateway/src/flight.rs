@@ -208,6 +208,7 @@ impl Flight {
             decision: self.facts.decided.to_string().into(),
             retries: state.retries,
             legs: state.legs.iter().map(|leg| leg.of_sample(index, state.end)).collect(),
+            attrs: Vec::new(),
         }
     }
 }

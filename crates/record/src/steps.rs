@@ -154,6 +154,7 @@ mod tests {
             decision: "".into(),
             retries: 0,
             legs: vec![leg],
+            attrs: Vec::new(),
         }
     }
 

@@ -93,6 +93,7 @@ fn profile(id: u128, join: Join, version: &str) -> Profile {
         decision: "round_robin".into(),
         retries: 0,
         legs: vec![leg],
+        attrs: Vec::new(),
     }
 }
 

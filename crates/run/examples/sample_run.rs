@@ -99,6 +99,7 @@ fn profile(step: u64, number: u64) -> Profile {
         decision: "random of 1 prefill, random of 1 decode".into(),
         retries: 0,
         legs: vec![leg(LegRole::Prefill, &prefill), leg(LegRole::Decode, &decode)],
+        attrs: Vec::new(),
     }
 }
 

@@ -8,6 +8,7 @@
 //! Times are nanoseconds since the Unix epoch; `…_after_ns` are nanoseconds elapsed since the request's arrival.
 //! A request that names no sample is a sample of its own, named by its id.
 
+mod attrs;
 mod legs;
 mod requests;
 mod rows;

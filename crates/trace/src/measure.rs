@@ -102,31 +102,38 @@ const fn row(measure: Measure, name: &'static str, unit: Unit, side: Side) -> Ro
     Row { measure, name, aliases: &[], unit, side }
 }
 
+impl Row {
+    const fn also(self, aliases: &'static [&'static str]) -> Self {
+        Self { aliases, ..self }
+    }
+}
+
 /// In the order of the enum, so that a measure is its row's index.
 const TABLE: &[Row] = {
     use Measure as M;
     use Side::{Answer, Prefill};
     use Unit::{Count, GibPerSecond, Mib, Seconds, Tokens, TokensPerSecond, UnixSeconds};
     &[
-        row(M::PrefillBootstrapQueue, "pd_prefill_bootstrap_queue_duration", Seconds, Prefill),
-        Row {
-            aliases: &["pd_bootstrap_duration"],
-            ..row(M::PrefillBootstrap, "pd_prefill_bootstrap_duration", Seconds, Prefill)
-        },
-        Row {
-            aliases: &["pd_alloc_waiting_duration"],
-            ..row(M::PrefillAllocWait, "pd_prefill_alloc_wait_duration", Seconds, Prefill)
-        },
-        row(M::PrefillForward, "pd_prefill_forward_duration", Seconds, Prefill),
-        row(M::PrefillTransferQueue, "pd_prefill_transfer_queue_duration", Seconds, Prefill),
+        row(M::PrefillBootstrapQueue, "pd_prefill_bootstrap_queue_duration", Seconds, Prefill)
+            .also(&["fwd_prefill_bootstrap_queue_duration"]),
+        row(M::PrefillBootstrap, "pd_prefill_bootstrap_duration", Seconds, Prefill)
+            .also(&["fwd_prefill_bootstrap_duration", "pd_bootstrap_duration"]),
+        row(M::PrefillAllocWait, "pd_prefill_alloc_wait_duration", Seconds, Prefill)
+            .also(&["fwd_prefill_alloc_wait_duration", "pd_alloc_waiting_duration"]),
+        row(M::PrefillForward, "pd_prefill_forward_duration", Seconds, Prefill)
+            .also(&["fwd_prefill_forward_duration"]),
+        row(M::PrefillTransferQueue, "pd_prefill_transfer_queue_duration", Seconds, Prefill)
+            .also(&["fwd_prefill_transfer_queue_duration"]),
         row(M::DecodePrealloc, "pd_decode_prealloc_duration", Seconds, Answer),
         row(M::DecodeBootstrap, "pd_decode_bootstrap_duration", Seconds, Answer),
         row(M::DecodeAllocWait, "pd_decode_alloc_wait_duration", Seconds, Answer),
         row(M::DecodeTransfer, "pd_decode_transfer_duration", Seconds, Answer),
         row(M::DecodeForward, "pd_decode_forward_duration", Seconds, Answer),
-        row(M::TransferSpeed, "pd_transfer_speed_gb_s", GibPerSecond, Prefill),
-        row(M::TransferTotal, "pd_transfer_total_mb", Mib, Prefill),
-        row(M::PrefillRetryCount, "pd_prefill_retry_count", Count, Prefill),
+        row(M::TransferSpeed, "pd_transfer_speed_gb_s", GibPerSecond, Prefill)
+            .also(&["fwd_transfer_speed_gb_s"]),
+        row(M::TransferTotal, "pd_transfer_total_mb", Mib, Prefill).also(&["fwd_transfer_total_mb"]),
+        row(M::PrefillRetryCount, "pd_prefill_retry_count", Count, Prefill)
+            .also(&["fwd_prefill_retry_count"]),
         row(M::QueueTime, "queue_time", Seconds, Answer),
         row(M::E2eLatency, "e2e_latency", Seconds, Answer),
         row(M::DecodeThroughput, "decode_throughput", TokensPerSecond, Answer),
@@ -139,7 +146,7 @@ const TABLE: &[Row] = {
         row(M::PromptTokens, "prompt_tokens", Tokens, Answer),
         row(M::CompletionTokens, "completion_tokens", Tokens, Answer),
         row(M::CachedTokens, "cached_tokens", Tokens, Prefill),
-        Row { aliases: &["total_retractions"], ..row(M::NumRetractions, "num_retractions", Count, Answer) },
+        row(M::NumRetractions, "num_retractions", Count, Answer).also(&["total_retractions"]),
         row(M::DpRank, "dp_rank", Count, Answer),
     ]
 };

@@ -3,6 +3,7 @@
 use crate::ids::{RequestId, StepNumber, WorkerRef};
 use crate::measure::{Measure, Side};
 use crate::report::{Finish, Report};
+use crate::span::Attr;
 use crate::time::{ClockOffset, Nanos, UnixNs};
 
 /// All that is known of a request. Times without a date are elapsed since `arrival`, from the gateway's
@@ -37,6 +38,8 @@ pub struct Profile {
     pub retries: u32,
     /// Upstream calls in order of dispatch; after a retry the earlier ones stay.
     pub legs: Vec<Leg>,
+    /// Anything more that its source said, where it was not recorded by a gateway but imported.
+    pub attrs: Vec<(Box<str>, Attr)>,
 }
 
 /// What the client said of the sample that a request belongs to.

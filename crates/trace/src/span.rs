@@ -157,6 +157,8 @@ impl Builder {
                 self.attr(id, name, &**value);
             }
         }
+        let attrs = profile.attrs.iter().map(|(name, value)| (Cow::Owned(name.to_string()), value.clone()));
+        self.0[id as usize].attrs.extend(attrs);
         for leg in &profile.legs {
             self.leg(profile.arrival, leg, id);
         }

@@ -26,13 +26,16 @@ pub struct ClockOffset {
 impl UnixNs {
     /// From seconds since the epoch, as workers report them; nothing for a value that is no such time.
     pub fn from_secs_f64(secs: f64) -> Option<Self> {
-        let ns = secs * 1e9;
-        (ns.is_finite() && ns.abs() < i64::MAX as f64).then(|| Self(ns.round() as i64))
+        // Whole seconds and the rest apart: both are exact, where their product with 1e9 is not.
+        let (whole, rest) = (secs.trunc(), secs.fract());
+        let ns = (whole.abs() < 9e9).then(|| whole as i64 * 1_000_000_000 + (rest * 1e9).round() as i64)?;
+        Some(Self(ns))
     }
 
-    /// Seconds since the epoch; loses what a double cannot hold (a microsecond is kept).
+    /// Seconds since the epoch, to the nearest double: they are 0.24 µs apart, so that such seconds come back from
+    /// [`Self::from_secs_f64`] and here to the bit.
     pub fn as_secs_f64(self) -> f64 {
-        self.0 as f64 / 1e9
+        (self.0 / 1_000_000_000) as f64 + (self.0 % 1_000_000_000) as f64 / 1e9
     }
 
     /// The point `elapsed` later.
@@ -124,6 +127,18 @@ mod tests {
     fn an_exchange_shorter_than_the_worker_says_gives_no_offset() {
         assert_eq!(ClockOffset::from_stamps(UnixNs(0), UnixNs(0), UnixNs(100), UnixNs(50)), None);
         assert_eq!(ClockOffset::from_stamps(UnixNs(0), UnixNs(20), UnixNs(10), UnixNs(50)), None);
+    }
+
+    #[test]
+    fn seconds_come_back_to_the_bit() {
+        let next = |secs: &f64| Some(secs.next_up());
+        for secs in std::iter::successors(Some(1_790_000_002.590_662), next).take(5000) {
+            assert_eq!(UnixNs::from_secs_f64(secs).unwrap().as_secs_f64().to_bits(), secs.to_bits());
+        }
+        assert_eq!(
+            UnixNs::from_secs_f64(-1.25).map(|at| (at.0, at.as_secs_f64())),
+            Some((-1_250_000_000, -1.25))
+        );
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub(crate) fn request(end_ms: u64, legs: Vec<Leg>) -> Profile {
         decision: "".into(),
         retries: 0,
         legs,
+        attrs: Vec::new(),
     }
 }
 

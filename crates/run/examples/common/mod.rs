@@ -53,5 +53,6 @@ pub(crate) fn profile() -> Profile {
         decision: "power_of_two of 4 prefill, power_of_two of 4 decode".into(),
         retries: 0,
         legs: vec![leg(LegRole::Prefill), leg(LegRole::Decode)],
+        attrs: Vec::new(),
     }
 }

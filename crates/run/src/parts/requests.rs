@@ -3,6 +3,7 @@
 use rollscope_trace::{BatchSlot, Join, Leg, Nanos, Outcome, Profile, Record, RequestId, StepNumber, UnixNs};
 
 use crate::error::RunError;
+use crate::parts::attrs;
 use crate::parts::legs::LegRows;
 use crate::parts::rows::Rows;
 use crate::parts::table::Table;
@@ -32,6 +33,7 @@ pub(crate) fn table(profiles: &[Profile]) -> Table {
         row.text("decision", &profile.decision);
         row.int("retries", profile.retries.into());
         row.int("legs", profile.legs.len() as i64);
+        row.text_or_none("attrs", attrs::to_json(&profile.attrs).as_deref());
     }
     table
 }
@@ -49,6 +51,7 @@ pub(crate) fn read(step: StepNumber, rows: &Rows, legs: Option<&Rows>) -> Result
     let (mut status, mut outcome) = (rows.ints("status")?, rows.texts("outcome")?);
     let (mut error, mut decision) = (rows.texts("error")?, rows.texts("decision")?);
     let (mut retries, mut leg_count) = (rows.ints("retries")?, rows.ints("legs")?);
+    let mut attrs = rows.texts("attrs")?;
     let mut profile = || -> Result<Profile, RunError> {
         let id = RequestId::parse(&id.next_text_or_empty()).ok_or_else(|| rows.damaged("no request id"))?;
         let batch = (batch_index.next(), batch_size.next());
@@ -83,6 +86,7 @@ pub(crate) fn read(step: StepNumber, rows: &Rows, legs: Option<&Rows>) -> Result
             decision: decision.next_text_or_empty(),
             retries: retries.next_or_default() as u32,
             legs: (0..leg_count.next_or_default()).map(|_| leg()).collect::<Result<_, _>>()?,
+            attrs: attrs::from_json(attrs.next_text().as_deref(), rows)?,
         })
     };
     (0..rows.len()).map(|_| Ok(Record::Profile(Box::new(profile()?)))).collect()

@@ -1,16 +1,10 @@
 //! The table of spans: the user's own, and for queries those that are derived from each request.
-//!
-//! The attributes of a user's span are a JSON object. A number without a fraction or an exponent is a whole number;
-//! what JSON cannot say is `{"float":"NaN"}`, `{"float":"inf"}` or `{"float":"-inf"}`.
 
-use std::fmt;
-
-use rollscope_trace::{Attr, Lane, Record, SampleKey, StepNumber, UnixNs, UserSpan, profile_spans};
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use rollscope_trace::{Lane, Record, SampleKey, StepNumber, UnixNs, UserSpan, profile_spans};
 
 use crate::error::RunError;
 use crate::parts::StepRows;
+use crate::parts::attrs;
 use crate::parts::rows::Rows;
 use crate::parts::table::Table;
 
@@ -39,7 +33,6 @@ struct SpanRow<'a> {
 pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
     let mut table = Table::default();
     for span in &rows.spans {
-        let attrs = span.attrs.iter().map(|(name, value)| (&**name, value));
         put(
             &mut table,
             &SpanRow {
@@ -53,7 +46,7 @@ pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
                 start: span.start,
                 end: span.end,
                 bound_ns: 0,
-                attrs: json(attrs),
+                attrs: attrs::to_json(&span.attrs),
             },
         );
     }
@@ -112,112 +105,9 @@ pub(crate) fn read(step: StepNumber, rows: &Rows) -> Result<Vec<Record>, RunErro
         let (attempt, name) = (attempt.next_or_default() as u32, name.next_text_or_empty());
         let (start, end) = (UnixNs(start.next_or_default()), end.next().map(UnixNs));
         if *source == *USER {
-            let attrs = attrs.map(|text| serde_json::from_str::<AttrMap>(&text)).transpose();
-            let attrs = attrs.map_err(|_| rows.damaged("attributes that cannot be read"))?;
-            let attrs = attrs.map(|map| map.0).unwrap_or_default();
+            let attrs = attrs::from_json(attrs.as_deref(), rows)?;
             records.push(Record::Span(UserSpan { key, attempt, name, start, end, attrs }));
         }
     }
     Ok(records)
-}
-
-// === attributes ===
-
-/// Attributes in their order, doubles included.
-struct AttrMap(Vec<(Box<str>, Attr)>);
-
-struct AttrValue(Attr);
-
-struct AttrRef<'a>(&'a Attr);
-
-/// An object; nothing when there are no attributes.
-fn json<'a>(attrs: impl Iterator<Item = (&'a str, &'a Attr)>) -> Option<String> {
-    let mut attrs = attrs.peekable();
-    attrs.peek()?;
-    let mut bytes = Vec::new();
-    let mut serializer = serde_json::Serializer::new(&mut bytes);
-    // Writing text and numbers into memory does not fail.
-    serializer.collect_map(attrs.map(|(name, value)| (name, AttrRef(value)))).ok()?;
-    String::from_utf8(bytes).ok()
-}
-
-impl Serialize for AttrRef<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            Attr::Bool(value) => serializer.serialize_bool(*value),
-            Attr::Int(value) => serializer.serialize_i64(*value),
-            Attr::Float(value) if value.is_finite() => serializer.serialize_f64(*value),
-            Attr::Float(value) => {
-                let mut map = serializer.serialize_map(Some(1))?;
-                map.serialize_entry("float", &value.to_string())?;
-                map.end()
-            }
-            Attr::Text(value) => serializer.serialize_str(value),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for AttrMap {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = AttrMap;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of scalars")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AttrMap, A::Error> {
-                let mut attrs = Vec::new();
-                while let Some((name, AttrValue(value))) = map.next_entry::<String, AttrValue>()? {
-                    attrs.push((name.into(), value));
-                }
-                Ok(AttrMap(attrs))
-            }
-        }
-        deserializer.deserialize_map(Pairs)
-    }
-}
-
-impl<'de> Deserialize<'de> for AttrValue {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Scalar;
-        impl<'de> Visitor<'de> for Scalar {
-            type Value = AttrValue;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a scalar")
-            }
-
-            fn visit_bool<E>(self, value: bool) -> Result<AttrValue, E> {
-                Ok(AttrValue(Attr::Bool(value)))
-            }
-
-            fn visit_i64<E>(self, value: i64) -> Result<AttrValue, E> {
-                Ok(AttrValue(Attr::Int(value)))
-            }
-
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<AttrValue, E> {
-                i64::try_from(value).map(|value| AttrValue(Attr::Int(value))).map_err(E::custom)
-            }
-
-            fn visit_f64<E>(self, value: f64) -> Result<AttrValue, E> {
-                Ok(AttrValue(Attr::Float(value)))
-            }
-
-            fn visit_str<E>(self, value: &str) -> Result<AttrValue, E> {
-                Ok(AttrValue(Attr::from(value)))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AttrValue, A::Error> {
-                match map.next_entry::<String, String>()? {
-                    Some((name, value)) if name == "float" => {
-                        value.parse().map(|value| AttrValue(Attr::Float(value))).map_err(de::Error::custom)
-                    }
-                    _ => Err(de::Error::custom("neither a scalar nor a float")),
-                }
-            }
-        }
-        deserializer.deserialize_any(Scalar)
-    }
 }

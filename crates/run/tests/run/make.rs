@@ -80,6 +80,7 @@ pub(crate) fn profile(step: u64, number: u64) -> Profile {
             leg(LegRole::Prefill, &[(Measure::PrefillForward, 0.002), (Measure::PromptTokens, 28.0)]),
             leg(LegRole::Decode, &[(Measure::DecodeForward, 0.004), (Measure::CompletionTokens, 12.0)]),
         ],
+        attrs: Vec::new(),
     }
 }
 
@@ -208,9 +209,10 @@ fn any_profile(step: u64) -> impl Strategy<Value = Profile> {
     let times = (prop::option::of(nanos()), nanos(), prop::option::of(any::<u16>()));
     let ending = (one_of(&Outcome::ALL), prop::option::of(text()), text(), any::<u32>());
     let legs = prop::collection::vec(leg(), 0..5);
-    (any::<u128>(), join(step), call, times, ending, legs).prop_map(
-        |(id, join, (endpoint, stream, batch, arrival), (first_byte, end, status), ending, legs)| {
+    (any::<u128>(), join(step), call, times, ending, (legs, attrs())).prop_map(
+        |(id, join, (endpoint, stream, batch, arrival), (first_byte, end, status), ending, more)| {
             let (outcome, error, decision, retries) = ending;
+            let (legs, attrs) = more;
             Profile {
                 id: RequestId(id),
                 join,
@@ -226,6 +228,7 @@ fn any_profile(step: u64) -> impl Strategy<Value = Profile> {
                 decision,
                 retries,
                 legs,
+                attrs,
             }
         },
     )
@@ -239,15 +242,18 @@ fn key(step: u64) -> impl Strategy<Value = SampleKey> {
     })
 }
 
-fn any_span(step: u64) -> impl Strategy<Value = UserSpan> {
+fn attrs() -> impl Strategy<Value = Vec<(Box<str>, Attr)>> {
     let attr = prop_oneof![
         any::<bool>().prop_map(Attr::Bool),
         any::<i64>().prop_map(Attr::Int),
         number().prop_map(Attr::Float),
         text().prop_map(Attr::Text),
     ];
-    let attrs = prop::collection::vec((text(), attr), 0..4);
-    (key(step), any::<u32>(), text(), unix(), prop::option::of(unix()), attrs).prop_map(
+    prop::collection::vec((text(), attr), 0..4)
+}
+
+fn any_span(step: u64) -> impl Strategy<Value = UserSpan> {
+    (key(step), any::<u32>(), text(), unix(), prop::option::of(unix()), attrs()).prop_map(
         |(key, attempt, name, start, end, attrs)| UserSpan { key, attempt, name, start, end, attrs },
     )
 }

@@ -165,7 +165,7 @@ fn the_columns_are_a_contract() {
         "request_id text, group_id? text, sample_id? text, attempt int64, traceparent? text, session? text, \
          rid? text, endpoint text, stream boolean, batch_index? int64, batch_size? int64, arrival_ns int64, \
          first_byte_after_ns? int64, duration_ns int64, status? int64, outcome text, error? text, decision text, \
-         retries int64, legs int64"
+         retries int64, legs int64, attrs? text"
     );
     let measures: Vec<_> = Measure::all().map(|measure| format!("{}? double", measure.name())).collect();
     assert_eq!(

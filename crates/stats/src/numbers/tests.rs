@@ -47,6 +47,7 @@ fn request(id: u128, sample: (&str, &str), (start_s, length_s): (f64, f64), legs
         decision: "".into(),
         retries: 0,
         legs,
+        attrs: Vec::new(),
     }
 }
 

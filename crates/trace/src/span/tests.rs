@@ -37,6 +37,7 @@ fn profile(legs: Vec<Leg>) -> Profile {
         decision: "".into(),
         retries: 0,
         legs,
+        attrs: Vec::new(),
     }
 }
 

@@ -43,6 +43,7 @@ fn call(id: u128, (group, sample): (&str, &str), (start_ns, length_ns): (i64, u6
         decision: "".into(),
         retries: 0,
         legs: vec![leg],
+        attrs: Vec::new(),
     }))
 }
 

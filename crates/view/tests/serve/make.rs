@@ -54,6 +54,7 @@ pub(crate) fn call(step: u64, sample: &str, id: u64) -> Record {
         decision: "".into(),
         retries: 0,
         legs: vec![decode],
+        attrs: Vec::new(),
     }))
 }
 

@@ -6,7 +6,7 @@ use rollscope_trace::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::log::mirror::{MeasureNames, boxed, is_default};
+use crate::log::mirror::{AttrMirror, MeasureNames, boxed, is_default};
 
 /// A name of a closed set that is not known here.
 pub(super) struct UnknownName;
@@ -50,6 +50,8 @@ pub(super) struct ProfileMirror<'a> {
     retries: u32,
     #[serde(borrow, skip_serializing_if = "is_default")]
     legs: Vec<LegMirror<'a>>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    attrs: Vec<(&'a str, AttrMirror<'a>)>,
 }
 
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -112,6 +114,7 @@ impl<'a> ProfileMirror<'a> {
             decision: &profile.decision,
             retries: profile.retries,
             legs: profile.legs.iter().map(LegMirror::of).collect(),
+            attrs: profile.attrs.iter().map(|(name, value)| (&**name, AttrMirror::of(value))).collect(),
         })
     }
 
@@ -139,6 +142,7 @@ impl<'a> ProfileMirror<'a> {
             decision: self.decision.into(),
             retries: self.retries,
             legs: self.legs.into_iter().map(|leg| leg.leg(names)).collect::<Result<_, _>>()?,
+            attrs: self.attrs.into_iter().map(|(name, value)| (name.into(), value.attr())).collect(),
         })
     }
 }
