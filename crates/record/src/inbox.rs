@@ -148,7 +148,10 @@ fn record_bytes(record: &Record) -> usize {
                 };
                 span.name.len() + key_bytes(&span.key) + span.attrs.iter().map(attr).sum::<usize>()
             }
-            Record::Sample(mark) => key_bytes(&mark.key),
+            Record::Sample(mark) => {
+                let texts = [mark.category.as_deref(), mark.dataset.as_deref()];
+                key_bytes(&mark.key) + texts.into_iter().map(text_bytes).sum::<usize>()
+            }
             Record::Close(_) | Record::Dropped(_) => 0,
         }
 }

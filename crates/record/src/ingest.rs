@@ -5,12 +5,23 @@
 //! {"type": "sample", "step": 7, "group": "12", "sample": "3", "reward": 1.0, "truncated": false, "response_tokens": 212}
 //! ```
 //!
+//! | of a sample | what |
+//! |---|---|
+//! | `reward` | a number |
+//! | `truncated` | whether the limit of tokens cut it |
+//! | `response_tokens`, `effective_response_tokens` | tokens of the response; those that its loss mask leaves |
+//! | `non_generation_time` | seconds spent on anything but generation |
+//! | `repetition` | whether its text repeats itself |
+//! | `category` | the kind of failure or of reward that it counts under |
+//! | `top_p_kept` | vocabulary entries that nucleus sampling kept, summed over the trained tokens |
+//! | `evaluation`, `dataset` | it is no training sample; the data set that it is of |
+//!
 //! Times are seconds since the Unix epoch. `group`, `attempt`, `end`, `attrs` and everything that is known of a
 //! sample may be missing; unknown members are passed over, an unknown type is an error.
 
 use std::collections::BTreeMap;
 
-use rollscope_trace::{Attr, Record, SampleKey, SampleMark, StepNumber, UnixNs, UserSpan};
+use rollscope_trace::{Attr, Nanos, Record, SampleKey, SampleMark, StepNumber, UnixNs, UserSpan};
 use serde::{Deserialize, Serialize};
 
 /// The year 2000. Smaller numbers are readings of a clock that counts from a machine's start, and would make a
@@ -84,6 +95,18 @@ struct SampleLine {
     #[serde(default)]
     response_tokens: Option<u64>,
     #[serde(default)]
+    effective_response_tokens: Option<u64>,
+    #[serde(default)]
+    non_generation_time: Option<f64>,
+    #[serde(default)]
+    repetition: Option<bool>,
+    #[serde(default)]
+    category: Option<Name>,
+    #[serde(default)]
+    top_p_kept: Option<u64>,
+    #[serde(default)]
+    dataset: Option<Name>,
+    #[serde(default)]
     evaluation: bool,
 }
 
@@ -109,7 +132,9 @@ fn record(line: &[u8]) -> Result<Record, serde_json::Error> {
                 "start and end are seconds since 1970, later than the year 2000, and the end is not before the start",
             )
         }),
-        Line::Sample(sample) => Ok(sample.record()),
+        Line::Sample(sample) => sample
+            .record()
+            .ok_or_else(|| serde::de::Error::custom("non_generation_time is no number of seconds")),
     }
 }
 
@@ -131,14 +156,24 @@ impl SpanLine {
 // === impl SampleLine ===
 
 impl SampleLine {
-    fn record(self) -> Record {
-        Record::Sample(SampleMark {
+    fn record(self) -> Option<Record> {
+        let non_generation_time = match self.non_generation_time {
+            Some(seconds) => Some(Nanos::from_secs_f64(seconds)?),
+            None => None,
+        };
+        Some(Record::Sample(SampleMark {
             key: self.key.key(),
             reward: self.reward,
             truncated: self.truncated,
             response_tokens: self.response_tokens,
+            effective_response_tokens: self.effective_response_tokens,
+            non_generation_time,
+            repetition: self.repetition,
+            category: self.category.map(Name::text),
+            top_p_kept: self.top_p_kept,
+            dataset: self.dataset.map(Name::text),
             evaluation: self.evaluation,
-        })
+        }))
     }
 }
 
@@ -186,13 +221,14 @@ mod tests {
     fn good_lines_are_taken_and_bad_ones_named() {
         let body = br#"{"type":"span","step":1,"group":"g","sample":3,"name":"tool","start":1700000000.5,"end":null,"attrs":{"n":1,"x":0.5,"s":"t","b":true}}
 
-{"type":"sample","step":1,"sample":"s","reward":-1,"later":"unknown"}
+{"type":"sample","step":1,"sample":"s","reward":-1,"category":404,"non_generation_time":0.5,"repetition":true,"later":"unknown"}
 {"type":"span","step":1,"sample":"s","name":"n","start":1700000002,"end":1700000001}
 {"type":"span","step":1,"sample":"s","name":"perf_counter","start":12345.6,"end":12345.7}
 {"type":"span","step":1,"sample":"s","name":"milliseconds","start":1700000000000}
 {"type":"sample","step":1,"sample":"s","reward":NaN}
 {"type":"event","step":1}
 {"type":"sample","sample":"s"}
+{"type":"sample","step":1,"sample":"s","non_generation_time":-1}
 "#;
         let (records, rejected) = parse(body);
         let key = |group: Option<&str>, sample: &str| SampleKey {
@@ -213,10 +249,16 @@ mod tests {
                 ("x".into(), Attr::Float(0.5)),
             ],
         };
-        let mark = SampleMark { reward: Some(-1.0), ..SampleMark::new(key(None, "s")) };
+        let mark = SampleMark {
+            reward: Some(-1.0),
+            category: Some("404".into()),
+            non_generation_time: Some(Nanos(500_000_000)),
+            repetition: Some(true),
+            ..SampleMark::new(key(None, "s"))
+        };
         assert_eq!(records, [Record::Span(span), Record::Sample(mark)]);
         let lines: Vec<_> = rejected.iter().map(|rejected| rejected.line).collect();
-        assert_eq!(lines, [4, 5, 6, 7, 8, 9]);
+        assert_eq!(lines, [4, 5, 6, 7, 8, 9, 10]);
         assert!(rejected[5].error.contains("missing field `step`"), "{rejected:?}");
         assert!(rejected[4].error.contains("unknown variant `event`"), "{rejected:?}");
     }

@@ -19,7 +19,9 @@ pub struct Version {
 }
 
 /// The version in which this crate writes: run.json, segments, parts and manifests share it.
-pub const FORMAT: Version = Version { major: 1, minor: 0 };
+///
+/// 1.1 added to what is told of a sample.
+pub const FORMAT: Version = Version { major: 1, minor: 1 };
 
 // === impl Version ===
 

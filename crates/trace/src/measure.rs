@@ -57,6 +57,12 @@ pub enum Measure {
     NumRetractions,
     /// Data-parallel rank that served it.
     DpRank,
+    /// Draft tokens of speculative decoding that were accepted.
+    SpecAcceptTokens,
+    /// Draft tokens that were proposed.
+    SpecDraftTokens,
+    /// Verifications of drafts.
+    SpecVerifyCount,
 }
 
 /// The worker of a prefill/decode pair whose value of a measure counts.
@@ -148,6 +154,9 @@ const TABLE: &[Row] = {
         row(M::CachedTokens, "cached_tokens", Tokens, Prefill),
         row(M::NumRetractions, "num_retractions", Count, Answer).also(&["total_retractions"]),
         row(M::DpRank, "dp_rank", Count, Answer),
+        row(M::SpecAcceptTokens, "spec_accept_token_num", Tokens, Answer),
+        row(M::SpecDraftTokens, "spec_draft_token_num", Tokens, Answer),
+        row(M::SpecVerifyCount, "spec_verify_ct", Tokens, Answer),
     ]
 };
 

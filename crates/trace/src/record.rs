@@ -48,6 +48,18 @@ pub struct SampleMark {
     pub truncated: Option<bool>,
     /// Tokens of its response, over all its turns.
     pub response_tokens: Option<u64>,
+    /// Those of them that are trained on: what its loss mask leaves.
+    pub effective_response_tokens: Option<u64>,
+    /// Time that it spent on anything but generation, as the user's code measured it.
+    pub non_generation_time: Option<Nanos>,
+    /// Whether its text repeats itself.
+    pub repetition: Option<bool>,
+    /// The category of its reward, such as a kind of failure.
+    pub category: Option<Box<str>>,
+    /// Vocabulary entries that nucleus sampling kept, summed over its trained tokens.
+    pub top_p_kept: Option<u64>,
+    /// The evaluation's data set; a sample that has one belongs to an evaluation.
+    pub dataset: Option<Box<str>>,
     /// Whether it belongs to an evaluation and not to training.
     pub evaluation: bool,
 }
@@ -109,7 +121,29 @@ impl Record {
 impl SampleMark {
     /// A mark that says nothing yet.
     pub fn new(key: SampleKey) -> Self {
-        Self { key, reward: None, truncated: None, response_tokens: None, evaluation: false }
+        Self {
+            key,
+            reward: None,
+            truncated: None,
+            response_tokens: None,
+            effective_response_tokens: None,
+            non_generation_time: None,
+            repetition: None,
+            category: None,
+            top_p_kept: None,
+            dataset: None,
+            evaluation: false,
+        }
+    }
+
+    /// Whether the sample belongs to an evaluation.
+    pub fn is_evaluation(&self) -> bool {
+        self.evaluation || self.dataset.is_some()
+    }
+
+    /// Tokens of its response that are trained on; all of them where nothing else was told.
+    pub fn effective_tokens(&self) -> Option<u64> {
+        self.effective_response_tokens.or(self.response_tokens)
     }
 
     /// Takes over whatever `later` says.
@@ -117,6 +151,12 @@ impl SampleMark {
         self.reward = later.reward.or(self.reward);
         self.truncated = later.truncated.or(self.truncated);
         self.response_tokens = later.response_tokens.or(self.response_tokens);
+        self.effective_response_tokens = later.effective_response_tokens.or(self.effective_response_tokens);
+        self.non_generation_time = later.non_generation_time.or(self.non_generation_time);
+        self.repetition = later.repetition.or(self.repetition);
+        self.category = later.category.clone().or(self.category.take());
+        self.top_p_kept = later.top_p_kept.or(self.top_p_kept);
+        self.dataset = later.dataset.clone().or(self.dataset.take());
         self.evaluation |= later.evaluation;
     }
 }

@@ -70,6 +70,18 @@ struct SampleMirror<'a> {
     #[serde(skip_serializing_if = "is_default")]
     response_tokens: Option<u64>,
     #[serde(skip_serializing_if = "is_default")]
+    effective_response_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "is_default")]
+    non_generation_ns: Option<u64>,
+    #[serde(skip_serializing_if = "is_default")]
+    repetition: Option<bool>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    category: Option<&'a str>,
+    #[serde(skip_serializing_if = "is_default")]
+    top_p_kept: Option<u64>,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    dataset: Option<&'a str>,
+    #[serde(skip_serializing_if = "is_default")]
     evaluation: bool,
 }
 
@@ -241,6 +253,12 @@ impl<'a> SampleMirror<'a> {
             reward: mark.reward,
             truncated: mark.truncated,
             response_tokens: mark.response_tokens,
+            effective_response_tokens: mark.effective_response_tokens,
+            non_generation_ns: mark.non_generation_time.map(|time| time.0),
+            repetition: mark.repetition,
+            category: mark.category.as_deref(),
+            top_p_kept: mark.top_p_kept,
+            dataset: mark.dataset.as_deref(),
             evaluation: mark.evaluation,
         }
     }
@@ -251,6 +269,12 @@ impl<'a> SampleMirror<'a> {
             reward: self.reward,
             truncated: self.truncated,
             response_tokens: self.response_tokens,
+            effective_response_tokens: self.effective_response_tokens,
+            non_generation_time: self.non_generation_ns.map(Nanos),
+            repetition: self.repetition,
+            category: boxed(self.category),
+            top_p_kept: self.top_p_kept,
+            dataset: boxed(self.dataset),
             evaluation: self.evaluation,
         }
     }

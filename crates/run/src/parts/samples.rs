@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use rollscope_trace::{Record, SampleKey, SampleMark, StepNumber, UnixNs};
+use rollscope_trace::{Nanos, Record, SampleKey, SampleMark, StepNumber, UnixNs};
 
 use crate::error::RunError;
 use crate::parts::StepRows;
@@ -36,6 +36,18 @@ pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
         row.double_or_none("reward", mark.and_then(|mark| mark.reward));
         row.bool_or_none("truncated", mark.and_then(|mark| mark.truncated));
         row.int_or_none("response_tokens", mark.and_then(|mark| mark.response_tokens).map(|n| n as i64));
+        row.int_or_none(
+            "effective_response_tokens",
+            mark.and_then(|mark| mark.effective_response_tokens).map(|n| n as i64),
+        );
+        row.int_or_none(
+            "non_generation_ns",
+            mark.and_then(|mark| mark.non_generation_time).map(|time| time.0 as i64),
+        );
+        row.bool_or_none("repetition", mark.and_then(|mark| mark.repetition));
+        row.text_or_none("category", mark.and_then(|mark| mark.category.as_deref()));
+        row.int_or_none("top_p_kept", mark.and_then(|mark| mark.top_p_kept).map(|n| n as i64));
+        row.text_or_none("dataset", mark.and_then(|mark| mark.dataset.as_deref()));
         row.bool("evaluation", mark.is_some_and(|mark| mark.evaluation));
         row.int_or_none("start_ns", tally.start.map(|at| at.0));
         row.int_or_none("end_ns", tally.end.map(|at| at.0));
@@ -69,6 +81,10 @@ pub(crate) fn read(step: StepNumber, rows: &Rows) -> Result<Vec<Record>, RunErro
     let mut marked = rows.bools("marked")?;
     let (mut reward, mut truncated) = (rows.doubles("reward")?, rows.bools("truncated")?);
     let (mut response_tokens, mut evaluation) = (rows.ints("response_tokens")?, rows.bools("evaluation")?);
+    let mut effective = rows.ints("effective_response_tokens")?;
+    let (mut non_generation, mut repetition) = (rows.ints("non_generation_ns")?, rows.bools("repetition")?);
+    let (mut category, mut dataset) = (rows.texts("category")?, rows.texts("dataset")?);
+    let mut top_p_kept = rows.ints("top_p_kept")?;
     let mut records = Vec::new();
     for (group, sample) in keys(rows)? {
         let mark = SampleMark {
@@ -76,6 +92,12 @@ pub(crate) fn read(step: StepNumber, rows: &Rows) -> Result<Vec<Record>, RunErro
             reward: reward.next(),
             truncated: truncated.next(),
             response_tokens: response_tokens.next().map(|tokens| tokens as u64),
+            effective_response_tokens: effective.next().map(|tokens| tokens as u64),
+            non_generation_time: non_generation.next().map(|time| Nanos(time as u64)),
+            repetition: repetition.next(),
+            category: category.next_text(),
+            top_p_kept: top_p_kept.next().map(|kept| kept as u64),
+            dataset: dataset.next_text(),
             evaluation: evaluation.next_or_default(),
         };
         if marked.next_or_default() {

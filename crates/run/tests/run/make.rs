@@ -259,14 +259,26 @@ fn any_span(step: u64) -> impl Strategy<Value = UserSpan> {
 }
 
 fn any_mark(step: u64) -> impl Strategy<Value = SampleMark> {
-    let (reward, truncated) = (prop::option::of(number()), prop::option::of(any::<bool>()));
-    (key(step), reward, truncated, prop::option::of(any::<u64>()), any::<bool>()).prop_map(
-        |(key, reward, truncated, response_tokens, evaluation)| SampleMark {
-            key,
-            reward,
-            truncated,
-            response_tokens,
-            evaluation,
+    let (reward, truth) = (prop::option::of(number()), || prop::option::of(any::<bool>()));
+    let (count, name) = (|| prop::option::of(any::<u64>()), || prop::option::of(text()));
+    let told = (reward, truth(), truth(), any::<bool>(), count(), count());
+    (key(step), told, count(), count(), name(), name()).prop_map(
+        |(key, told, non_generation_ns, top_p_kept, category, dataset)| {
+            let (reward, truncated, repetition, evaluation, response_tokens, effective_response_tokens) =
+                told;
+            SampleMark {
+                key,
+                reward,
+                truncated,
+                response_tokens,
+                effective_response_tokens,
+                non_generation_time: non_generation_ns.map(Nanos),
+                repetition,
+                category,
+                top_p_kept,
+                dataset,
+                evaluation,
+            }
         },
     )
 }

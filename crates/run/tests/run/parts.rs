@@ -186,8 +186,9 @@ fn the_columns_are_a_contract() {
     assert_eq!(
         columns("samples"),
         "group_id? text, sample_id text, marked boolean, reward? double, truncated? boolean, \
-         response_tokens? int64, evaluation boolean, start_ns? int64, end_ns? int64, requests int64, \
-         user_spans int64"
+         response_tokens? int64, effective_response_tokens? int64, non_generation_ns? int64, \
+         repetition? boolean, category? text, top_p_kept? int64, dataset? text, evaluation boolean, \
+         start_ns? int64, end_ns? int64, requests int64, user_spans int64"
     );
 }
 
