@@ -1,17 +1,16 @@
-//! Sending one request over a connection and receiving the reply.
+//! Sending one request to a worker and receiving the reply.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use http_body::Body as _;
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 
+use crate::connection::Connection;
 use crate::fault::UpstreamFault;
+use crate::http1::{Framing, ReplyHead};
 use crate::outbound::Outbound;
-use crate::pool::{PooledWorker, Sender, connect};
+use crate::pool::{PooledWorker, connect};
 
 /// A reply whose head has come.
 #[derive(Debug)]
@@ -26,8 +25,10 @@ pub(crate) struct Exchange {
 /// the connection is kept.
 #[derive(Debug)]
 pub(crate) struct UpstreamBody {
-    incoming: Incoming,
-    sender: Option<Sender>,
+    framing: Framing,
+    /// None once it has been kept or is of no more use.
+    connection: Option<Connection>,
+    keeps_alive: bool,
     worker: Arc<PooledWorker>,
 }
 
@@ -40,36 +41,31 @@ pub(crate) async fn exchange(
     outbound: &Outbound,
     connect_limit: Duration,
 ) -> Result<Exchange, UpstreamFault> {
-    let mut request = outbound.to(&worker.url);
+    let request_head = outbound.head_to(&worker.url);
     let mut is_retry = false;
-    if let Some(mut sender) = worker.link.take() {
-        request = match sender.try_send_request(request).await {
-            Ok(reply) => return Ok(Exchange::new(reply, sender, worker, false)),
-            Err(mut error) => match error.take_message() {
-                Some(unsent) => unsent,
-                None if outbound.method == Method::GET => outbound.to(&worker.url),
-                None => return Err(UpstreamFault::Lost(error.into_error())),
-            },
-        };
-        is_retry = true;
+    if let Some(mut connection) = worker.link.take() {
+        match connection.call(&outbound.method, &request_head, &outbound.body).await {
+            Ok(head) => return Ok(Exchange::new(head, connection, worker, false)),
+            Err(error) if error.is_sent && outbound.method != Method::GET => {
+                return Err(UpstreamFault::Lost(error.broken));
+            }
+            Err(_) => is_retry = true,
+        }
     }
-    let mut sender = connect(worker, connect_limit).await?;
-    let reply = sender.send_request(request).await.map_err(UpstreamFault::Lost)?;
-    Ok(Exchange::new(reply, sender, worker, is_retry))
+    let mut connection = connect(worker, connect_limit).await?;
+    let called = connection.call(&outbound.method, &request_head, &outbound.body).await;
+    let head = called.map_err(|error| UpstreamFault::Lost(error.broken))?;
+    Ok(Exchange::new(head, connection, worker, is_retry))
 }
 
 // === impl Exchange ===
 
 impl Exchange {
-    fn new(
-        reply: http::Response<Incoming>,
-        sender: Sender,
-        worker: &Arc<PooledWorker>,
-        is_retry: bool,
-    ) -> Self {
-        let (head, incoming) = reply.into_parts();
-        let body = UpstreamBody { incoming, sender: Some(sender), worker: Arc::clone(worker) };
-        Self { head, body, is_retry }
+    fn new(head: ReplyHead, connection: Connection, worker: &Arc<PooledWorker>, is_retry: bool) -> Self {
+        let ReplyHead { parts, framing, keeps_alive } = head;
+        let worker = Arc::clone(worker);
+        let body = UpstreamBody { framing, connection: Some(connection), keeps_alive, worker };
+        Self { head: parts, body, is_retry }
     }
 }
 
@@ -78,39 +74,29 @@ impl Exchange {
 impl UpstreamBody {
     /// The next piece; nothing at the end. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, UpstreamFault> {
-        loop {
-            match self.incoming.frame().await {
-                Some(Ok(frame)) => {
-                    if let Ok(piece) = frame.into_data() {
-                        return Ok(Some(piece));
-                    }
-                }
-                Some(Err(error)) => return Err(UpstreamFault::Cut(error)),
-                None => {
-                    self.keep_connection();
-                    return Ok(None);
-                }
-            }
+        self.next_whole(0).await
+    }
+
+    /// The same, but what is left of a body is one piece if it is known to be no longer than this.
+    pub(crate) async fn next_whole(&mut self, limit_bytes: usize) -> Result<Option<Bytes>, UpstreamFault> {
+        let Some(connection) = &mut self.connection else { return Ok(None) };
+        let piece = connection.next_piece(&mut self.framing, limit_bytes).await;
+        let piece = piece.map_err(UpstreamFault::Cut)?;
+        if piece.is_none() {
+            self.keep_connection();
         }
+        Ok(piece)
     }
 
     /// Whether nothing is left of it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.framing.is_over()
     }
 
     fn keep_connection(&mut self) {
-        let Some(mut sender) = self.sender.take() else { return };
-        if sender.is_ready() {
-            self.worker.link.put(sender);
-            return;
+        if let Some(connection) = self.connection.take_if(|_| self.keeps_alive) {
+            self.worker.link.put(connection);
         }
-        // The connection's task has yet to notice that the reply has been read.
-        let worker = Arc::clone(&self.worker);
-        tokio::spawn(async move {
-            if sender.ready().await.is_ok() {
-                worker.link.put(sender);
-            }
-        });
+        self.connection = None;
     }
 }

@@ -8,6 +8,7 @@ use rollscope_route::{NoChoice, RoleKind, Verdict};
 use rollscope_wire::Malformed;
 
 use crate::admin::Unfit;
+use crate::connection::Broken;
 use crate::reply::WorkerReply;
 
 /// What can go wrong with one upstream call.
@@ -17,10 +18,10 @@ pub(crate) enum UpstreamFault {
     Connect(#[source] io::Error),
     #[error("no connection within {limit:?}")]
     ConnectTimeout { limit: Duration },
-    #[error("connection lost before the reply: {}", chain(.0))]
-    Lost(#[source] hyper::Error),
-    #[error("reply cut: {}", chain(.0))]
-    Cut(#[source] hyper::Error),
+    #[error("connection lost before the reply: {0}")]
+    Lost(#[source] Broken),
+    #[error("reply cut: {0}")]
+    Cut(#[source] Broken),
     #[error("reply ended without its last event")]
     Unfinished,
     #[error("reply not finished within {limit:?}")]
@@ -147,12 +148,4 @@ impl Refusal {
             matches!(self.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
         (may_help && !matches!(self, Self::Reply(_))).then_some(1)
     }
-}
-
-/// An error with its causes: hyper's outermost alone says little.
-fn chain(error: &hyper::Error) -> String {
-    std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source())
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(": ")
 }

@@ -177,7 +177,13 @@ impl Answer {
 impl LegBody {
     /// The next piece; nothing at the end. After an error the leg has ended. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
-        let outcome = match timeout_at(self.deadline.into(), self.upstream.next()).await {
+        self.next_whole(0).await
+    }
+
+    /// The same, but what is left of a body is one piece if it is known to be no longer than this.
+    async fn next_whole(&mut self, limit_bytes: usize) -> Result<Option<Bytes>, Refusal> {
+        let limit_bytes = if self.has_begun { limit_bytes } else { 0 };
+        let outcome = match timeout_at(self.deadline.into(), self.upstream.next_whole(limit_bytes)).await {
             Ok(Ok(piece)) => {
                 self.stamp(piece.is_some());
                 return Ok(piece);
@@ -192,7 +198,7 @@ impl LegBody {
     pub(crate) async fn collect(&mut self, limit_bytes: usize) -> Result<Collected, Refusal> {
         let mut bytes = Chunks::new();
         while bytes.len() <= limit_bytes {
-            match self.next().await? {
+            match self.next_whole(limit_bytes - bytes.len()).await? {
                 Some(piece) => bytes.push(piece),
                 None => return Ok(Collected { bytes, is_partial: false }),
             }

@@ -6,10 +6,10 @@
 //! | module | what it does |
 //! |---|---|
 //! | `options` | the options, and the fleet they name |
-//! | `server`, `routes` | listener, drain; which path leads where |
+//! | `server`, `routes`, `serving`, `lane` | the gateway; which path leads where; clients' connections; the threads that serve them |
 //! | `request` | read, plan, run |
 //! | `relay`, `stream`, `pair`, `prefill` | pass a reply on; event by event; two legs at once; the prefill's half |
-//! | `leg`, `exchange`, `pool`, `outbound`, `abort` | one upstream call, down to the connection |
+//! | `leg`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, down to the bytes |
 //! | `flight`, `reading` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `fault`, `body` | what clients get |
 //! | `checks` | whether the workers are up, and which processes they are |
@@ -23,9 +23,11 @@
 //! [`ProfileSink::offer`](rollscope_trace::ProfileSink::offer), which never waits.
 
 mod choosing;
+mod lane;
 mod options;
 mod routes;
 mod server;
+mod serving;
 
 mod request;
 
@@ -35,7 +37,9 @@ mod relay;
 mod stream;
 
 mod abort;
+mod connection;
 mod exchange;
+mod http1;
 mod leg;
 mod outbound;
 mod pool;

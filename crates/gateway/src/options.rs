@@ -69,6 +69,10 @@ options! {
             control_timeout_secs: u64 = 60, range(1..=604_800);
             /// Seconds that a worker may take to load weights or to release or take memory.
             weights_timeout_secs: u64 = 1800, range(1..=604_800);
+            /// Seconds that a client gets to send the head of a request, from its first byte on.
+            request_head_timeout_secs: f64 = 30.0, range(0.1..=3600.0);
+            /// Threads that serve, each with connections of its own; 0 for one a core.
+            serving_threads: usize = 0, range(0..=1024);
             /// Requests that may be live at once; more are refused with status 429. -1 for no limit.
             max_concurrent_requests: i64 = -1, range(-1..=i64::MAX);
             /// Seconds that live requests get to finish when the gateway is told to stop.
@@ -215,6 +219,14 @@ impl GatewayOptions {
             success_threshold: self.cb_success_threshold,
             timeout: Duration::from_secs(self.cb_timeout_duration_secs),
             window: Duration::from_secs(self.cb_window_duration_secs),
+        }
+    }
+
+    /// Threads that serve.
+    pub fn threads(&self) -> usize {
+        match self.serving_threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
         }
     }
 

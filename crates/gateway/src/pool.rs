@@ -1,28 +1,29 @@
 //! Connections to one worker: opened when none is idle, kept for a moment when a reply has ended.
+//!
+//! A connection belongs to the runtime that opened it, so each serving thread has idle ones of its own.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use rollscope_route::Worker;
 use tokio::net::TcpStream;
 
-use crate::body::WholeBody;
+use crate::connection::Connection;
 use crate::fault::UpstreamFault;
 
-/// A worker's idle connections, the one used last on top.
-#[derive(Debug, Default)]
+/// A worker's idle connections.
+#[derive(Debug)]
 pub(crate) struct Pool {
-    idle: Mutex<Vec<Idle>>,
+    /// By serving thread; the first is for everybody else. The one used last is on top.
+    shelves: Box<[Mutex<Vec<Idle>>]>,
 }
 
 pub(crate) type PooledWorker = Worker<Pool>;
-pub(crate) type Sender = SendRequest<WholeBody>;
 
 #[derive(Debug)]
 struct Idle {
-    sender: Sender,
+    connection: Connection,
     since: Instant,
 }
 
@@ -32,45 +33,64 @@ const MAX_IDLE: Duration = Duration::from_secs(4);
 /// More connections than this are closed instead of kept.
 const MAX_IDLE_CONNECTIONS: usize = 1024;
 
+thread_local! {
+    static SHELF: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Gives this thread idle connections of its own; threads count from 1.
+pub(crate) fn claim_shelf(thread: usize) {
+    SHELF.set(thread);
+}
+
 // === impl Pool ===
 
 impl Pool {
     /// Takes an idle connection that is open, as far as is known.
-    pub(crate) fn take(&self) -> Option<Sender> {
-        let mut idle = self.idle.lock();
-        while let Some(Idle { sender, since }) = idle.pop() {
+    pub(crate) fn take(&self) -> Option<Connection> {
+        let mut idle = self.shelf().lock();
+        while let Some(Idle { connection, since }) = idle.pop() {
             if since.elapsed() >= MAX_IDLE {
                 // What lies below has been idle for longer.
                 idle.clear();
-            } else if sender.is_ready() {
-                return Some(sender);
+            } else if connection.is_idle() {
+                return Some(connection);
             }
         }
         None
     }
 
     /// Puts a connection back that is ready for the next request.
-    pub(crate) fn put(&self, sender: Sender) {
-        let mut idle = self.idle.lock();
-        if idle.len() >= MAX_IDLE_CONNECTIONS {
-            idle.retain(|idle| !idle.sender.is_closed() && idle.since.elapsed() < MAX_IDLE);
-        }
+    pub(crate) fn put(&self, mut connection: Connection) {
+        connection.shrink();
+        let mut idle = self.shelf().lock();
         if idle.len() < MAX_IDLE_CONNECTIONS {
-            idle.push(Idle { sender, since: Instant::now() });
+            idle.push(Idle { connection, since: Instant::now() });
         }
+    }
+
+    /// Closes what this thread has had idle for too long, and what the worker has closed.
+    pub(crate) fn tidy(&self) {
+        let is_kept = |idle: &mut Idle| idle.since.elapsed() < MAX_IDLE && idle.connection.is_idle();
+        self.shelf().lock().retain_mut(is_kept);
+    }
+
+    fn shelf(&self) -> &Mutex<Vec<Idle>> {
+        &self.shelves[SHELF.get() % self.shelves.len()]
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { shelves: (0..=threads).map(|_| Mutex::default()).collect() }
     }
 }
 
 /// Opens a connection.
-pub(crate) async fn connect(worker: &PooledWorker, limit: Duration) -> Result<Sender, UpstreamFault> {
+pub(crate) async fn connect(worker: &PooledWorker, limit: Duration) -> Result<Connection, UpstreamFault> {
     let connected = tokio::time::timeout(limit, TcpStream::connect(worker.url.socket_address())).await;
     let stream =
         connected.map_err(|_| UpstreamFault::ConnectTimeout { limit })?.map_err(UpstreamFault::Connect)?;
     stream.set_nodelay(true).map_err(UpstreamFault::Connect)?;
-    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(UpstreamFault::Lost)?;
-    tokio::spawn(async move {
-        // How a connection ends is told to whoever waits for its reply.
-        drop(connection.await);
-    });
-    Ok(sender)
+    Ok(Connection::new(stream))
 }

@@ -84,6 +84,8 @@ impl Relay {
                 Err(refusal) => {
                     self.is_over = true;
                     self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
+                    // The server drops what it has not written when a body fails: let it write first.
+                    tokio::task::yield_now().await;
                     return Some(Err(refusal.into()));
                 }
             },

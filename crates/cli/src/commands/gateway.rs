@@ -44,6 +44,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     block_on(async {
         let shutdown = shutdown(&lifetime)?;
         let (listener, address) = listen_at(&options.host, options.port).await?;
+        let threads = options.threads();
         let published = Published::publish(options);
         let recorder = match &recording.record {
             Some(dir) => Some(record(Path::new(dir), &recording, &published)?),
@@ -51,7 +52,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         };
         let gateway = gateway(published, recorder.as_ref())?;
         ready_line("gateway", address)?;
-        gateway.serve(listener, shutdown).await;
+        let served = gateway.serve_on_threads(threads, listener, shutdown).await;
+        served.context("cannot start the serving threads")?;
         if let Some(recorder) = recorder {
             recorder.shutdown().await.map_err(anyhow::Error::from)?;
         }
