@@ -139,7 +139,7 @@ options! {
             /// The prefill worker is usually done long before. When it is not, the reply goes out without, and that is
             /// counted.
             merge_wait_secs: f64 = 1.0, range(0.0..=600.0);
-            /// Largest reply that is read for its measurements, in bytes; a larger one passes unread and unmerged.
+            /// Largest reply that is held for a merge, in bytes; a larger one passes unread and unmerged.
             max_merge_bytes: usize = 256 << 20, range(1024..=1 << 40);
         }
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use http::Response;
 use rollscope_trace::Outcome;
-use rollscope_wire::Chunks;
+use rollscope_wire::{Abridged, Chunks};
 
 use crate::body::{BoxError, ReplyBody, pieces, whole};
 use crate::flight::Flight;
@@ -23,9 +23,8 @@ struct Relay {
     ahead: std::vec::IntoIter<Bytes>,
     /// Why the reply counts as failed whatever it says: its status.
     refusal: Option<String>,
-    /// The reply so far, if it is to be read for its measurements.
-    kept: Option<Chunks>,
-    limit_bytes: usize,
+    /// What the reply says of itself so far, if its measurements are to be read.
+    read: Option<Abridged>,
     is_over: bool,
 }
 
@@ -46,8 +45,8 @@ pub(crate) fn relay_with(
     let headers = end_to_end(&head.headers);
     let mut relay = Relay {
         refusal: (!head.status.is_success()).then(|| format!("worker answered {}", head.status)),
-        kept: (is_read && head.status.is_success()).then(Chunks::new),
-        limit_bytes: flight.core.options.startup().max_merge_bytes,
+        read: (is_read && head.status.is_success())
+            .then(|| Abridged::new(flight.core.options.startup().max_merge_bytes)),
         ahead: ahead.into_iter().collect::<Vec<_>>().into_iter(),
         flight,
         body,
@@ -74,7 +73,7 @@ impl Relay {
             None if self.is_over => return None,
             None => match self.body.next().await {
                 Ok(Some(piece)) => {
-                    self.keep(&piece);
+                    self.read.iter_mut().for_each(|read| read.push(&piece));
                     piece
                 }
                 Ok(None) => {
@@ -99,19 +98,11 @@ impl Relay {
         Some(Ok(piece))
     }
 
-    fn keep(&mut self, piece: &Bytes) {
-        if let Some(kept) = &mut self.kept {
-            kept.push(piece.clone());
-            if kept.len() > self.limit_bytes {
-                self.kept = None;
-            }
-        }
-    }
-
     /// The reply is whole.
     fn conclude(&mut self) {
         self.is_over = true;
-        let reading = self.kept.take().map(|kept| Reading::of_body(&kept)).unwrap_or_default();
+        let said = self.read.take().and_then(Abridged::finish);
+        let reading = said.map(|said| Reading::of_body(&said)).unwrap_or_default();
         self.body.report(reading.reports);
         let failure = self.refusal.take().or(reading.failure);
         let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Completed };

@@ -51,7 +51,7 @@ pub(crate) enum Kind {
 }
 
 /// A longer string is no measurement and is not copied out of the body.
-const MAX_SCALAR_BYTES: usize = 4096;
+pub(crate) const MAX_SCALAR_BYTES: usize = 4096;
 
 // === impl Cursor ===
 

@@ -8,10 +8,12 @@
 //!
 //! - [`GenerateRequest`]: the shape of a request, and its bootstrap fields;
 //! - [`Reply`] and [`PrefillShare`]: what workers measured, and the merge of a prefill reply into a decode reply;
+//! - [`Abridged`]: what a reply says, taken from it while it passes by;
 //! - [`EventSplitter`]: a stream of server-sent events, cut at whatever places the network cut it.
 //!
 //! Invariant: no body becomes a tree; memory beyond the body itself does not depend on its depth.
 
+mod abridged;
 mod chunks;
 mod cursor;
 mod error;
@@ -25,6 +27,7 @@ mod request;
 mod scalar;
 mod splice;
 
+pub use abridged::Abridged;
 pub use chunks::Chunks;
 pub use error::{Malformed, Mismatch, Problem};
 pub use event::{Event, EventSplitter, Part};

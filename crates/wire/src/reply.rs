@@ -35,7 +35,7 @@ enum Finish {
 }
 
 pub(crate) const INPUT_LOGPROBS: &[u8] = b"input_token_logprobs";
-const FINISH_REASON: &[u8] = b"finish_reason";
+pub(crate) const FINISH_REASON: &[u8] = b"finish_reason";
 
 // === impl Reply ===
 

@@ -80,6 +80,23 @@ async fn a_stream_is_profiled_by_its_last_word() {
 }
 
 #[tokio::test]
+async fn a_reply_of_any_size_is_read_while_it_passes() {
+    let worker = FakeWorker::start().await;
+    let body = format!(
+        r#"{{"text":"{0}","meta_info":{{"logprobs":[{0}],"completion_tokens":9,"finish_reason":{{"type":"stop"}}}}}}"#,
+        "1".repeat(300_000)
+    );
+    worker.on("/generate", Script::json(200, &body));
+    // What may be held of it is far less than the reply.
+    let args = format!("--worker-urls {} --max-merge-bytes 2000", worker.url());
+    let gateway = TestGateway::start(&args).await;
+    assert_eq!(gateway.generate("{}").await.text().await, body);
+    let profile = &gateway.profiles(1).await[0];
+    assert_eq!(profile.measure(Measure::CompletionTokens), Some(9.0));
+    assert_eq!(profile.finish().unwrap().kind.name(), "stop");
+}
+
+#[tokio::test]
 async fn each_sample_of_a_batch_leaves_a_profile() {
     let worker = FakeWorker::start().await;
     let element = |tokens: u32| {

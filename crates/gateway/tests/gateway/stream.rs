@@ -149,6 +149,64 @@ async fn events_are_cut_out_of_whatever_the_network_makes_of_them() {
     }
 }
 
+/// A stream of decode's, and what the client gets of it.
+struct Split {
+    name: &'static str,
+    stream: String,
+    merged: String,
+}
+
+fn splits() -> [Split; 2] {
+    let chunk = |text: &str, list: &str, finish: &str| {
+        format!(r#"{{"text":"{text}","meta_info":{{{list}"finish_reason":{finish}}}}}"#)
+    };
+    let (none, prompts) =
+        (r#""input_token_logprobs":[],"#, r#""input_token_logprobs":[[null,1,null],[-0.5,2,null]],"#);
+    let done = r#"{"type":"stop"}"#;
+    let pair = |line_end: &str, chunks: [String; 2], tail: &str| {
+        let [first, last] = chunks;
+        format!(": hi{line_end}{line_end}data: {first}{line_end}{line_end}data:{last}{line_end}{tail}")
+    };
+    [
+        Split {
+            name: "cumulative",
+            stream: pair("\n", [chunk("a", none, "null"), chunk("aé", none, done)], "\ndata: [DONE]\n\n"),
+            merged: pair(
+                "\n",
+                [merged(&chunk("a", prompts, "null")), merged(&chunk("aé", prompts, done))],
+                "\ndata: [DONE]\n\n",
+            ),
+        },
+        Split {
+            name: "incremental, CRLF, without an end",
+            stream: pair("\r\n", [chunk("a", none, "null"), chunk("é", "", done)], ": bye"),
+            merged: pair(
+                "\r\n",
+                [merged(&chunk("a", prompts, "null")), merged(&chunk("é", "", done))],
+                ": bye",
+            ),
+        },
+    ]
+}
+
+#[tokio::test]
+async fn every_split_point_of_a_stream_gives_the_same_reply() {
+    for Split { name, stream, merged } in splits() {
+        let (prefill, decode) = pair_of(Script::json(200, PREFILL), Script::new()).await;
+        let gateway = gateway(&prefill, &decode).await;
+        let places: Vec<usize> = (1..stream.len()).filter(|place| stream.is_char_boundary(*place)).collect();
+        for place in &places {
+            let (head, tail) = stream.split_at(*place);
+            decode.on("/generate", Script::sse().send(head).send(tail).end());
+            // Its list of log-probabilities has the first event wait for the prefill's reply.
+            let reply = gateway.generate(r#"{"stream":true,"return_logprob":true}"#).await;
+            assert_eq!(reply.rest().await, (merged.clone(), End::Clean), "{name}, split at {place}");
+        }
+        let figures = gateway.settled(&[("completed", places.len() as u64)]).await;
+        assert_eq!(figures["rollscope_merges_total{result=\"merged\"}"], places.len() as u64);
+    }
+}
+
 #[tokio::test]
 async fn a_streamed_batch_is_merged_sample_by_sample() {
     let part = |index: u32, member: &str, finish: &str| {

@@ -1,4 +1,6 @@
 //! Generated JSON, spelled in every way that JSON allows, and readers of it.
+//!
+//! Strategies are boxed: nested as types, they would fill the stack of a test.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -27,21 +29,23 @@ pub(crate) fn string() -> impl Strategy<Value = String> {
 }
 
 /// A name, each letter spelled as itself or as an escape.
-pub(crate) fn spelled(name: &'static str) -> impl Strategy<Value = String> {
-    prop::collection::vec(prop::bool::weighted(0.1), name.len()).prop_map(move |escaped| {
-        let letters = name.chars().zip(escaped).map(|(letter, escaped)| {
-            if escaped { format!("\\u{:04x}", u32::from(letter)) } else { letter.to_string() }
-        });
-        format!("\"{}\"", letters.collect::<String>())
-    })
+pub(crate) fn spelled(name: &'static str) -> BoxedStrategy<String> {
+    prop::collection::vec(prop::bool::weighted(0.1), name.len())
+        .prop_map(move |escaped| {
+            let letters = name.chars().zip(escaped).map(|(letter, escaped)| {
+                if escaped { format!("\\u{:04x}", u32::from(letter)) } else { letter.to_string() }
+            });
+            format!("\"{}\"", letters.collect::<String>())
+        })
+        .boxed()
 }
 
 /// A name: one of these, or any.
-pub(crate) fn name(special: &'static [&'static str]) -> impl Strategy<Value = String> {
-    prop_oneof![prop::sample::select(special).prop_flat_map(spelled), string()]
+pub(crate) fn name(special: &'static [&'static str]) -> BoxedStrategy<String> {
+    prop_oneof![prop::sample::select(special).prop_flat_map(spelled), string()].boxed()
 }
 
-pub(crate) fn scalar() -> impl Strategy<Value = String> {
+pub(crate) fn scalar() -> BoxedStrategy<String> {
     prop_oneof![
         string(),
         any::<i64>().prop_map(|number| number.to_string()),
@@ -52,55 +56,66 @@ pub(crate) fn scalar() -> impl Strategy<Value = String> {
         Just("-0.10000000149011612e-3".to_owned()),
         prop::sample::select(&["true", "false", "null"][..]).prop_map(str::to_owned),
     ]
+    .boxed()
 }
 
 /// Any value.
-pub(crate) fn value() -> impl Strategy<Value = String> {
-    scalar().prop_recursive(5, 48, 6, |inner| {
-        prop_oneof![list(inner.clone()), object(member(name(NAMES), inner))]
-    })
+pub(crate) fn value() -> BoxedStrategy<String> {
+    scalar()
+        .prop_recursive(5, 48, 6, |inner| {
+            prop_oneof![list(inner.clone()), object(member(name(NAMES), inner))]
+        })
+        .boxed()
 }
 
 pub(crate) const NAMES: &[&str] =
     &["meta_info", "pd_prefill_retry_count", "input_token_logprobs", "bootstrap_room", "n", "text"];
 
 /// A list of values.
-pub(crate) fn list(element: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
-    (prop::collection::vec((space(), element, space()), 0..6), space()).prop_map(|(elements, space)| {
-        let elements =
-            elements.into_iter().map(|(before, element, after)| [before, &element, after].concat());
-        format!("[{}{space}]", elements.collect::<Vec<_>>().join(","))
-    })
+pub(crate) fn list(element: impl Strategy<Value = String> + 'static) -> BoxedStrategy<String> {
+    (prop::collection::vec((space(), element, space()), 0..6), space())
+        .prop_map(|(elements, space)| {
+            let elements =
+                elements.into_iter().map(|(before, element, after)| [before, &element, after].concat());
+            format!("[{}{space}]", elements.collect::<Vec<_>>().join(","))
+        })
+        .boxed()
 }
 
 /// `"name" : value`.
 pub(crate) fn member(
-    name: impl Strategy<Value = String>,
-    value: impl Strategy<Value = String>,
-) -> impl Strategy<Value = String> {
+    name: impl Strategy<Value = String> + 'static,
+    value: impl Strategy<Value = String> + 'static,
+) -> BoxedStrategy<String> {
     (name, space(), space(), value)
         .prop_map(|(name, before, after, value)| format!("{name}{before}:{after}{value}"))
+        .boxed()
 }
 
 /// An object of such members, in which names may stand twice.
-pub(crate) fn object(member: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
-    (prop::collection::vec((space(), member, space()), 0..8), space()).prop_map(|(members, space)| {
-        let members = members.into_iter().map(|(before, member, after)| [before, &member, after].concat());
-        format!("{{{}{space}}}", members.collect::<Vec<_>>().join(","))
-    })
+pub(crate) fn object(member: impl Strategy<Value = String> + 'static) -> BoxedStrategy<String> {
+    (prop::collection::vec((space(), member, space()), 0..8), space())
+        .prop_map(|(members, space)| {
+            let members =
+                members.into_iter().map(|(before, member, after)| [before, &member, after].concat());
+            format!("{{{}{space}}}", members.collect::<Vec<_>>().join(","))
+        })
+        .boxed()
 }
 
 /// Lists of log-probabilities, as large replies have them.
-pub(crate) fn logprobs() -> impl Strategy<Value = String> {
+pub(crate) fn logprobs() -> BoxedStrategy<String> {
     let triple = (any::<f32>(), any::<u16>(), prop_oneof![4 => Just("null".to_owned()), 1 => string()]);
     let separator = prop::sample::select(&[",", ", "][..]);
-    (prop::collection::vec(triple, 0..60), separator).prop_map(|(triples, separator)| {
-        let triples = triples.into_iter().map(|(logprob, id, text)| {
-            let logprob = if logprob.is_finite() { format!("{logprob:?}") } else { "null".to_owned() };
-            format!("[{logprob}{separator}{id}{separator}{text}]")
-        });
-        format!("[{}]", triples.collect::<Vec<_>>().join(separator))
-    })
+    (prop::collection::vec(triple, 0..60), separator)
+        .prop_map(|(triples, separator)| {
+            let triples = triples.into_iter().map(|(logprob, id, text)| {
+                let logprob = if logprob.is_finite() { format!("{logprob:?}") } else { "null".to_owned() };
+                format!("[{logprob}{separator}{id}{separator}{text}]")
+            });
+            format!("[{}]", triples.collect::<Vec<_>>().join(separator))
+        })
+        .boxed()
 }
 
 /// The text cut at these places.

@@ -1,6 +1,8 @@
 //! The crate against an oracle that parses everything into trees, and against every way to cut a stream.
 
 #[cfg(test)]
+mod abridged;
+#[cfg(test)]
 mod events;
 #[cfg(test)]
 mod experts;
@@ -10,3 +12,5 @@ mod json;
 mod merge;
 #[cfg(test)]
 mod request;
+#[cfg(test)]
+mod streams;

@@ -316,7 +316,8 @@ fn meta_info() -> impl Strategy<Value = String> {
         4 => member(name(META_NAMES), scalar()),
         1 => member(name(META_NAMES), value()),
         2 => member(prop_oneof![spelled("input_token_logprobs"), spelled("input_top_logprobs")], logprobs()),
-    ];
+    ]
+    .boxed();
     object(field)
 }
 
@@ -324,7 +325,8 @@ fn reply() -> impl Strategy<Value = String> {
     let field = prop_oneof![
         2 => member(spelled("meta_info"), meta_info()),
         2 => member(name(&["text", "output_ids", "meta_info"]), value()),
-    ];
+    ]
+    .boxed();
     object(field)
 }
 

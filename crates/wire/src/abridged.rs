@@ -1,0 +1,289 @@
+//! What a reply says of itself, taken from it while it passes by.
+//!
+//! A reply that is merely passed on need not be held to be read. This scanner is pushed piece by piece, however the
+//! network cut them, and keeps an abridged reply: the scalars of `meta_info` and of its `finish_reason`, and whether
+//! there is an `error`; `[]` stands for lists, objects and long texts. [`Reply::scan`](crate::Reply::scan) reads the same from it as from the whole. All else is
+//! skipped as in the whole: the ends of strings and the brackets of containers are searched for, by 64 bytes at a time.
+//! Objects that are entered are at most three deep, and known beforehand, so the state is a word and not a stack.
+//!
+//! ```text
+//! // value: Value => (FirstName | FirstElement | Text | Literal | Container)
+//! // object: FirstName => InName => Colon => Value … After => (Name | After)
+//! // anything unexpected => Broken
+//! ```
+
+use memchr::memchr2;
+
+use crate::chunks::Chunks;
+use crate::cursor::MAX_SCALAR_BYTES;
+use crate::nesting::Nesting;
+use crate::reply::FINISH_REASON;
+use crate::scalar;
+
+/// A reply that is abridged as it comes.
+#[derive(Debug)]
+pub struct Abridged {
+    out: Vec<u8>,
+    limit_bytes: usize,
+    is_batch: bool,
+    level: Level,
+    state: State,
+    /// Of the member that is being read, as it is spelled.
+    name: Vec<u8>,
+    /// Where its value begins in `out`.
+    value: usize,
+}
+
+/// The object whose members are being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    /// None: the body itself, or the list of a batch.
+    Body,
+    Element,
+    MetaInfo,
+    FinishReason,
+}
+
+/// What comes next, after space.
+#[derive(Debug)]
+enum State {
+    Value,
+    /// An element or the end of the list.
+    FirstElement,
+    /// A name or the end of the object.
+    FirstName,
+    Name,
+    InName {
+        is_escaped: bool,
+    },
+    Colon,
+    Text {
+        is_escaped: bool,
+        is_kept: bool,
+    },
+    Literal {
+        is_kept: bool,
+    },
+    Container(Nesting),
+    /// A comma or the end of what the value stands in.
+    After,
+    /// Nothing.
+    End,
+    Broken,
+}
+
+// === impl Abridged ===
+
+impl Abridged {
+    /// Nothing of it has come. No more than so many bytes are kept.
+    pub fn new(limit_bytes: usize) -> Self {
+        Self {
+            out: Vec::new(),
+            limit_bytes,
+            is_batch: false,
+            level: Level::Body,
+            state: State::Value,
+            name: Vec::new(),
+            value: 0,
+        }
+    }
+
+    /// Takes the next piece.
+    pub fn push(&mut self, piece: &[u8]) {
+        let mut rest = piece;
+        while let Some(byte) = rest.first() {
+            let passed = match &mut self.state {
+                State::Broken => return,
+                State::Container(nesting) => nesting.end_in(rest).inspect(|_| self.state = State::After),
+                State::InName { .. } => Some(self.pass_name(rest)),
+                State::Text { .. } => Some(self.pass_text(rest)),
+                State::Literal { .. } => Some(self.pass_literal(rest)),
+                _ if matches!(byte, b' ' | b'\n' | b'\r' | b'\t') => Some(1),
+                _ => Some(usize::from(self.take(*byte))),
+            };
+            rest = &rest[passed.unwrap_or(rest.len())..];
+        }
+        if self.out.len() > self.limit_bytes {
+            self.break_off();
+        }
+    }
+
+    /// The abridged reply; nothing if it is no reply, is not whole, or says too much.
+    pub fn finish(self) -> Option<Chunks> {
+        matches!(self.state, State::End).then(|| self.out.into())
+    }
+
+    /// Takes a byte that is no space and not within a value; whether it is used up.
+    fn take(&mut self, byte: u8) -> bool {
+        match (&self.state, self.level, byte) {
+            (State::Value | State::FirstElement, Level::Body, b'{') => {
+                if self.out.last() == Some(&b'}') {
+                    self.out.push(b',');
+                }
+                self.enter(Level::Element);
+            }
+            (State::Value, Level::Body, b'[') if !self.is_batch => {
+                self.is_batch = true;
+                self.out.push(b'[');
+                self.state = State::FirstElement;
+            }
+            (State::FirstElement, ..) | (State::After, Level::Body, b']') if byte == b']' => {
+                self.out.push(b']');
+                self.state = State::End;
+            }
+            (State::FirstName | State::Name, _, b'"') => {
+                self.name.clear();
+                self.state = State::InName { is_escaped: false };
+            }
+            (State::FirstName | State::After, _, b'}') if self.level != Level::Body => self.leave(),
+            (State::Colon, _, b':') | (State::After, Level::Body, b',') => self.state = State::Value,
+            (State::After, _, b',') => self.state = State::Name,
+            (State::Value, level, _) if level != Level::Body => return self.begin_value(byte),
+            _ => self.break_off(),
+        }
+        true
+    }
+
+    /// Decides on a member by its name and the first byte of its value; whether that byte is used up.
+    fn begin_value(&mut self, byte: u8) -> bool {
+        // A longer name was not kept whole; nobody asks for it.
+        let is_name_whole = self.name.len() < MAX_SCALAR_BYTES;
+        let raw = if is_name_whole { &self.name[..] } else { &[] };
+        let Ok(name) = scalar::unescape(raw.into(), 0) else {
+            self.break_off();
+            return true;
+        };
+        let inner = match (self.level, &*name, byte) {
+            (Level::Element, b"meta_info", b'{') => Some(Level::MetaInfo),
+            (Level::MetaInfo, FINISH_REASON, b'{') => Some(Level::FinishReason),
+            _ => None,
+        };
+        let is_scalar_read = is_name_whole && self.level != Level::Element;
+        // Of these it only matters whether they are literals.
+        let is_kind_read =
+            self.level == Level::Element && matches!(&*name, b"meta_info" | b"index" | b"error");
+        match byte {
+            b'{' if let Some(inner) = inner => {
+                self.begin_member();
+                self.enter(inner);
+            }
+            b'"' => {
+                if is_scalar_read {
+                    self.begin_member();
+                    self.out.push(b'"');
+                } else if is_kind_read {
+                    self.begin_member();
+                    self.out.extend(b"\"\"");
+                }
+                self.state = State::Text { is_escaped: false, is_kept: is_scalar_read };
+            }
+            b'{' | b'[' => {
+                if is_scalar_read || is_kind_read {
+                    self.begin_member();
+                    self.out.extend(b"[]");
+                }
+                self.state = State::Container(Nesting::new(byte, if byte == b'{' { b'}' } else { b']' }));
+                return false;
+            }
+            b',' | b':' | b']' | b'}' => self.break_off(),
+            _ => {
+                let is_kept = is_scalar_read || is_kind_read;
+                if is_kept {
+                    self.begin_member();
+                }
+                self.state = State::Literal { is_kept };
+                return false;
+            }
+        }
+        true
+    }
+
+    fn begin_member(&mut self) {
+        if self.out.last() != Some(&b'{') {
+            self.out.push(b',');
+        }
+        self.out.push(b'"');
+        self.out.extend_from_slice(&self.name);
+        self.out.extend(b"\":");
+        self.value = self.out.len();
+    }
+
+    fn enter(&mut self, level: Level) {
+        self.out.push(b'{');
+        self.level = level;
+        self.state = State::FirstName;
+    }
+
+    fn leave(&mut self) {
+        self.out.push(b'}');
+        (self.level, self.state) = match self.level {
+            Level::FinishReason => (Level::MetaInfo, State::After),
+            Level::MetaInfo => (Level::Element, State::After),
+            Level::Element if self.is_batch => (Level::Body, State::After),
+            Level::Element | Level::Body => (Level::Body, State::End),
+        };
+    }
+
+    fn pass_name(&mut self, rest: &[u8]) -> usize {
+        let State::InName { is_escaped } = &mut self.state else { return 0 };
+        let (length, is_over) = text_length(rest, is_escaped);
+        self.name.extend_from_slice(&rest[..length - usize::from(is_over)]);
+        self.name.truncate(MAX_SCALAR_BYTES);
+        if is_over {
+            self.state = State::Colon;
+        }
+        length
+    }
+
+    fn pass_text(&mut self, rest: &[u8]) -> usize {
+        let State::Text { is_escaped, is_kept } = &mut self.state else { return 0 };
+        let (length, is_over) = text_length(rest, is_escaped);
+        if *is_kept {
+            self.out.extend_from_slice(&rest[..length]);
+            if self.out.len() - self.value > MAX_SCALAR_BYTES {
+                self.out.truncate(self.value);
+                self.out.extend(b"[]");
+                *is_kept = false;
+            }
+        }
+        if is_over {
+            self.state = State::After;
+        }
+        length
+    }
+
+    fn pass_literal(&mut self, rest: &[u8]) -> usize {
+        let is_end = |byte: &u8| {
+            matches!(byte, b',' | b']' | b'}' | b':' | b'"' | b'[' | b'{') || byte.is_ascii_whitespace()
+        };
+        let end = rest.iter().position(is_end);
+        let length = end.unwrap_or(rest.len());
+        if matches!(self.state, State::Literal { is_kept: true }) {
+            self.out.extend_from_slice(&rest[..length]);
+        }
+        if end.is_some() {
+            self.state = State::After;
+        }
+        length
+    }
+
+    fn break_off(&mut self) {
+        self.state = State::Broken;
+        self.out = Vec::new();
+    }
+}
+
+/// How much of a text stands here, its closing quote included; and whether it ends. `is_escaped` tells whether the first
+/// byte stands behind a backslash, and then whether the next one does.
+fn text_length(rest: &[u8], is_escaped: &mut bool) -> (usize, bool) {
+    let mut passed = usize::from(std::mem::take(is_escaped));
+    while let Some(distance) = memchr2(b'"', b'\\', &rest[passed..]) {
+        passed += distance + 1;
+        if rest[passed - 1] == b'"' {
+            return (passed, true);
+        }
+        *is_escaped = passed == rest.len();
+        passed = rest.len().min(passed + 1);
+    }
+    (rest.len(), false)
+}

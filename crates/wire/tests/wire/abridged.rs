@@ -1,0 +1,149 @@
+//! Replies that are read while they pass by: the same is read as from the whole.
+
+use proptest::prelude::*;
+use rollscope_wire::{Abridged, Chunks, Reply};
+
+use crate::json::{cut, cuts, list, member, name, object, scalar, spelled, text, value};
+
+fn abridged(body: &Chunks) -> Option<Chunks> {
+    let mut abridged = Abridged::new(1 << 20);
+    body.pieces().for_each(|piece| abridged.push(piece));
+    abridged.finish()
+}
+
+/// All that is read of a reply.
+fn read(body: &Chunks) -> Vec<String> {
+    let reply = Reply::scan(body).unwrap();
+    let elements = reply.elements().iter();
+    elements
+        .map(|element| {
+            let (index, pairs) = (element.index(), element.pairs());
+            let flags = [element.is_finished(), element.is_aborted(), element.is_error()];
+            format!("{pairs:?} {index:?} {flags:?}")
+        })
+        .collect()
+}
+
+fn finish_reason() -> impl Strategy<Value = String> {
+    let field = prop_oneof![
+        member(name(&["type", "status_code", "message", "length"]), scalar()),
+        member(name(&["type", "matched"]), value()),
+        member(spelled("type"), Just("\"abort\"".to_owned())),
+    ]
+    .boxed();
+    object(field)
+}
+
+fn reply() -> impl Strategy<Value = String> {
+    let of_meta_info = prop_oneof![
+        3 => member(name(&["id", "queue_time", "finish_reason"]), scalar()),
+        2 => member(spelled("finish_reason"), finish_reason()),
+        1 => member(name(&["id", "input_token_logprobs"]), value()),
+    ]
+    .boxed();
+    let field = prop_oneof![
+        2 => member(spelled("meta_info"), object(of_meta_info)),
+        2 => member(name(&["text", "index", "error", "meta_info"]), value()),
+    ]
+    .boxed();
+    object(field)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn the_same_is_read_as_from_the_whole(reply in reply(), cuts in cuts()) {
+        let body = cut(&reply, &cuts);
+        let abridged = abridged(&body).expect("a whole reply");
+        prop_assert_eq!(read(&abridged), read(&body), "{}", text(&abridged));
+    }
+
+    #[test]
+    fn a_batch_is_read_alike(replies in list(reply()), cuts in cuts()) {
+        let body = cut(&replies, &cuts);
+        let abridged = abridged(&body).expect("a whole reply");
+        prop_assert_eq!(read(&abridged), read(&body), "{}", text(&abridged));
+    }
+
+    #[test]
+    fn a_reply_that_is_cut_off_says_nothing(reply in reply(), place in any::<prop::sample::Index>()) {
+        let body = Chunks::from(reply.as_bytes()[..place.index(reply.len())].to_vec());
+        prop_assert_eq!(abridged(&body), None);
+    }
+
+    #[test]
+    fn what_is_read_of_any_bytes_can_be_scanned_or_is_malformed_in_the_whole_too(
+        reply in reply(), byte in any::<u8>(), place in any::<prop::sample::Index>()
+    ) {
+        let mut bytes = reply.into_bytes();
+        let place = place.index(bytes.len());
+        bytes[place] = byte;
+        let body = Chunks::from(bytes);
+        if Reply::scan(&body).is_ok() {
+            prop_assert!(abridged(&body).is_some_and(|abridged| Reply::scan(&abridged).is_ok()));
+        }
+    }
+}
+
+#[test]
+fn every_split_point_gives_the_same() {
+    let body = r#"[ {"text":"a\"]}","meta_info":{"i\u0064":"x\\\"y","n":-1.5e3,"l":[[1,"]"],{}],"finish_reason":{"type":"abort","matched":[1]}}} ,{"error":{"a":1},"index":7}]"#;
+    let expected = read(&Chunks::from(body));
+    for first in 0..body.len() {
+        for second in first..body.len() {
+            let mut abridged = Abridged::new(1000);
+            for piece in [&body[..first], &body[first..second], &body[second..]] {
+                abridged.push(piece.as_bytes());
+            }
+            assert_eq!(read(&abridged.finish().unwrap()), expected, "{first} and {second}");
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let long = "x".repeat(5000);
+    let body =
+        format!(r#"{{"text":"{long}","meta_info":{{"a":"{long}","{long}":1,"list":[{long}],"id":"r"}}}}"#);
+    for size in [1, 100, 100_000] {
+        let mut abridged = Abridged::new(5000);
+        body.as_bytes().chunks(size).for_each(|piece| abridged.push(piece));
+        assert_eq!(
+            text(&abridged.finish().unwrap()),
+            r#"{"meta_info":{"a":[],"list":[],"id":"r"}}"#,
+            "pieces of {size}"
+        );
+    }
+    let many = format!(r#"{{"meta_info":{{{}"z":1}}}}"#, "\"a\":1,".repeat(1000));
+    let mut abridged = Abridged::new(5000);
+    many.as_bytes().chunks(10).for_each(|piece| abridged.push(piece));
+    assert_eq!(abridged.finish(), None);
+}
+
+#[test]
+fn what_is_no_reply_says_nothing() {
+    for body in [
+        "",
+        "1",
+        "\"a\"",
+        "[1]",
+        "[[]]",
+        "{}x",
+        "{}{}",
+        "{]",
+        "[}",
+        r#"{"a" 1}"#,
+        r#"{"a":1,}"#,
+        "[{},]",
+        r#"{,"a":1}"#,
+        r#"{"a":}"#,
+        r#"{"a\x":1}"#,
+    ] {
+        assert_eq!(abridged(&Chunks::from(body)), None, "{body}");
+        assert!(Reply::scan(&Chunks::from(body)).is_err(), "{body}");
+    }
+    for body in ["{}", " [ ] ", r#"{"text":""}"#] {
+        assert_eq!(read(&abridged(&Chunks::from(body)).unwrap()), read(&Chunks::from(body)), "{body}");
+    }
+}
