@@ -22,6 +22,8 @@ mod error;
 
 mod server;
 
+mod metrics;
+
 mod api;
 
 mod request;
@@ -40,4 +42,5 @@ mod disagg;
 
 pub use error::EngineError;
 pub use options::{DisaggregationMode, EngineOptions};
+pub use rollscope_fpm::BindError;
 pub use server::{Engine, serve};

@@ -1,6 +1,7 @@
 //! The engine's options: flag, environment, help and `/server_info` come from this one declaration.
 
 use rollscope_config::{Choice, ConfigError, options};
+use rollscope_fpm::Base;
 
 /// Which part of a disaggregated pair a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,16 @@ options! {
             /// Tokens on a page of the KV cache.
             page_size: usize = 16, range(1..=1024);
         }
+        observability {
+            /// Publish forward-pass metrics: one message for each step of the scheduler.
+            enable_forward_pass_metrics: bool = false;
+            /// Where, as `ipc://PATH` or `tcp://HOST:PORT`; a fresh path, told by /server_info, if not given.
+            ///
+            /// Data-parallel rank 0 is found at PATH.0, or at the port itself.
+            forward_pass_metrics_ipc_name: Option<String> = None, value_name("BASE");
+            /// What the messages call this server.
+            forward_pass_metrics_worker_id: String = "";
+        }
         disagg {
             /// Which part of a disaggregated pair this server is.
             disaggregation_mode: DisaggregationMode = DisaggregationMode::Null;
@@ -83,6 +94,10 @@ fn consistent(options: &EngineOptions) -> Result<(), ConfigError> {
             "max_total_tokens ({}) is less than one page ({})",
             options.max_total_tokens, options.page_size
         )));
+    }
+    if let Some(base) = &options.forward_pass_metrics_ipc_name {
+        base.parse::<Base>()
+            .map_err(|error| ConfigError::Conflict(format!("forward_pass_metrics_ipc_name: {error}")))?;
     }
     if options.model_path.starts_with("sim:") {
         return Err(ConfigError::Conflict(format!(

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use rollscope_config::{ConfigError, Published};
+use rollscope_fpm::BindError;
 use rollscope_model::{KvPool, Model, ModelError};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -18,6 +19,7 @@ use crate::clock::Clock;
 use crate::disagg::frame::Compat;
 use crate::disagg::{Registration, accept, bootstrap_router};
 use crate::error::EngineError;
+use crate::metrics;
 use crate::options::{DisaggregationMode, EngineOptions};
 use crate::output::Abort;
 use crate::scheduler::{Limits, Means, SchedulerGone, SchedulerThread, Whom};
@@ -29,6 +31,8 @@ pub struct Engine {
     scheduler: SchedulerThread,
     /// Bootstrap server and transfer listener of a prefill server. They end with this.
     disagg: JoinSet<()>,
+    /// Why it publishes no forward-pass metrics that it was told to publish.
+    metrics_trouble: Option<BindError>,
 }
 
 /// What writing the last replies may take, once they are there.
@@ -51,7 +55,7 @@ pub async fn serve(
 impl Engine {
     /// Loads the model, makes the KV cache, starts the scheduler and, on a prefill server, listens for decode servers.
     ///
-    /// A bootstrap port that was picked, and a seed that was drawn, are published as overrides.
+    /// A bootstrap port or metrics endpoint that was picked, and a seed that was drawn, are published as overrides.
     pub async fn start(published: Published<EngineOptions>) -> Result<Self, EngineError> {
         let options = published.startup();
         let (model, kv) = load(options.clone()).await?;
@@ -71,12 +75,14 @@ impl Engine {
             page_bytes: kv.page_bytes() as u64,
         };
         let clock = Arc::new(Clock::new());
+        let (passes_to, metrics_trouble) = metrics::start(&published)?;
         let means = Means {
             model: Arc::clone(&model),
             kv,
             clock: Arc::clone(&clock),
             random_seed,
             compat: compat.clone(),
+            publisher: passes_to,
         };
         let scheduler = SchedulerThread::start(means, limits(options)?).map_err(EngineError::Thread)?;
         let mut disagg = JoinSet::new();
@@ -92,7 +98,13 @@ impl Engine {
             context_length,
             is_draining: AtomicBool::new(false),
         });
-        Ok(Self { app, scheduler, disagg })
+        Ok(Self { app, scheduler, disagg, metrics_trouble })
+    }
+
+    /// Why it publishes no forward-pass metrics although it was told to: their endpoint could not be bound. The server
+    /// is none the worse for it.
+    pub fn metrics_trouble(&self) -> Option<&BindError> {
+        self.metrics_trouble.as_ref()
     }
 
     /// Answers clients until `shutdown` resolves. Then new requests are refused with 503, those that are running may end

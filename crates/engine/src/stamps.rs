@@ -46,6 +46,15 @@ pub(crate) struct Stamps {
     pub(crate) finished: Option<Stamp>,
     /// Prefill: what was transferred.
     pub(crate) transfer: Option<Transferred>,
+    /// The forward passes that it took part in, as they are published.
+    pub(crate) passes: Option<Passes>,
+}
+
+/// Numbers of forward passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Passes {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
 }
 
 /// A KV transfer, as its sender measured it.
@@ -80,7 +89,13 @@ impl Stamps {
             completion: None,
             finished: None,
             transfer: None,
+            passes: None,
         }
+    }
+
+    /// It took part in a forward pass.
+    pub(crate) fn took_part(&mut self, pass: u64) {
+        self.passes.get_or_insert(Passes { first: pass, last: pass }).last = pass;
     }
 
     /// What a reply written at `sent` reports after `completion_tokens` tokens. Durations are seconds, `…_ts` and `…_time` are
@@ -103,6 +118,11 @@ impl Stamps {
         timings.add("prefill_finished_time", unix(self.prefill_finished));
         timings.add("request_finished_ts", unix(self.finished));
         timings.add("response_sent_to_client_ts", self.finished.and(unix(Some(sent))));
+        if let Some(Passes { first, last }) = self.passes {
+            timings.0.push(("dp_rank", 0.into()));
+            timings.0.push(("forward_pass_first_counter_id", first.into()));
+            timings.0.push(("forward_pass_last_counter_id", last.into()));
+        }
         match mode {
             DisaggregationMode::Null => {}
             DisaggregationMode::Prefill => self.add_prefill_stages(&mut timings),

@@ -80,9 +80,19 @@ impl Publisher {
         let shared = Arc::new(Shared { state: AtomicU64::new(RESTING), ..Shared::default() });
         let (queue, take) = sync_channel(QUEUE_RECORDS);
         let source = Source { shared: Arc::clone(&shared), queue: take };
-        let sending = Sending::new(bound, source, (worker_id, dp_rank)).map_err(failed)?;
+        let worker_id: Box<str> = worker_id.into();
+        let (tell, started) = sync_channel(1);
+        let work = move || match Sending::new(bound, source, (worker_id, dp_rank)) {
+            Ok(sending) => {
+                drop(tell.send(Ok(())));
+                sending.run();
+            }
+            Err(error) => drop(tell.send(Err(error))),
+        };
         let thread = std::thread::Builder::new().name("fpm-publisher".to_owned());
-        let thread = Some(thread.spawn(move || sending.run()).map_err(failed)?);
+        let thread = Some(thread.spawn(work).map_err(failed)?);
+        let gone = |_| Err(io::Error::other("the publisher's thread has ended"));
+        started.recv().unwrap_or_else(gone).map_err(failed)?;
         Ok(Self { endpoint: bound_to, shared, queue, thread })
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -67,19 +67,18 @@ const BATCH_MESSAGES: usize = 64;
 // === impl Sending ===
 
 impl Sending {
-    pub(crate) fn new(bound: Bound, source: Source, (worker_id, dp_rank): (&str, u32)) -> io::Result<Self> {
+    pub(crate) fn new(
+        bound: Bound,
+        source: Source,
+        (worker_id, dp_rank): (Box<str>, u32),
+    ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _on_runtime = runtime.enter();
             bound.listen()?
         };
-        let outlet = Outlet {
-            worker_id: worker_id.into(),
-            dp_rank,
-            peers: Arc::default(),
-            payload: Vec::new(),
-            message: Vec::new(),
-        };
+        let outlet =
+            Outlet { worker_id, dp_rank, peers: Arc::default(), payload: Vec::new(), message: Vec::new() };
         Ok(Self { runtime, listener, source, outlet })
     }
 
@@ -88,11 +87,12 @@ impl Sending {
         let Self { runtime, listener, source, mut outlet } = self;
         runtime.block_on(async {
             let peers = Arc::clone(&outlet.peers);
-            let accepting = tokio::spawn(accept(listener, Arc::clone(&peers)));
+            let (stop, stopped) = oneshot::channel::<()>();
+            let accepting = tokio::spawn(accept(listener, Arc::clone(&peers), stopped));
             send(&source, &mut outlet).await;
             // Their queues end, and with them the connections that have written everything.
             peers.lock().clear();
-            accepting.abort();
+            drop(stop);
             drop(timeout(LINGER, accepting).await);
         });
         runtime.shutdown_timeout(Duration::ZERO);
@@ -159,20 +159,26 @@ impl Outlet {
     }
 }
 
-/// Takes subscribers on. Ends them with itself.
-async fn accept(listener: Listener, peers: Arc<Mutex<Vec<Peer>>>) {
+/// Takes subscribers on until it is stopped, then waits for them to take what they have coming.
+async fn accept(listener: Listener, peers: Arc<Mutex<Vec<Peer>>>, mut stopped: oneshot::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let Ok(connection) = listener.accept().await else {
-            // Out of files, or a peer that was gone at once: neither ends the publisher.
-            sleep(HEARTBEAT).await;
-            continue;
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = &mut stopped => break,
         };
-        if connections.len() < MAX_PEERS {
-            connections.spawn(serve(connection, Arc::clone(&peers)));
+        match accepted {
+            Ok(connection) if connections.len() < MAX_PEERS => {
+                connections.spawn(serve(connection, Arc::clone(&peers)));
+            }
+            Ok(_) => {}
+            // Out of files, or a peer that was gone at once: neither ends the publisher.
+            Err(_) => sleep(TICK).await,
         }
     }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
 }
 
 /// Serves a subscriber until either side ends it.

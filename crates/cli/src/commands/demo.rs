@@ -112,8 +112,10 @@ fn interruption(out: &Path) -> Failure {
 /// Starts the engines and the gateway; returns the gateway's URL.
 async fn start(demo: &DemoOptions, out: &Path, fleet: &mut Fleet) -> Result<String, Failure> {
     let engine = |mode: &str| {
-        let args = ["engine", "--model-path", &demo.model_path, "--port", "0", "--disaggregation-mode", mode];
-        args.map(str::to_owned).to_vec()
+        let mut args: Vec<String> =
+            ["engine", "--enable-forward-pass-metrics", "--port", "0"].map(str::to_owned).to_vec();
+        args.extend(["--model-path", &demo.model_path, "--disaggregation-mode", mode].map(str::to_owned));
+        args
     };
     let mut gateway: Vec<String> = ["gateway", "--port", "0", "--record"].map(str::to_owned).to_vec();
     gateway.push(out.to_str().context("the run's folder has a name that is no UTF-8")?.to_owned());

@@ -5,8 +5,9 @@ use rollscope_config::{OptionSet as _, Options as _, Published};
 use rollscope_engine::{Engine, EngineError, EngineOptions};
 
 use super::{block_on, listen_at, ready_line, resolve};
-use crate::exit::Failure;
+use crate::exit::{Failure, sentence};
 use crate::lifetime::{LifetimeOptions, shutdown};
+use crate::output;
 
 /// What the command takes.
 pub(crate) type Options = (EngineOptions, LifetimeOptions);
@@ -21,6 +22,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         let shutdown = shutdown(&lifetime)?;
         let (listener, address) = listen_at(&options.host, options.port).await?;
         let engine = Engine::start(Published::publish(options)).await.map_err(failure)?;
+        if let Some(error) = engine.metrics_trouble() {
+            output::note(format_args!("rollscope: no forward-pass metrics: {}", sentence(error)));
+        }
         ready_line("engine", address)?;
         engine.serve(listener, shutdown).await.map_err(failure)
     })

@@ -32,8 +32,15 @@ impl Core {
             self.running[part.index].stamps().forward_entry.get_or_insert(now);
         }
         let rows: Vec<Row<'_>> = parts.iter().map(|part| part.row(&self.running[part.index])).collect();
-        match self.model.forward(&mut self.kv, &rows, &mut self.logits) {
-            Ok(()) => self.harvest(&parts),
+        self.passes.work();
+        let begin = self.clock.now();
+        let outcome = self.model.forward(&mut self.kv, &rows, &mut self.logits);
+        let wall_time = self.clock.now().since(begin);
+        match outcome {
+            Ok(()) => {
+                self.report_step(&parts, wall_time);
+                self.harvest(&parts);
+            }
             Err(error) => self.fail_step(&parts, &error),
         }
         true

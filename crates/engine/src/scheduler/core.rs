@@ -9,6 +9,7 @@ use rollscope_model::sampling::SamplingScratch;
 use rollscope_model::{KvPool, Logits, Model};
 
 use super::inspect::Throughput;
+use super::passes::PassReporter;
 use super::{Limits, Means};
 use crate::clock::Clock;
 use crate::disagg::MetadataBuffers;
@@ -42,6 +43,7 @@ pub(super) struct Core {
     /// Logits of which some tokens are ruled out.
     pub(super) masked: Vec<f32>,
     seeds: StdRng,
+    pub(super) passes: PassReporter,
 }
 
 // === impl Core ===
@@ -70,6 +72,7 @@ impl Core {
             scratch: SamplingScratch::default(),
             masked: Vec::new(),
             seeds: StdRng::seed_from_u64(means.random_seed),
+            passes: PassReporter::new(means.publisher),
         }
     }
 

@@ -11,6 +11,7 @@ mod decode;
 mod inspect;
 mod mailbox;
 mod outputs;
+mod passes;
 mod prefill;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rollscope_fpm::Publisher;
 use rollscope_model::{KvPool, Model};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -59,6 +61,8 @@ pub(crate) struct Means {
     pub(crate) random_seed: u64,
     /// What peers must agree in.
     pub(crate) compat: Compat,
+    /// Who is told of each step.
+    pub(crate) publisher: Option<Publisher>,
 }
 
 /// The running scheduler. Dropping it stops the thread and waits for its end, at most one step.
@@ -153,6 +157,7 @@ impl Scheduler {
             self.receive();
             self.give_up_where(Request::is_cancelled, &Abort::asked_for());
             self.advance();
+            self.note_queued();
             let computed = self.core.step();
             for (request, why) in std::mem::take(&mut self.core.doomed) {
                 self.give_up(request, why);
@@ -260,6 +265,7 @@ impl Scheduler {
             return;
         }
         debug_assert_eq!(self.audit(), None);
+        self.core.passes.rest();
         for reply in self.when_idle.drain(..) {
             answer(reply, ());
         }

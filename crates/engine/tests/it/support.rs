@@ -53,7 +53,10 @@ impl Server {
     }
 
     pub(crate) async fn try_start(args: &[&str]) -> Result<Self, EngineError> {
-        let engine = Engine::start(Published::publish(options(args))).await?;
+        Ok(Self::serve(Engine::start(Published::publish(options(args))).await?).await)
+    }
+
+    pub(crate) async fn serve(engine: Engine) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -61,7 +64,7 @@ impl Server {
             stopped.await.ok();
         }));
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Ok(Self { address, client, stop: Some(stop), task })
+        Self { address, client, stop: Some(stop), task }
     }
 
     /// What tells the server to stop.

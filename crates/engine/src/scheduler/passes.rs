@@ -1,0 +1,119 @@
+//! What each step is reported as: which requests were computed, which were left waiting.
+//!
+//! The counts are those of SGLang's forward-pass metrics. A step may mix prompts and next tokens, and each request counts
+//! where its part belongs. Nothing is counted when nobody asked for the metrics.
+
+use std::time::Duration;
+
+use rollscope_fpm::{Pass, Publisher, QueuedRequests, ScheduledRequests, Statistics};
+
+use super::batch::Part;
+use super::core::{Core, Queue};
+use super::{Scheduler, Side};
+use crate::request::Request;
+
+/// Reports steps to the publisher, if there is one.
+#[derive(Debug)]
+pub(super) struct PassReporter {
+    publisher: Option<Publisher>,
+    /// What waits while the next step is computed.
+    queued: QueuedRequests,
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Counts the requests that the next step leaves waiting.
+    pub(super) fn note_queued(&mut self) {
+        let Self { core, side, .. } = self;
+        if core.passes.publisher.is_none() {
+            return;
+        }
+        let (mut prefill, mut decode) = (Statistics::default(), Statistics::default());
+        let mut prompts =
+            |queue: &Queue| prefill.extend(queue.iter().map(|request| request.prompt_len() as u64));
+        match side {
+            // Nothing that was computed is ever sent back into the queue, so all that waits there is prompts.
+            Side::Alone => prompts(&core.waiting),
+            Side::Prefill(side) => {
+                prompts(&side.bootstrap);
+                prompts(&core.waiting);
+            }
+            Side::Decode(side) => {
+                let awaited = side.prealloc.iter().chain(&side.transfer);
+                decode.extend(awaited.map(|request| request.tokens.len() as u64));
+            }
+        }
+        core.passes.queued = QueuedRequests {
+            num_prefill_requests: prefill.count(),
+            sum_prefill_tokens: prefill.sum(),
+            var_prefill_length: prefill.variance(),
+            num_decode_requests: decode.count(),
+            sum_decode_kv_tokens: decode.sum(),
+            var_decode_kv_tokens: decode.variance(),
+        };
+    }
+}
+
+// === impl Core ===
+
+impl Core {
+    /// Reports the step that was computed in so long, before anything is made of it.
+    pub(super) fn report_step(&mut self, parts: &[Part], wall_time: Duration) {
+        let Some(publisher) = &mut self.passes.publisher else { return };
+        let pass = Pass {
+            wall_time: wall_time.as_secs_f64(),
+            scheduled: scheduled(&self.running, parts),
+            queued: self.passes.queued,
+        };
+        let number = publisher.publish(pass);
+        for part in parts {
+            self.running[part.index].stamps().took_part(number);
+        }
+    }
+}
+
+fn scheduled(running: &Queue, parts: &[Part]) -> ScheduledRequests {
+    let (mut prompts, mut sequences) = (Statistics::default(), Statistics::default());
+    let mut scheduled = ScheduledRequests::default();
+    for part in parts {
+        let request: &Request = &running[part.index];
+        if request.is_prompt_computed() {
+            sequences.add(request.tokens.len() as u64);
+        } else {
+            prompts.add(request.prompt_len() as u64);
+            scheduled.sum_prefill_tokens += (part.to - part.from) as u64;
+            scheduled.sum_prefill_kv_tokens += part.from as u64;
+        }
+    }
+    ScheduledRequests {
+        num_prefill_requests: prompts.count(),
+        var_prefill_length: prompts.variance(),
+        num_decode_requests: sequences.count(),
+        sum_decode_kv_tokens: sequences.sum(),
+        var_decode_kv_tokens: sequences.variance(),
+        ..scheduled
+    }
+}
+
+// === impl PassReporter ===
+
+impl PassReporter {
+    pub(super) fn new(publisher: Option<Publisher>) -> Self {
+        Self { publisher, queued: QueuedRequests::default() }
+    }
+
+    /// A step is about to be computed.
+    pub(super) fn work(&mut self) {
+        if let Some(publisher) = &mut self.publisher {
+            publisher.work();
+        }
+    }
+
+    /// No request is there.
+    pub(super) fn rest(&mut self) {
+        if let Some(publisher) = &mut self.publisher {
+            publisher.rest();
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Forward-pass metrics: what a subscriber hears of what the engine computes.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rollscope_config::Published;
+use rollscope_engine::Engine;
+use rollscope_fpm::{Account, Base, Endpoint, ForwardPassMetrics, Heard, Subscription, What};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::support::{PATIENCE, Pair, Server, greedy, options};
+
+const ON: &str = "--enable-forward-pass-metrics";
+
+/// Hears a server's only rank, losing nothing.
+struct Ear {
+    heard: mpsc::Receiver<Heard<()>>,
+    account: Account,
+    _subscription: Subscription,
+}
+
+impl Ear {
+    async fn of(server: &Server) -> Self {
+        let endpoint = endpoint(&server.get("/server_info").await);
+        let (tell, heard) = mpsc::channel(64);
+        let mut ear = Self {
+            heard,
+            account: Account::default(),
+            _subscription: Subscription::start(endpoint, (), tell),
+        };
+        // A server at rest sends heartbeats: from the first on, nothing is missed.
+        assert!(ear.next().await.is_heartbeat());
+        ear
+    }
+
+    async fn next(&mut self) -> ForwardPassMetrics {
+        loop {
+            let heard = timeout(PATIENCE, self.heard.recv()).await.unwrap().unwrap();
+            if let What::Message(message) = heard.what {
+                self.account.take(message.sequence);
+                assert_eq!(self.account.lost, 0);
+                return message.metrics.unwrap();
+            }
+        }
+    }
+
+    /// The passes of these numbers.
+    async fn passes(&mut self, (first, last): (u64, u64)) -> Vec<ForwardPassMetrics> {
+        let mut passes = Vec::new();
+        loop {
+            let pass = self.next().await;
+            let number = pass.counter_id;
+            if number >= first {
+                passes.push(pass);
+            }
+            if number == last {
+                return passes;
+            }
+        }
+    }
+}
+
+fn endpoint(info: &Value) -> Endpoint {
+    let base: Base =
+        info["internal_states"][0]["forward_pass_metrics_ipc_name"].as_str().unwrap().parse().unwrap();
+    base.of_rank(0).unwrap()
+}
+
+/// The first and last pass that a reply names.
+fn span(reply: &Value) -> (u64, u64) {
+    let of = |name: &str| reply["meta_info"][name].as_u64().unwrap();
+    (of("forward_pass_first_counter_id"), of("forward_pass_last_counter_id"))
+}
+
+fn prompt(tokens: usize, new_tokens: usize) -> Value {
+    let ids: Vec<usize> = (0..tokens).map(|index| 5 + index % 10).collect();
+    let mut sampling = greedy(new_tokens);
+    sampling["ignore_eos"] = json!(true);
+    json!({"input_ids": ids, "sampling_params": sampling})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_sits_in_the_passes_that_it_names() {
+    let worker = ["--forward-pass-metrics-worker-id", "w7", "--chunked-prefill-size", "16"];
+    let server = Server::start(&[&[ON], &worker[..]].concat()).await;
+    let info = server.get("/server_info").await;
+    assert_eq!(info["forward_pass_metrics_ipc_name"], Value::Null, "start-up values are never changed");
+    let log = info["internal_states"][0]["overrides"].as_array().unwrap();
+    assert!(log.iter().any(|entry| entry["source"] == "metrics_reporter.ipc_endpoint"), "{log:?}");
+    let mut ear = Ear::of(&server).await;
+    let reply = server.generate(&prompt(40, 5)).await;
+    assert_eq!(reply["meta_info"]["dp_rank"], 0);
+    let passes = ear.passes(span(&reply)).await;
+    let of = |read: fn(&ForwardPassMetrics) -> u64| passes.iter().map(read).collect::<Vec<_>>();
+    // Three chunks of the prompt, the last of which chooses the first token, then the four others.
+    assert_eq!(of(|pass| pass.scheduled.num_prefill_requests), [1, 1, 1, 0, 0, 0, 0]);
+    assert_eq!(of(|pass| pass.scheduled.sum_prefill_tokens), [16, 16, 8, 0, 0, 0, 0]);
+    assert_eq!(of(|pass| pass.scheduled.sum_prefill_kv_tokens), [0, 16, 32, 0, 0, 0, 0]);
+    assert_eq!(of(|pass| pass.scheduled.num_decode_requests), [0, 0, 0, 1, 1, 1, 1]);
+    assert_eq!(of(|pass| pass.scheduled.sum_decode_kv_tokens), [0, 0, 0, 41, 42, 43, 44]);
+    assert!(passes.iter().all(|pass| &*pass.worker_id == "w7" && pass.dp_rank == 0 && pass.wall_time > 0.0));
+    let Endpoint::Ipc(path) = endpoint(&info) else { panic!("not a path") };
+    assert!(path.exists());
+    drop(server);
+    let removed = async {
+        while path.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, removed).await.expect("the socket's file is left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_share_a_pass_name_the_same() {
+    let server = Server::start(&[ON, "--max-running-requests", "2"]).await;
+    let mut ear = Ear::of(&server).await;
+    let bodies: Vec<_> = (0..3).map(|index| prompt(8 + index, 30)).collect();
+    let replies = join_all(bodies.iter().map(|body| server.generate(body))).await;
+    let spans: Vec<_> = replies.iter().map(span).collect();
+    let all =
+        (spans.iter().map(|span| span.0).min().unwrap(), spans.iter().map(|span| span.1).max().unwrap());
+    for pass in ear.passes(all).await {
+        let sharing = spans.iter().filter(|(first, last)| (first..=last).contains(&&pass.counter_id)).count();
+        let scheduled = pass.scheduled;
+        assert_eq!(sharing as u64, scheduled.num_prefill_requests + scheduled.num_decode_requests);
+        assert!(sharing <= 2 && pass.queued.num_prefill_requests <= 1, "{pass:?}");
+        assert_eq!(pass.queued.num_decode_requests, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_half_of_a_pair_reports_its_own() {
+    let pair = Pair::start(&[ON]).await;
+    let (mut prefill, mut decode) = tokio::join!(Ear::of(&pair.prefill), Ear::of(&pair.decode));
+    let (of_prefill, of_decode) = pair.generate(&prompt(20, 6)).await;
+    let passes = prefill.passes(span(&of_prefill)).await;
+    assert_eq!(passes.len(), 1);
+    assert_eq!((passes[0].scheduled.sum_prefill_tokens, passes[0].scheduled.num_decode_requests), (20, 0));
+    // The prefill half has chosen the first token.
+    let passes = decode.passes(span(&of_decode)).await;
+    let tokens: Vec<_> = passes.iter().map(|pass| pass.scheduled.sum_decode_kv_tokens).collect();
+    assert_eq!(tokens, [21, 22, 23, 24, 25]);
+    assert!(passes.iter().all(|pass| pass.scheduled.num_prefill_requests == 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_in_use_costs_the_metrics_and_not_the_server() {
+    let owner = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("tcp://{}", owner.local_addr().unwrap());
+    let options = options(&[ON, "--forward-pass-metrics-ipc-name", &base]);
+    let engine = Engine::start(Published::publish(options)).await.unwrap();
+    assert_eq!(engine.metrics_trouble().unwrap().to_string(), format!("cannot bind {base}"));
+    let server = Server::serve(engine).await;
+    let info = server.get("/server_info").await;
+    let state = &info["internal_states"][0];
+    for (name, started, in_force) in [
+        ("enable_forward_pass_metrics", json!(true), json!(false)),
+        ("forward_pass_metrics_ipc_name", json!(base), Value::Null),
+    ] {
+        assert_eq!((&info[name], &state[name]), (&started, &in_force));
+    }
+    let reply = server.generate(&prompt(4, 2)).await;
+    assert_eq!(reply["meta_info"].get("forward_pass_first_counter_id"), None);
+}
