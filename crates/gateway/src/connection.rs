@@ -68,6 +68,11 @@ impl Connection {
         Self { stream, buffer: BytesMut::new() }
     }
 
+    /// Whether the rest of a body of known length has been received.
+    pub(crate) fn has_all_of(&self, framing: Framing) -> bool {
+        matches!(framing, Framing::Length(left) if left <= self.buffer.len() as u64)
+    }
+
     /// Lets go of the memory of a large body.
     pub(crate) fn shrink(&mut self) {
         if self.buffer.capacity() > AHEAD_BYTES && self.buffer.is_empty() {

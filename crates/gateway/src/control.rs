@@ -64,7 +64,7 @@ pub(crate) async fn ask_first(
     let outbound = outbound(core, request).await?;
     let reply = call(core, worker, &outbound, core.request_limit()).await;
     let reply = reply.map_err(|fault| worker_fault(worker, fault))?;
-    let mut headers = end_to_end(&reply.head.headers);
+    let mut headers = end_to_end(reply.head.headers.clone());
     headers.remove(CONTENT_LENGTH);
     Ok(response(reply.status(), headers, whole(reply.body)))
 }

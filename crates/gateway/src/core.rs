@@ -7,15 +7,17 @@ use std::time::Duration;
 use http::uri::PathAndQuery;
 use rollscope_config::{ConfigError, Published};
 use rollscope_route::{Availability, Books, Fleet, Registry, RoleKind, Rooms};
-use rollscope_trace::{Profile, ProfileSink, StepNumber};
+use rollscope_trace::{ProfileSink, StepNumber};
 use tokio::sync::watch;
 
 use crate::choosing::Choosers;
 use crate::clock::Clock;
 use crate::control::Tallies;
+use crate::flight::Over;
 use crate::live::Live;
 use crate::options::GatewayOptions;
 use crate::pool::{Pool, PooledWorker};
+use crate::profiler::Profiler;
 
 /// The state of a gateway.
 #[derive(Debug)]
@@ -37,7 +39,8 @@ pub(crate) struct Core {
     pub(crate) requests: Books,
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
-    sink: Option<Arc<dyn ProfileSink>>,
+    /// None if nothing is recorded.
+    profiler: Option<Profiler>,
 }
 
 /// How requests are served.
@@ -91,7 +94,7 @@ impl Core {
             requests: Books::default(),
             counters: Counters::default(),
             clock: Clock::new(),
-            sink,
+            profiler: sink.map(Profiler::start).transpose()?,
         })
     }
 
@@ -119,15 +122,16 @@ impl Core {
     }
 
     pub(crate) fn is_recording(&self) -> bool {
-        self.sink.is_some()
+        self.profiler.is_some()
     }
 
-    /// Offers a profile; one that is not taken is counted.
-    pub(crate) fn record(&self, profile: Profile) {
-        if let Some(sink) = &self.sink
-            && sink.offer(profile).is_err()
+    /// Has the profiles of a request made and offered; counts what is not taken.
+    pub(crate) fn profile(&self, over: Over) {
+        let samples = over.samples();
+        if let Some(profiler) = &self.profiler
+            && profiler.take(over).is_err()
         {
-            self.counters.records_dropped.fetch_add(1, Ordering::Relaxed);
+            self.counters.records_dropped.fetch_add(samples as u64, Ordering::Relaxed);
         }
     }
 

@@ -88,6 +88,11 @@ impl UpstreamBody {
         Ok(piece)
     }
 
+    /// Whether all that is left has been received.
+    pub(crate) fn is_received(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.has_all_of(self.framing))
+    }
+
     /// Whether nothing is left of it.
     pub(crate) fn is_empty(&self) -> bool {
         self.framing.is_over()

@@ -1,13 +1,13 @@
 //! One request on its way: its place in the books, its legs, and at its end its profile.
 //!
 //! A flight ends exactly once: by [`Flight::land`], or as aborted when the last that holds it lets go, which is
-//! what happens when a client leaves. Only then is the profile made and offered, so that whatever way a
+//! what happens when a client leaves. Only then is it over and handed to who makes the profile, so that whatever way a
 //! request ends, it leaves one.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 use rollscope_route::{Ending, RoomGuard, Ticket};
 use rollscope_trace::{
@@ -20,6 +20,8 @@ use crate::choosing::Decided;
 use crate::clock::Anchor;
 use crate::core::Core;
 use crate::fault::Refusal;
+use crate::pool::PooledWorker;
+use crate::reading::Said;
 
 /// A live request.
 #[derive(Debug)]
@@ -30,7 +32,19 @@ pub(crate) struct Flight {
     /// Set while the request is planned, before anybody shares it.
     pub(crate) facts: Facts,
     state: Mutex<State>,
-    /// Held for its drop, which comes after the profile has been offered.
+    live: watch::Receiver<()>,
+}
+
+/// A request that is over, and of which its profiles are still to be made. Until they have been offered its step counts as
+/// live, and so does it where the gateway's end waits for it.
+#[derive(Debug)]
+pub(crate) struct Over {
+    pub(crate) core: Arc<Core>,
+    arrival: Anchor,
+    path: Box<str>,
+    facts: Facts,
+    state: State,
+    /// Held for its drop.
     _live: watch::Receiver<()>,
 }
 
@@ -66,15 +80,14 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct LegLog {
     pub(crate) role: LegRole,
-    pub(crate) worker: WorkerRef,
+    pub(crate) worker: Arc<PooledWorker>,
     pub(crate) dispatch: Nanos,
     pub(crate) first_byte: Option<Nanos>,
     pub(crate) end: Option<Nanos>,
     pub(crate) status: Option<u16>,
     pub(crate) outcome: Outcome,
     pub(crate) error: Option<String>,
-    /// One a sample.
-    pub(crate) reports: Vec<Report>,
+    pub(crate) said: Said,
 }
 
 // === impl Flight ===
@@ -96,32 +109,13 @@ impl Flight {
         };
         let join = join(headers);
         core.steps.add(join.step.as_slice());
-        let facts = Facts {
-            join,
-            rids: Vec::new(),
-            shape: Shape::Single,
-            stream: false,
-            decided: Decided::Nothing,
-            rooms: None,
-            is_profiled: false,
-        };
-        let state = State {
-            ticket: Some(ticket),
-            legs: Vec::new(),
-            retries: 0,
-            status: None,
-            first_byte: None,
-            end: Nanos::default(),
-            outcome: Outcome::Aborted,
-            error: None,
-        };
         Ok(Self {
             core: Arc::clone(core),
             arrival,
             path: path.into(),
-            facts,
-            state: Mutex::new(state),
-            _live: core.flights.subscribe(),
+            facts: Facts::new(join),
+            state: Mutex::new(State::new(Some(ticket))),
+            live: core.flights.subscribe(),
         })
     }
 
@@ -175,18 +169,58 @@ impl Flight {
             ticket.end(ending(outcome));
         }
     }
+}
 
-    fn profiles(&self) -> Vec<Profile> {
-        let state = self.state.lock();
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if self.state.get_mut().ticket.is_some() {
+            self.land(
+                Outcome::Aborted,
+                Some("the client's connection ended before the reply did".to_owned()),
+            );
+        }
+        self.core.rids.remove(&self.facts.rids);
+        self.facts.rooms = None;
+        if !self.facts.is_profiled || !self.core.is_recording() {
+            return self.core.steps.remove(self.facts.join.step.as_slice());
+        }
+        let over = Over {
+            core: Arc::clone(&self.core),
+            arrival: self.arrival,
+            path: std::mem::take(&mut self.path),
+            facts: std::mem::replace(&mut self.facts, Facts::new(Join::default())),
+            state: std::mem::replace(self.state.get_mut(), State::new(None)),
+            _live: self.live.clone(),
+        };
+        self.core.profile(over);
+    }
+}
+
+// === impl Over ===
+
+impl Over {
+    /// Bytes that it holds of replies.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.state.legs.iter().map(|leg| leg.said.bytes()).sum()
+    }
+
+    /// Profiles that are to be made of it.
+    pub(crate) fn samples(&self) -> usize {
+        self.facts.shape.samples().max(1)
+    }
+
+    /// Makes the profiles, one a sample.
+    pub(crate) fn profiles(&self) -> Vec<Profile> {
         let size = match self.facts.shape {
             Shape::Single | Shape::Batch(0) => None,
             Shape::Batch(size) => Some(size),
         };
-        (0..size.unwrap_or(1)).map(|index| self.profile(&state, index, size)).collect()
+        let reports: Vec<_> = self.state.legs.iter().map(|leg| leg.said.reports()).collect();
+        (0..size.unwrap_or(1)).map(|index| self.profile(&reports, (index, size))).collect()
     }
 
     /// The profile of one sample.
-    fn profile(&self, state: &State, index: usize, size: Option<usize>) -> Profile {
+    fn profile(&self, reports: &[Vec<Report>], (index, size): (usize, Option<usize>)) -> Profile {
         let mut join = self.facts.join.clone();
         if let Some(rid) = self.facts.rids.get(index) {
             join.rid = Some(rid.as_str().into());
@@ -200,52 +234,82 @@ impl Flight {
             batch: size
                 .map(|size| BatchSlot { index: index_32, size: u32::try_from(size).unwrap_or(u32::MAX) }),
             arrival: self.arrival.wall,
-            first_byte: state.first_byte,
-            end: state.end,
-            status: state.status,
-            outcome: state.outcome,
-            error: state.error.as_deref().map(Into::into),
+            first_byte: self.state.first_byte,
+            end: self.state.end,
+            status: self.state.status,
+            outcome: self.state.outcome,
+            error: self.state.error.as_deref().map(Into::into),
             decision: self.facts.decided.to_string().into(),
-            retries: state.retries,
-            legs: state.legs.iter().map(|leg| leg.of_sample(index, state.end)).collect(),
+            retries: self.state.retries,
+            legs: self
+                .state
+                .legs
+                .iter()
+                .zip(reports)
+                .map(|(leg, reports)| leg.of_sample(index, reports, self.state.end))
+                .collect(),
             attrs: Vec::new(),
         }
     }
 }
 
-impl Drop for Flight {
+impl Drop for Over {
     fn drop(&mut self) {
-        if self.state.get_mut().ticket.is_some() {
-            self.land(
-                Outcome::Aborted,
-                Some("the client's connection ended before the reply did".to_owned()),
-            );
-        }
-        self.core.rids.remove(&self.facts.rids);
-        if self.facts.is_profiled && self.core.is_recording() {
-            for profile in self.profiles() {
-                self.core.record(profile);
-            }
-        }
         // Only now: who sees that a step has no live request is to have seen all their profiles.
         self.core.steps.remove(self.facts.join.step.as_slice());
+    }
+}
+
+// === impl Facts ===
+
+impl Facts {
+    fn new(join: Join) -> Self {
+        Self {
+            join,
+            rids: Vec::new(),
+            shape: Shape::Single,
+            stream: false,
+            decided: Decided::Nothing,
+            rooms: None,
+            is_profiled: false,
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn new(ticket: Option<Ticket>) -> Self {
+        Self {
+            ticket,
+            legs: Vec::new(),
+            retries: 0,
+            status: None,
+            first_byte: None,
+            end: Nanos::default(),
+            outcome: Outcome::Aborted,
+            error: None,
+        }
     }
 }
 
 // === impl LegLog ===
 
 impl LegLog {
-    fn of_sample(&self, index: usize, request_end: Nanos) -> rollscope_trace::Leg {
+    fn of_sample(&self, index: usize, reports: &[Report], request_end: Nanos) -> rollscope_trace::Leg {
         let mut leg = rollscope_trace::Leg {
             role: self.role,
-            worker: self.worker.clone(),
+            worker: WorkerRef {
+                url: self.worker.url.as_str().into(),
+                instance: self.worker.id.as_str().into(),
+            },
             dispatch: self.dispatch,
             first_byte: self.first_byte,
             end: self.end.unwrap_or(request_end),
             status: self.status,
             outcome: self.outcome,
             error: self.error.as_deref().map(Into::into),
-            report: self.reports.get(index).cloned().unwrap_or_default(),
+            report: reports.get(index).cloned().unwrap_or_default(),
         };
         leg.report.bound_by(leg.duration());
         leg
@@ -254,15 +318,22 @@ impl LegLog {
 
 /// What the headers say of the sample that a request belongs to. What can not be read counts as not said.
 fn join(headers: &HeaderMap) -> Join {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u64>().ok());
+    // Names that are parsed once: most requests have none of them.
+    static STEP: HeaderName = HeaderName::from_static("x-rollscope-step");
+    static GROUP: HeaderName = HeaderName::from_static("x-rollscope-group");
+    static SAMPLE: HeaderName = HeaderName::from_static("x-rollscope-sample");
+    static ATTEMPT: HeaderName = HeaderName::from_static("x-rollscope-attempt");
+    static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+    static SESSION: HeaderName = HeaderName::from_static("x-smg-routing-key");
+    let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let number = |name: &HeaderName| text(name).and_then(|text| text.trim().parse::<u64>().ok());
     Join {
-        step: number("x-rollscope-step").map(StepNumber),
-        group: text("x-rollscope-group").map(Into::into),
-        sample: text("x-rollscope-sample").map(Into::into),
-        attempt: number("x-rollscope-attempt").and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(0),
-        traceparent: text("traceparent").map(Into::into),
-        session: text("x-smg-routing-key").map(Into::into),
+        step: number(&STEP).map(StepNumber),
+        group: text(&GROUP).map(Into::into),
+        sample: text(&SAMPLE).map(Into::into),
+        attempt: number(&ATTEMPT).and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(0),
+        traceparent: text(&TRACEPARENT).map(Into::into),
+        session: text(&SESSION).map(Into::into),
         rid: None,
     }
 }

@@ -6,15 +6,18 @@
 //! A leg that is dropped on the way is aborted: its connection is closed, and the worker is told to abort the
 //! request if the client gave it a name.
 
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use rollscope_route::{LegGuard, RoleKind, Verdict};
-use rollscope_trace::{LegRole, Outcome, Report, WorkerRef};
+use rollscope_trace::{LegRole, Outcome};
 use rollscope_wire::Chunks;
-use tokio::time::timeout_at;
+use tokio::time::{Sleep, sleep_until};
 
 use crate::abort::abort_later;
 use crate::choosing::Seat;
@@ -23,6 +26,7 @@ use crate::fault::{Refusal, UpstreamFault};
 use crate::flight::{Flight, LegLog, ending};
 use crate::outbound::Outbound;
 use crate::pool::PooledWorker;
+use crate::reading::Said;
 use crate::reply::WorkerReply;
 
 /// A live leg.
@@ -50,9 +54,16 @@ pub(crate) struct Answer {
 pub(crate) struct LegBody {
     leg: Leg,
     upstream: UpstreamBody,
-    deadline: Instant,
-    limit: Duration,
+    deadline: Deadline,
     has_begun: bool,
+}
+
+/// When a leg is given up. It takes one timer, and none if nothing is waited for.
+#[derive(Debug)]
+struct Deadline {
+    at: Instant,
+    limit: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// A body that was read to keep it.
@@ -73,14 +84,14 @@ impl Leg {
         let Seat { worker, guard } = seat;
         let number = flight.enter(LegLog {
             role: leg_role(role),
-            worker: WorkerRef { url: worker.url.as_str().into(), instance: worker.id.as_str().into() },
+            worker: Arc::clone(&worker),
             dispatch: flight.elapsed(),
             first_byte: None,
             end: None,
             status: None,
             outcome: Outcome::Aborted,
             error: None,
-            reports: Vec::new(),
+            said: Said::Nothing,
         });
         let flight = Arc::clone(flight);
         Self { flight, role, worker, number, guard: Some(guard), verdict: Verdict::Neutral }
@@ -130,22 +141,20 @@ impl Answer {
         seat: Seat,
         outbound: Outbound,
     ) -> Result<Self, Refusal> {
-        let limit = flight.core.request_limit();
-        let deadline = Instant::now() + limit;
+        let mut deadline = Deadline::after(flight.core.request_limit());
         let mut leg = Leg::begin(&flight, role, seat);
-        let exchanged =
-            timeout_at(deadline.into(), exchange(&leg.worker, &outbound, flight.core.connect_limit())).await;
-        let Exchange { head, body, is_retry } = match exchanged {
-            Ok(Ok(exchange)) => exchange,
-            Ok(Err(fault)) => return Err(leg.fail(Outcome::Failed, fault)),
-            Err(_) => return Err(leg.fail(Outcome::Failed, UpstreamFault::Timeout { limit })),
+        let exchanging = exchange(&leg.worker, &outbound, flight.core.connect_limit());
+        let Exchange { head, body, is_retry } = match deadline.bound(exchanging).await {
+            Some(Ok(exchange)) => exchange,
+            Some(Err(fault)) => return Err(leg.fail(Outcome::Failed, fault)),
+            None => return Err(leg.fail(Outcome::Failed, UpstreamFault::Timeout { limit: deadline.limit })),
         };
         if is_retry {
             flight.count_retry();
         }
         leg.verdict = Verdict::of_status(head.status.as_u16(), retry_after(&head.headers));
         flight.log(leg.number, |log| log.status = Some(head.status.as_u16()));
-        let body = LegBody { leg, upstream: body, deadline, limit, has_begun: false };
+        let body = LegBody { leg, upstream: body, deadline, has_begun: false };
         Ok(Self { head, body })
     }
 
@@ -183,13 +192,13 @@ impl LegBody {
     /// The same, but what is left of a body is one piece if it is known to be no longer than this.
     async fn next_whole(&mut self, limit_bytes: usize) -> Result<Option<Bytes>, Refusal> {
         let limit_bytes = if self.has_begun { limit_bytes } else { 0 };
-        let outcome = match timeout_at(self.deadline.into(), self.upstream.next_whole(limit_bytes)).await {
-            Ok(Ok(piece)) => {
+        let outcome = match self.deadline.bound(self.upstream.next_whole(limit_bytes)).await {
+            Some(Ok(piece)) => {
                 self.stamp(piece.is_some());
                 return Ok(piece);
             }
-            Ok(Err(fault)) => fault,
-            Err(_) => UpstreamFault::Timeout { limit: self.limit },
+            Some(Err(fault)) => fault,
+            None => UpstreamFault::Timeout { limit: self.deadline.limit },
         };
         Err(self.leg.fail(Outcome::Truncated, outcome))
     }
@@ -206,14 +215,19 @@ impl LegBody {
         Ok(Collected { bytes, is_partial: true })
     }
 
+    /// Whether all of it has been received, and can be had without waiting.
+    pub(crate) fn is_received(&self) -> bool {
+        self.upstream.is_received()
+    }
+
     /// Whether there is no byte in it, as in the reply to HEAD.
     pub(crate) fn is_empty(&self) -> bool {
         self.upstream.is_empty()
     }
 
     /// Takes what the worker says of each sample into the log.
-    pub(crate) fn report(&self, reports: Vec<Report>) {
-        self.leg.flight.log(self.leg.number, |log| log.reports = reports);
+    pub(crate) fn report(&self, said: Said) {
+        self.leg.flight.log(self.leg.number, |log| log.said = said);
     }
 
     /// The worker said all it had to say, but its reply is not whole.
@@ -251,10 +265,32 @@ impl LegBody {
     }
 }
 
+// === impl Deadline ===
+
+impl Deadline {
+    fn after(limit: Duration) -> Self {
+        Self { at: Instant::now() + limit, limit, timer: None }
+    }
+
+    /// The result of some work; nothing if it is not there in time.
+    async fn bound<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            if let Poll::Ready(done) = work.as_mut().poll(context) {
+                return Poll::Ready(Some(done));
+            }
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(self.at.into())));
+            timer.as_mut().poll(context).map(|()| None)
+        })
+        .await
+    }
+}
+
 /// Whether headers announce a stream of events.
 pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
-    content_type.to_ascii_lowercase().starts_with(b"text/event-stream")
+    const EVENTS: &[u8] = b"text/event-stream";
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.as_bytes().get(..EVENTS.len()));
+    content_type.is_some_and(|content_type| content_type.eq_ignore_ascii_case(EVENTS))
 }
 
 /// Whether headers announce a body that is not encoded.

@@ -10,7 +10,7 @@
 //! | `request` | read, plan, run |
 //! | `relay`, `stream`, `pair`, `prefill` | pass a reply on; event by event; two legs at once; the prefill's half |
 //! | `leg`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, down to the bytes |
-//! | `flight`, `reading` | what is known of a live request, and the profile it leaves |
+//! | `flight`, `reading`, `profiler` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `fault`, `body` | what clients get |
 //! | `checks` | whether the workers are up, and which processes they are |
 //! | `admin`, `control` | workers that come and go; calls to the first worker or to all |
@@ -45,6 +45,7 @@ mod outbound;
 mod pool;
 
 mod flight;
+mod profiler;
 mod reading;
 
 mod body;

@@ -19,7 +19,7 @@ pub(crate) struct Outbound {
 }
 
 /// Headers that belong to one connection, beside those that `Connection` names.
-const HOP_BY_HOP: [HeaderName; 8] = [
+static HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     TE,
     TRAILER,
@@ -38,7 +38,7 @@ const HEAD_BYTES: usize = 512;
 impl Outbound {
     /// A client's request with this body. Its framing is set anew, and an expectation has been met by now.
     pub(crate) fn forward(head: &http::request::Parts, body: Chunks) -> Self {
-        let mut headers = end_to_end(&head.headers);
+        let mut headers = end_to_end(head.headers.clone());
         for name in [HOST, CONTENT_LENGTH, EXPECT] {
             headers.remove(name);
         }
@@ -94,17 +94,17 @@ impl Outbound {
 }
 
 /// The headers without those that belong to one connection.
-pub(crate) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
-    let mut kept = headers.clone();
-    for named in headers.get_all(CONNECTION) {
+pub(crate) fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
+    let named: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+    for named in named {
         for name in named.to_str().unwrap_or_default().split(',') {
-            kept.remove(name.trim());
+            headers.remove(name.trim());
         }
     }
-    for name in HOP_BY_HOP {
-        kept.remove(name);
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
     }
-    kept
+    headers
 }
 
 #[cfg(test)]

@@ -80,10 +80,10 @@ async fn unary(
         prefill.count(&flight.core, false);
         prefill.linger(wait);
         answer.body.end(Outcome::Completed, None);
-        return Ok(landing(flight, &answer.head, body, (Outcome::Completed, None)));
+        return Ok(landing(flight, answer.head, body, (Outcome::Completed, None)));
     };
     let reading = Reading::of(&reply);
-    answer.body.report(reading.reports);
+    answer.body.report(reading.said);
     if let Some(failure) = reading.failure {
         answer.body.end(Outcome::Failed, Some(failure));
         return Err(Refusal::Reply(Box::new(WorkerReply { head: answer.head, body })));
@@ -94,5 +94,5 @@ async fn unary(
     let join = if joins_logprobs { LogprobJoin::Always } else { LogprobJoin::Never };
     let merged = prefill.share().and_then(|share| reply.merge(share, join).ok());
     prefill.count(&flight.core, merged.is_some());
-    Ok(landing(flight, &answer.head, merged.unwrap_or(body), (Outcome::Completed, None)))
+    Ok(landing(flight, answer.head, merged.unwrap_or(body), (Outcome::Completed, None)))
 }

@@ -139,7 +139,7 @@ async fn run(
             reading = Reading::of(&reply);
         }
     }
-    answer.body.report(reading.reports);
+    answer.body.report(reading.said);
     if !is_finished {
         return Err(answer.body.unfinished());
     }

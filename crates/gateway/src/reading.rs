@@ -1,15 +1,30 @@
 //! What replies say of themselves: reports for the profile, and whether the sample failed.
 
+use memchr::memmem;
 use rollscope_trace::{Report, Scalar};
 use rollscope_wire::{Chunks, Element, Malformed, Reply, Scalar as WireScalar};
 
 /// What a reply says.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// One a sample.
-    pub(crate) reports: Vec<Report>,
+    /// For the profile.
+    pub(crate) said: Said,
     /// Why it counts as failed although its status is good.
     pub(crate) failure: Option<String>,
+}
+
+/// What a worker says of each sample, as a rule not read yet: that is done when the request is over and its client has
+/// gone on.
+#[derive(Debug, Default)]
+pub(crate) enum Said {
+    #[default]
+    Nothing,
+    /// In a reply.
+    Reply(Chunks),
+    /// In the last event of each sample.
+    Events(Vec<Option<Chunks>>),
+    /// In a reply that was too large to be kept for it.
+    Reports(Vec<Report>),
 }
 
 /// What a stream of events has said so far: the last word on each sample.
@@ -21,41 +36,86 @@ pub(crate) struct LastWords {
     pub(crate) is_done: bool,
 }
 
+/// A larger reply is read at once instead of being kept to be read later.
+const MAX_KEPT_BYTES: usize = 64 << 10;
+
 // === impl Reading ===
 
 impl Reading {
     /// Of a reply.
     pub(crate) fn of(reply: &Reply<'_>) -> Self {
-        let mut reading = Self::default();
-        for element in reply.elements() {
-            reading.add(element);
-        }
-        reading
+        let source = reply.source();
+        let said = if source.len() > MAX_KEPT_BYTES {
+            Said::Reports(reports(reply))
+        } else {
+            Said::Reply(source.clone())
+        };
+        Self { said, failure: reply.elements().iter().find_map(failure) }
     }
 
     /// Of a body; one that is no reply says nothing.
     pub(crate) fn of_body(body: &Chunks) -> Self {
+        if body.len() <= MAX_KEPT_BYTES && !may_tell_failure(body) {
+            return Self { said: Said::Reply(body.clone()), failure: None };
+        }
         Reply::scan(body).map(|reply| Self::of(&reply)).unwrap_or_default()
     }
+}
 
-    fn add(&mut self, element: &Element<'_>) {
-        let report = report(element);
-        if element.is_error() {
-            self.failure.get_or_insert_with(|| "the reply is an error".to_owned());
-        } else if element.is_aborted() {
-            let message = report.finish.as_ref().and_then(|finish| finish.message.as_deref());
-            let sentence =
-                message.map_or_else(|| "aborted".to_owned(), |message| format!("aborted: {message}"));
-            self.failure.get_or_insert(sentence);
-        }
-        self.reports.push(report);
+/// Whether a reply may say that it failed: that it does not is mostly certain without reading it.
+fn may_tell_failure(body: &Chunks) -> bool {
+    // A word can also be written with escapes, or lie in two pieces.
+    let is_one_piece = body.pieces().nth(1).is_none();
+    let words: [&[u8]; 3] = [b"abort", b"error", b"\\u"];
+    !is_one_piece || body.pieces().any(|piece| words.iter().any(|word| memmem::find(piece, word).is_some()))
+}
+
+/// Why a sample counts as failed.
+fn failure(element: &Element<'_>) -> Option<String> {
+    if element.is_error() {
+        return Some("the reply is an error".to_owned());
     }
+    element.is_aborted().then(|| match report(element).finish.and_then(|finish| finish.message) {
+        Some(message) => format!("aborted: {message}"),
+        None => "aborted".to_owned(),
+    })
+}
+
+fn reports(reply: &Reply<'_>) -> Vec<Report> {
+    reply.elements().iter().map(report).collect()
 }
 
 /// What a worker reports of a sample.
 fn report(element: &Element<'_>) -> Report {
     let pairs = element.pairs();
     Report::from_pairs(pairs.iter().map(|(name, value)| (&**name, scalar(value))))
+}
+
+// === impl Said ===
+
+impl Said {
+    /// Reads it: one report a sample.
+    pub(crate) fn reports(&self) -> Vec<Report> {
+        let of_payload = |payload: &Option<Chunks>| {
+            let reply = payload.as_ref().map(Reply::scan).and_then(Result::ok);
+            reply.and_then(|reply| reply.elements().first().map(report)).unwrap_or_default()
+        };
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::Reply(body) => Reply::scan(body).map(|reply| reports(&reply)).unwrap_or_default(),
+            Self::Events(payloads) => payloads.iter().map(of_payload).collect(),
+            Self::Reports(reports) => reports.clone(),
+        }
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Reports(_) => 0,
+            Self::Reply(body) => body.len(),
+            Self::Events(payloads) => payloads.iter().flatten().map(Chunks::len).sum(),
+        }
+    }
 }
 
 fn scalar<'a>(value: &'a WireScalar<'_>) -> Scalar<'a> {
@@ -90,23 +150,21 @@ impl LastWords {
     /// What the stream said in the end, and whether it said all it had to say: its last mark, or a finish reason or an
     /// error for each sample.
     pub(crate) fn read(&self) -> (Reading, bool) {
-        let mut reading = Reading::default();
-        let mut is_finished = true;
+        let (mut failed, mut is_finished) = (None, true);
         for payload in &self.payloads {
             let reply: Option<Result<Reply<'_>, Malformed>> = payload.as_ref().map(Reply::scan);
             let element = reply.as_ref().and_then(|reply| reply.as_ref().ok()?.elements().first());
             is_finished &= element.is_some_and(|element| element.is_finished() || element.is_error());
-            match element {
-                Some(element) => reading.add(element),
-                None => reading.reports.push(Report::default()),
-            }
+            failed = failed.or_else(|| element.and_then(failure));
         }
-        (reading, is_finished || self.is_done)
+        let said = Said::Events(self.payloads.clone());
+        (Reading { said, failure: failed }, is_finished || self.is_done)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use rollscope_trace::FinishKind;
 
     use super::*;
@@ -120,12 +178,21 @@ mod tests {
         let reading = Reading::of_body(&body);
         assert_eq!(reading.failure.as_deref(), Some("aborted: no room"));
         let kinds: Vec<_> = reading
-            .reports
+            .said
+            .reports()
             .iter()
             .map(|report| report.finish.as_ref().map(|finish| finish.kind.clone()))
             .collect();
         assert_eq!(kinds, [Some(FinishKind::Stop), Some(FinishKind::Abort)]);
-        assert_eq!(Reading::of_body(&Chunks::from("no JSON")).reports, []);
+        assert_eq!(Reading::of_body(&Chunks::from("no JSON")).said.reports(), []);
+        for failing in
+            [r#"{"error":"x"}"#, r#"{"\u0065rror":"x"}"#, r#"{"meta_info":{"finish_reason":"ab\u006frt"}}"#]
+        {
+            let (begin, end) = failing.split_at(5);
+            let pieces: Chunks = [begin, end].map(|part| Bytes::from(part.as_bytes())).into_iter().collect();
+            assert!(Reading::of_body(&Chunks::from(failing)).failure.is_some(), "{failing}");
+            assert!(Reading::of_body(&pieces).failure.is_some(), "{failing} in two pieces");
+        }
     }
 
     #[test]
@@ -139,7 +206,10 @@ mod tests {
         words.note(1, r#"{"error":{"message":"x"}}"#.into());
         let (reading, is_finished) = words.read();
         assert!(is_finished);
-        assert_eq!((reading.reports.len(), reading.failure.as_deref()), (2, Some("the reply is an error")));
+        assert_eq!(
+            (reading.said.reports().len(), reading.failure.as_deref()),
+            (2, Some("the reply is an error"))
+        );
         let mut words = LastWords::new(1);
         words.is_done = true;
         assert!(words.read().1);

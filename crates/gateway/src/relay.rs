@@ -13,7 +13,7 @@ use crate::flight::Flight;
 use crate::leg::{Answer, LegBody};
 use crate::outbound::end_to_end;
 use crate::reading::Reading;
-use crate::reply::response;
+use crate::reply::{landing, response};
 
 /// A reply on its way.
 struct Relay {
@@ -29,8 +29,30 @@ struct Relay {
 }
 
 /// Passes a reply on. With `is_read`, what it says of itself goes into the profile.
-pub(crate) fn relay(flight: Arc<Flight>, answer: Answer, is_read: bool) -> Response<ReplyBody> {
+pub(crate) async fn relay(flight: Arc<Flight>, mut answer: Answer, is_read: bool) -> Response<ReplyBody> {
+    // Most replies come in one piece, and need no more than to be handed on.
+    if answer.body.is_received()
+        && !answer.body.is_empty()
+        && let Ok(Some(piece)) = answer.body.next().await
+        && matches!(answer.body.next().await, Ok(None))
+    {
+        return pass(flight, answer, piece.into(), is_read);
+    }
     relay_with(flight, answer, Chunks::new(), is_read)
+}
+
+/// Passes on a reply that is there as a whole.
+fn pass(flight: Arc<Flight>, mut answer: Answer, body: Chunks, is_read: bool) -> Response<ReplyBody> {
+    let mut reading = Reading::default();
+    if is_read && answer.is_success() {
+        reading = Reading::of_body(&body);
+        answer.body.report(reading.said);
+    }
+    let refusal = (!answer.is_success()).then(|| format!("worker answered {}", answer.head.status));
+    let failure = refusal.or(reading.failure);
+    let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Completed };
+    answer.body.end(outcome, failure.clone());
+    landing(flight, answer.head, body, (outcome, failure))
 }
 
 /// Passes on a reply whose beginning has been read.
@@ -42,7 +64,7 @@ pub(crate) fn relay_with(
 ) -> Response<ReplyBody> {
     let Answer { head, body } = answer;
     flight.answer(head.status.as_u16());
-    let headers = end_to_end(&head.headers);
+    let headers = end_to_end(head.headers);
     let mut relay = Relay {
         refusal: (!head.status.is_success()).then(|| format!("worker answered {}", head.status)),
         read: (is_read && head.status.is_success())
@@ -103,7 +125,7 @@ impl Relay {
         self.is_over = true;
         let said = self.read.take().and_then(Abridged::finish);
         let reading = said.map(|said| Reading::of_body(&said)).unwrap_or_default();
-        self.body.report(reading.reports);
+        self.body.report(reading.said);
         let failure = self.refusal.take().or(reading.failure);
         let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Completed };
         self.body.end(outcome, failure.clone());

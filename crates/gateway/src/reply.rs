@@ -83,11 +83,11 @@ impl Body for Landing {
 /// A reply with a body that is there; the flight lands when the body has been sent.
 pub(crate) fn landing(
     flight: Arc<Flight>,
-    head: &http::response::Parts,
+    head: http::response::Parts,
     body: Chunks,
     (outcome, error): (Outcome, Option<String>),
 ) -> Response<ReplyBody> {
-    let mut headers = end_to_end(&head.headers);
+    let mut headers = end_to_end(head.headers);
     headers.remove(CONTENT_LENGTH);
     flight.answer(head.status.as_u16());
     let body = if body.is_empty() {
@@ -103,10 +103,10 @@ pub(crate) fn landing(
 pub(crate) fn refuse(flight: Arc<Flight>, refusal: Refusal) -> Response<ReplyBody> {
     let error = Some(refusal.to_string());
     if let Refusal::Reply(reply) = refusal {
-        return landing(flight, &reply.head, reply.body, (Outcome::Failed, error));
+        return landing(flight, reply.head, reply.body, (Outcome::Failed, error));
     }
     let (head, ()) = error_head(&refusal).into_parts();
-    landing(flight, &head, error_body(&refusal).into(), (Outcome::Failed, error))
+    landing(flight, head, error_body(&refusal).into(), (Outcome::Failed, error))
 }
 
 /// The reply to a refused call that is no request of the books.

@@ -84,7 +84,7 @@ impl Plan {
                 if is_stream && flight.facts.is_profiled {
                     return Ok(EventRelay::new(flight, answer, is_read).into_response(None));
                 }
-                Ok(relay(flight, answer, is_read && is_plain))
+                Ok(relay(flight, answer, is_read && is_plain).await)
             }
         }
     }

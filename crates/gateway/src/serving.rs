@@ -76,6 +76,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// The same while the gateway ends.
 const LAST_TICK: Duration = Duration::from_millis(200);
 
+/// So long profiles are waited for whose requests were cut.
+const LAST_PROFILES: Duration = Duration::from_secs(1);
+
 // === impl Gateway ===
 
 impl Gateway {
@@ -240,6 +243,8 @@ impl Serving {
         };
         let _in_time = timeout(grace, drained).await;
         self.connections.shutdown().await;
+        // What was cut leaves its profile too.
+        let _in_time = timeout(LAST_PROFILES, core.flights.closed()).await;
     }
 }
 

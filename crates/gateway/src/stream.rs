@@ -126,7 +126,7 @@ impl EventRelay {
         });
         self.flight.answer(self.head.status.as_u16());
         let status = self.head.status;
-        let mut headers = end_to_end(&self.head.headers);
+        let mut headers = end_to_end(std::mem::take(&mut self.head.headers));
         headers.remove(CONTENT_LENGTH);
         let stream = unfold(Box::new(self), |mut relay| async move {
             let piece = relay.next().await?;
@@ -217,7 +217,7 @@ impl EventRelay {
     /// The stream has said all it had to say.
     fn complete(&mut self, reading: Reading) {
         let outcome = if reading.failure.is_some() { Outcome::Failed } else { Outcome::Completed };
-        self.body.report(reading.reports);
+        self.body.report(reading.said);
         self.body.end(outcome, reading.failure.clone());
         self.flight.land(outcome, reading.failure);
         if let Some(merge) = self.settle()
@@ -230,7 +230,7 @@ impl EventRelay {
 
     /// The stream is broken: tells the client in a last event, then cuts.
     fn cut(&mut self, refusal: Refusal) {
-        self.body.report(self.words.read().0.reports);
+        self.body.report(self.words.read().0.said);
         self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
         let begin: &[u8] = if self.is_mid_event { b"\n\ndata: " } else { b"data: " };
         self.out.extend([

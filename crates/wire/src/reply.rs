@@ -57,6 +57,11 @@ impl<'a> Reply<'a> {
         Ok(Self { source, is_batch, elements })
     }
 
+    /// What it was read from.
+    pub fn source(&self) -> &'a Chunks {
+        self.source
+    }
+
     /// The samples, in order; one unless it is a batch.
     pub fn elements(&self) -> &[Element<'a>] {
         &self.elements
