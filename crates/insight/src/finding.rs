@@ -4,9 +4,7 @@ use std::borrow::Cow;
 
 use rollscope_trace::{Attr, StepTrace};
 
-use crate::breakdown::Breakdown;
-use crate::slowest::slowest_sample;
-use crate::step::where_time_went;
+use rollscope_stats::{Breakdown, slowest_sample, where_time_went};
 
 /// Something that was found in a step.
 #[derive(Clone, Debug, PartialEq)]

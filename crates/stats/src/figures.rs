@@ -2,10 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollscope_trace::{Fault, FinishKind, Measure, Nanos, Outcome, Profile, SampleTrace};
+use rollscope_trace::{Fault, Nanos, Outcome, Profile, SampleTrace};
 
 use crate::distribution::Distribution;
-use crate::series::{SERIES, Series};
+use crate::requests::{Requests, Tokens};
+use crate::samples::{self, LateSample, SampleFacts, Tail, TokenFigures, Versions};
+use crate::series::Series;
+use crate::slowest::{SlowestSample, last_sample};
+use crate::workers::WorkerFigures;
 
 /// What is known of a population of samples. A figure that nothing was reported for is absent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,16 +24,56 @@ pub struct Figures {
     pub rollout_time: Option<Nanos>,
     /// Accelerators that served it; never 0.
     pub gpus: Option<u32>,
-    /// Statistics of each series that has values, in the order of [`SERIES`].
+    /// Statistics of each series that has values, in the order of [`crate::SERIES`].
     pub series: Vec<(&'static Series, Distribution)>,
     /// Rewards.
     pub reward: Option<Distribution>,
-    /// Tokens of the samples' responses: as told of the sample; else what its last attempt generated.
+    /// Tokens of the samples' responses that are trained on; all of them where nothing else was told.
     pub response_len: Option<Distribution>,
+    /// Tokens of the samples' responses: as told of the sample; else what its last attempt generated.
+    pub tokens: Option<TokenFigures>,
+    /// Those of them that are trained on.
+    pub effective_tokens: Option<TokenFigures>,
+    /// Seconds of each sample in anything but generation; nothing where none spent any.
+    pub non_generation_time: Option<Distribution>,
     /// Share of samples whose response hit the limit of tokens, among those of which it is known.
     pub truncated_ratio: Option<f64>,
+    /// Share of samples whose text repeats itself, among those of which it was told.
+    pub repetition_frac: Option<f64>,
     /// Groups of two and more samples whose rewards are all the same, by that reward to one decimal.
     pub zero_std: BTreeMap<String, u64>,
+    /// (k, pass@k).
+    pub pass_rates: Vec<(u64, f64)>,
+    /// Shares of samples by category.
+    pub categories: BTreeMap<String, f64>,
+    /// Share of prompt tokens that a prefix cache held.
+    pub prefix_cache_hit_rate: Option<f64>,
+    /// Tokens that a prefix cache held, a sample.
+    pub avg_cached_tokens: Option<f64>,
+    /// Vocabulary entries that nucleus sampling kept, a trained token.
+    pub top_p_kept: Option<f64>,
+    /// Share of draft tokens that were accepted, the mean over samples.
+    pub spec_accept_rate: Option<f64>,
+    /// Tokens generated a verification, the mean over samples.
+    pub spec_accept_length: Option<f64>,
+    /// Versions of the weights that answered.
+    pub versions: Option<Versions>,
+    /// Tries of the gateway after the first.
+    pub retries: u64,
+    /// Attempts of the user's code after the first.
+    pub extra_attempts: u64,
+    /// Tokens generated.
+    pub generated_tokens: f64,
+    /// Those of them that came to nothing: of attempts that another followed, and of requests that did not complete.
+    pub wasted_tokens: f64,
+    /// The end of the step, when most samples were done.
+    pub tail: Option<Tail>,
+    /// The last samples to end, the last one first.
+    pub late_samples: Vec<LateSample>,
+    /// The last sample to end, and what its time went to.
+    pub last_sample: Option<SlowestSample>,
+    /// The workers.
+    pub workers: Vec<WorkerFigures>,
     /// Values that were left out, in the order of [`Fault::ALL`].
     pub anomalies: [u64; Fault::ALL.len()],
 }
@@ -50,32 +94,79 @@ pub struct RequestCounts {
 impl Figures {
     /// Reduces samples. What the end of a step tells, its time and its accelerators, is not known here.
     pub(crate) fn of(samples: &[&SampleTrace]) -> Self {
-        let requests = || samples.iter().flat_map(|sample| &sample.requests);
+        let mut requests = Requests::new(samples.iter().map(|sample| sample.requests.len()).sum());
+        let mut facts = Vec::with_capacity(samples.len());
+        let mut tokens: Vec<Tokens> = Vec::new();
+        for sample in samples {
+            tokens.clear();
+            tokens.extend(sample.requests.iter().map(|request| requests.add(request)));
+            facts.push(SampleFacts::of(sample, &tokens));
+        }
         let groups: BTreeSet<&str> =
             samples.iter().filter_map(|sample| sample.key.group.as_deref()).collect();
-        let rewards = || samples.iter().filter_map(|sample| sample.mark.reward);
+        let (tail, late_samples) = samples::tail(samples).unzip();
         let mut figures = Self {
             samples: samples.len() as u64,
             groups: groups.len() as u64,
-            requests: RequestCounts::of(requests()),
-            rollout_time: first_to_last(requests()),
-            gpus: None,
-            series: Vec::new(),
-            reward: Distribution::of(rewards().collect()),
-            response_len: Distribution::of(
-                samples.iter().filter_map(|sample| response_tokens(sample)).collect(),
-            ),
-            truncated_ratio: truncated_ratio(samples),
-            zero_std: zero_std(samples),
-            anomalies: anomalies(requests()),
+            requests: requests.counts,
+            rollout_time: requests.window.map(|(first, last)| last.since(first)),
+            series: requests.series(),
+            retries: requests.retries,
+            versions: Versions::of(samples),
+            tail,
+            late_samples: late_samples.unwrap_or_default(),
+            last_sample: last_sample(samples),
+            anomalies: requests.anomalies,
+            workers: requests.workers.figures(requests.window),
+            ..Self::default()
         };
-        figures.anomalies[Fault::NotFinite as usize] +=
-            rewards().filter(|reward| !reward.is_finite()).count() as u64;
-        for series in &SERIES {
-            let values = requests().filter_map(|request| series.value(request)).collect();
-            figures.series.extend(Distribution::of(values).map(|of| (series, of)));
-        }
+        figures.add_marks(samples);
+        figures.add_facts(samples, &facts);
         figures
+    }
+
+    fn add_marks(&mut self, samples: &[&SampleTrace]) {
+        let rewards = || samples.iter().filter_map(|sample| sample.mark.reward);
+        self.reward = Distribution::of(rewards().collect());
+        self.anomalies[Fault::NotFinite as usize] +=
+            rewards().filter(|reward| !reward.is_finite()).count() as u64;
+        let by_group = samples::rewards_by_group(samples);
+        self.zero_std = samples::zero_std(&by_group);
+        self.pass_rates = samples::pass_rates(&by_group);
+        self.truncated_ratio = samples::truncated_ratio(samples);
+        self.repetition_frac = samples::share(samples.iter().filter_map(|sample| sample.mark.repetition));
+        self.categories = samples::categories(samples);
+    }
+
+    fn add_facts(&mut self, samples: &[&SampleTrace], facts: &[SampleFacts]) {
+        self.response_len = Distribution::of(facts.iter().filter_map(|of| of.effective_tokens).collect());
+        self.tokens = TokenFigures::of(facts, |of| of.response_tokens);
+        self.effective_tokens = TokenFigures::of(facts, |of| of.effective_tokens);
+        let other = Distribution::of(facts.iter().filter_map(|of| of.non_generation).collect());
+        self.non_generation_time = other.filter(|other| other.max > 0.0);
+        self.generated_tokens = facts.iter().map(|of| of.generated).sum();
+        self.wasted_tokens = facts.iter().map(|of| of.wasted).sum();
+        self.extra_attempts = facts.iter().map(|of| of.extra_attempts).sum();
+
+        let cached = Distribution::of(facts.iter().filter_map(|of| of.cached).collect());
+        let prompt: f64 = facts.iter().map(|of| of.prompt).sum();
+        self.prefix_cache_hit_rate = cached.filter(|_| prompt > 0.0).map(|cached| cached.sum / prompt);
+        self.avg_cached_tokens = cached.map(|cached| cached.mean);
+
+        let kept = samples.iter().zip(facts).filter_map(|(sample, of)| {
+            let kept = sample.mark.top_p_kept? as f64;
+            Some((kept, of.effective_tokens?))
+        });
+        let (kept, over) = kept.fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        self.top_p_kept = (over > 0.0).then(|| kept / over);
+
+        let spec = || facts.iter().filter_map(|of| of.spec);
+        let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
+        let mean = |values: Vec<f64>| Distribution::of(values).map(|of| of.mean);
+        self.spec_accept_rate =
+            mean(spec().map(|[accepted, drafted, ..]| ratio(accepted, drafted)).collect());
+        self.spec_accept_length =
+            mean(spec().map(|[_, _, verified, generated]| ratio(generated, verified)).collect());
     }
 
     /// The statistics of a series by its name below `perf/`.
@@ -85,96 +176,27 @@ impl Figures {
 
     /// Tokens of all responses over the rollout's time.
     pub fn tokens_per_sec(&self) -> Option<f64> {
-        self.per_second(self.response_len?.sum)
+        self.per_second(self.tokens?.sum)
     }
 
-    /// The same for each accelerator.
-    pub fn tokens_per_gpu_per_sec(&self) -> Option<f64> {
-        Some(self.tokens_per_sec()? / f64::from(self.gpus?))
-    }
-
-    /// Tokens of the longest response over the rollout's time: how fast the step would be if that sample were
-    /// all there is.
-    pub fn longest_sample_tokens_per_sec(&self) -> Option<f64> {
-        self.per_second(self.response_len?.max)
-    }
-
-    fn per_second(&self, tokens: f64) -> Option<f64> {
+    /// A number of tokens over the rollout's time.
+    pub(crate) fn per_second(&self, tokens: f64) -> Option<f64> {
         self.rollout_time.filter(|time| time.0 > 0).map(|time| tokens / time.as_secs_f64())
     }
-}
 
-fn first_to_last<'a>(requests: impl Iterator<Item = &'a Profile> + Clone) -> Option<Nanos> {
-    let first = requests.clone().map(|request| request.arrival).min()?;
-    requests.map(Profile::ended_at).max().map(|last| last.since(first))
-}
-
-fn response_tokens(sample: &SampleTrace) -> Option<f64> {
-    if let Some(tokens) = sample.mark.response_tokens {
-        return Some(tokens as f64);
+    /// A number of tokens over the rollout's time for each accelerator.
+    pub(crate) fn per_gpu_per_second(&self, tokens: f64) -> Option<f64> {
+        Some(self.per_second(tokens)? / f64::from(self.gpus?))
     }
-    let last_attempt = sample.requests.iter().map(|request| request.join.attempt).max()?;
-    let of_it = sample.requests.iter().filter(|request| request.join.attempt == last_attempt);
-    of_it.filter_map(|request| request.measure(Measure::CompletionTokens)).reduce(|a, b| a + b)
-}
-
-fn truncated_ratio(samples: &[&SampleTrace]) -> Option<f64> {
-    let by_finish = |sample: &SampleTrace| {
-        let finish = sample.requests.iter().rev().find_map(|request| request.finish())?;
-        Some(finish.kind == FinishKind::Length)
-    };
-    let known = samples.iter().filter_map(|sample| sample.mark.truncated.or_else(|| by_finish(sample)));
-    let (mut truncated, mut all) = (0u64, 0u64);
-    for cut in known {
-        truncated += u64::from(cut);
-        all += 1;
-    }
-    (all > 0).then(|| truncated as f64 / all as f64)
-}
-
-#[expect(clippy::float_cmp, reason = "rewards are compared as they were told, not computed")]
-fn zero_std(samples: &[&SampleTrace]) -> BTreeMap<String, u64> {
-    let mut groups: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for sample in samples {
-        let reward = sample.mark.reward.filter(|reward| reward.is_finite());
-        if let (Some(group), Some(reward)) = (&sample.key.group, reward) {
-            groups.entry(group).or_default().push(reward);
-        }
-    }
-    let mut counts = BTreeMap::new();
-    for rewards in groups.into_values() {
-        if let [first, rest @ ..] = &rewards[..]
-            && !rest.is_empty()
-            && rest.iter().all(|reward| reward == first)
-        {
-            // Adding zero takes the sign from a negative zero.
-            *counts.entry(format!("{:.1}", first + 0.0)).or_default() += 1;
-        }
-    }
-    counts
-}
-
-fn anomalies<'a>(requests: impl Iterator<Item = &'a Profile>) -> [u64; Fault::ALL.len()] {
-    let mut counts = [0; Fault::ALL.len()];
-    for leg in requests.flat_map(|request| &request.legs) {
-        for fault in leg.report.measures.iter().filter_map(|(_, reading)| reading.fault) {
-            counts[fault as usize] += 1;
-        }
-    }
-    counts
 }
 
 // === impl RequestCounts ===
 
 impl RequestCounts {
-    fn of<'a>(requests: impl Iterator<Item = &'a Profile>) -> Self {
-        let mut counts = Self::default();
-        for request in requests {
-            counts.count += 1;
-            counts.profiled += u64::from(request.is_profiled());
-            counts.by_outcome[request.outcome as usize] += 1;
-        }
-        counts
+    pub(crate) fn add(&mut self, request: &Profile, profiled: bool) {
+        self.count += 1;
+        self.profiled += u64::from(profiled);
+        self.by_outcome[request.outcome as usize] += 1;
     }
 
     /// Requests that ended in one way.

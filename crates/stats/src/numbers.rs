@@ -1,15 +1,15 @@
 //! The numbers of a step: figures under the names that trackers know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use rollscope_trace::{Fault, Nanos, Outcome, StepNumber, StepTrace};
+use rollscope_trace::{SampleTrace, StepNumber, StepTrace};
 
-use crate::distribution::Distribution;
+use crate::catalog::{Kind, NUMBERS};
 use crate::figures::Figures;
 
-/// Rewards that are told apart in `zero_std/count_…`; with more, only the total is given, so that the set of
-/// names stays bounded.
-const MOST_ZERO_STD_REWARDS: usize = 16;
+/// Data sets of an evaluation that get names of their own; with more, those of the rest are left out, so that names
+/// stay bounded.
+const MOST_DATASETS: usize = 32;
 
 /// The numbers of a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,37 +25,69 @@ pub struct StepNumbers {
     pub evaluation: Option<Figures>,
 }
 
-/// Where names of a population begin.
-struct Prefixes {
-    perf: &'static str,
-    rollout: &'static str,
-}
-
-/// Collects numbers by name.
-struct Names {
-    metrics: BTreeMap<String, f64>,
-    prefix: &'static str,
-}
-
 /// Reduces a step to its numbers. Of a step that is still open, to those so far.
 pub fn step_numbers(trace: &StepTrace) -> StepNumbers {
     let (evaluation, training): (Vec<_>, Vec<_>) =
-        trace.samples.iter().partition(|sample| sample.mark.evaluation);
+        trace.samples.iter().partition(|sample| sample.mark.is_evaluation());
+    let mut metrics = BTreeMap::new();
+    for dataset in datasets(&evaluation) {
+        let of_it = evaluation.iter().filter(|sample| sample.mark.dataset.as_deref() == Some(dataset));
+        put_dataset(&mut metrics, dataset, &Figures::of(&of_it.copied().collect::<Vec<_>>()));
+    }
+    let evaluation = (!evaluation.is_empty()).then(|| Figures::of(&evaluation));
     let mut training = Figures::of(&training);
     if let Some(close) = &trace.close {
         training.rollout_time = close.rollout_time.or(training.rollout_time);
         training.gpus = close.gpus.filter(|gpus| *gpus > 0);
     }
-    let evaluation = (!evaluation.is_empty()).then(|| Figures::of(&evaluation));
-
-    let mut names = Names { metrics: BTreeMap::new(), prefix: "" };
     if training.samples > 0 || evaluation.is_none() {
-        names.figures(&training, &Prefixes { perf: "perf", rollout: "rollout" });
+        put(&mut metrics, &training, Kind::prefix);
     }
     if let Some(evaluation) = &evaluation {
-        names.figures(evaluation, &Prefixes { perf: "eval", rollout: "eval" });
+        put(&mut metrics, evaluation, |_| "eval");
     }
-    StepNumbers { step: trace.step, metrics: names.metrics, training, evaluation }
+    StepNumbers { step: trace.step, metrics, training, evaluation }
+}
+
+/// Puts every number of a population under the prefix of its kind.
+fn put(metrics: &mut BTreeMap<String, f64>, figures: &Figures, prefix: impl Fn(Kind) -> &'static str) {
+    for number in NUMBERS {
+        for (name, value) in number.of(figures) {
+            put_one(metrics, format!("{}/{name}", prefix(number.kind)), value);
+        }
+    }
+}
+
+/// The numbers of one data set, as trackers of an evaluation have them: `eval/NAME` is the mean reward.
+fn put_dataset(metrics: &mut BTreeMap<String, f64>, dataset: &str, figures: &Figures) {
+    if let Some(reward) = figures.reward {
+        put_one(metrics, format!("eval/{dataset}"), reward.mean);
+    }
+    for (k, rate) in &figures.pass_rates {
+        put_one(metrics, format!("eval/{dataset}-pass@{k}"), *rate);
+    }
+    if let Some(truncated) = figures.truncated_ratio {
+        put_one(metrics, format!("eval/{dataset}-truncated_ratio"), truncated);
+    }
+    for number in NUMBERS.iter().filter(|number| number.kind == Kind::Rollout) {
+        for (name, value) in number.of(figures) {
+            put_one(metrics, format!("eval/{dataset}/{name}"), value);
+        }
+    }
+}
+
+/// A sum of huge values may overflow; no tracker takes an infinity.
+fn put_one(metrics: &mut BTreeMap<String, f64>, name: String, value: f64) {
+    if value.is_finite() {
+        metrics.insert(name, value);
+    }
+}
+
+/// The data sets, by name.
+fn datasets<'a>(evaluation: &[&'a SampleTrace]) -> impl Iterator<Item = &'a str> + use<'a> {
+    let names: BTreeSet<&str> =
+        evaluation.iter().filter_map(|sample| sample.mark.dataset.as_deref()).collect();
+    names.into_iter().take(MOST_DATASETS)
 }
 
 // === impl StepNumbers ===
@@ -67,68 +99,6 @@ impl StepNumbers {
         match &self.evaluation {
             Some(evaluation) if self.training.samples == 0 => evaluation,
             _ => &self.training,
-        }
-    }
-}
-
-// === impl Names ===
-
-impl Names {
-    fn figures(&mut self, figures: &Figures, prefixes: &Prefixes) {
-        self.prefix = prefixes.perf;
-        self.perf(figures);
-        self.prefix = prefixes.rollout;
-        self.rollout(figures);
-    }
-
-    fn perf(&mut self, figures: &Figures) {
-        for (series, of) in &figures.series {
-            self.distribution(series.name, Some(of));
-        }
-        self.count("request/count", figures.requests.count);
-        self.count("request/profiled_count", figures.requests.profiled);
-        for outcome in Outcome::ALL {
-            self.count(&format!("request/{}", outcome.name()), figures.requests.ended(outcome));
-        }
-        for fault in Fault::ALL {
-            self.count(&format!("anomaly/{}", fault.name()), figures.anomalies[fault as usize]);
-        }
-        self.number("rollout_time", figures.rollout_time.map(Nanos::as_secs_f64));
-        self.number("tokens_per_sec", figures.tokens_per_sec());
-        self.number("tokens_per_gpu_per_sec", figures.tokens_per_gpu_per_sec());
-        self.number("longest_sample_tokens_per_sec", figures.longest_sample_tokens_per_sec());
-    }
-
-    fn rollout(&mut self, figures: &Figures) {
-        self.count("samples", figures.samples);
-        if figures.groups > 0 {
-            self.count("groups", figures.groups);
-            self.count("zero_std/count", figures.zero_std.values().sum());
-            if figures.zero_std.len() <= MOST_ZERO_STD_REWARDS {
-                for (reward, groups) in &figures.zero_std {
-                    self.count(&format!("zero_std/count_{reward}"), *groups);
-                }
-            }
-        }
-        self.distribution("reward", figures.reward.as_ref());
-        self.distribution("response_len", figures.response_len.as_ref());
-        self.number("truncated_ratio", figures.truncated_ratio);
-    }
-
-    fn distribution(&mut self, name: &str, of: Option<&Distribution>) {
-        for (statistic, value) in of.iter().flat_map(|of| of.named()) {
-            self.number(&format!("{name}/{statistic}"), Some(value));
-        }
-    }
-
-    fn count(&mut self, name: &str, count: u64) {
-        self.number(name, Some(count as f64));
-    }
-
-    /// A sum of huge values may overflow; no tracker takes an infinity.
-    fn number(&mut self, name: &str, value: Option<f64>) {
-        if let Some(value) = value.filter(|value| value.is_finite()) {
-            self.metrics.insert(format!("{}/{name}", self.prefix), value);
         }
     }
 }

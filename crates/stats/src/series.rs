@@ -56,6 +56,14 @@ const fn worker(name: &'static str, measure: Measure, unit: Unit) -> Series {
 // === impl Series ===
 
 impl Series {
+    /// The measure that it is made of; nothing where it is not simply the value of one.
+    pub(crate) fn measure(&self) -> Option<Measure> {
+        match self.source {
+            Source::Worker(measure) => Some(measure),
+            Source::PrefillQueue | Source::Gateway => None,
+        }
+    }
+
     /// The value of one request; nothing where it was not reported or is implausible.
     pub fn value(&self, profile: &Profile) -> Option<f64> {
         match self.source {

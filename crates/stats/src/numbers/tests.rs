@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rollscope_trace::{
-    CloseReason, Join, Leg, LegRole, Nanos, Outcome, Profile, Record, Report, RequestId, SampleKey,
+    CloseReason, Fault, Join, Leg, LegRole, Nanos, Outcome, Profile, Record, Report, RequestId, SampleKey,
     SampleMark, Scalar, StepClose, StepNumber, StepTrace, UnixNs, WorkerRef,
 };
 
@@ -308,6 +308,212 @@ fn a_reward_that_is_no_number_makes_no_group_of_equals() {
         &step,
         &[("rollout/groups", 2.0), ("rollout/zero_std/count", 0.0), ("perf/anomaly/not_finite", 2.0)],
     );
+}
+
+/// A step in which everything was told that can be: two groups, an attempt that was given up, speculative decoding,
+/// weights that changed on the way, an evaluation of one data set.
+fn loaded() -> Vec<Record> {
+    let decode = |tokens: f64, version: f64| {
+        vec![
+            ("completion_tokens", Scalar::Number(tokens)),
+            ("prompt_tokens", Scalar::Number(50.0)),
+            ("e2e_latency", Scalar::Number(0.9)),
+            ("decode_throughput", Scalar::Number(80.0)),
+            ("finish_reason.type", Scalar::Text("stop")),
+            ("queue_time", Scalar::Number(0.01)),
+            ("spec_accept_token_num", Scalar::Number(tokens / 2.0)),
+            ("spec_draft_token_num", Scalar::Number(tokens)),
+            ("spec_verify_ct", Scalar::Number(tokens / 4.0)),
+            ("weight_version", Scalar::Number(version)),
+            ("pd_decode_prealloc_duration", Scalar::Number(0.01)),
+            ("pd_decode_bootstrap_duration", Scalar::Number(0.002)),
+            ("pd_decode_alloc_wait_duration", Scalar::Number(0.008)),
+            ("pd_decode_transfer_duration", Scalar::Number(0.2)),
+            ("pd_decode_forward_duration", Scalar::Number(0.6)),
+        ]
+    };
+    let prefill = [
+        ("pd_prefill_bootstrap_queue_duration", 0.02),
+        ("pd_prefill_bootstrap_duration", 0.015),
+        ("pd_prefill_alloc_wait_duration", 0.005),
+        ("queue_time", 0.01),
+        ("pd_prefill_forward_duration", 0.1),
+        ("pd_prefill_transfer_queue_duration", 0.03),
+        ("pd_transfer_speed_gb_s", 3.0),
+        ("pd_transfer_total_mb", 12.0),
+        ("pd_prefill_retry_count", 0.0),
+        ("cached_tokens", 20.0),
+        ("prompt_tokens", 50.0),
+    ];
+    let call = |id, sample, times, tokens, version| {
+        let mut legs = pd(&prefill, &[]);
+        legs[1] = leg(LegRole::Decode, Nanos(2 * S), &decode(tokens, version));
+        request(id, sample, times, legs)
+    };
+    let mut second = call(2, ("g", "a"), (3.0, 2.0), 40.0, 8.0);
+    second.join.attempt = 1;
+    second.retries = 2;
+    let mut records = profiles(vec![
+        call(1, ("g", "a"), (0.0, 2.0), 100.0, 7.0),
+        second,
+        call(3, ("g", "b"), (0.0, 2.0), 60.0, 7.0),
+        call(4, ("h", "a"), (0.0, 12.0), 60.0, 9.0),
+        call(5, ("x", "a"), (0.0, 2.0), 5.0, 9.0),
+    ]);
+    let told = |sample, reward, effective, seconds: f64, category: &str| {
+        mark(sample, |mark| {
+            mark.reward = Some(reward);
+            mark.response_tokens = Some(60);
+            mark.effective_response_tokens = Some(effective);
+            mark.non_generation_time = Nanos::from_secs_f64(seconds);
+            mark.category = Some(category.into());
+            mark.repetition = Some(reward > 0.5);
+            mark.top_p_kept = Some(effective * 3);
+        })
+    };
+    records.extend([
+        told(("g", "a"), 1.0, 40, 0.5, "none"),
+        told(("g", "b"), 1.0, 50, 1.5, "timeout"),
+        told(("h", "a"), 0.0, 60, 4.0, "none"),
+        mark(("x", "a"), |mark| (mark.reward, mark.dataset) = (Some(1.0), Some("aime".into()))),
+        Record::Close(StepClose {
+            step: STEP,
+            at: UnixNs(0),
+            reason: CloseReason::Told,
+            rollout_time: Some(Nanos(10 * S)),
+            gpus: Some(2),
+        }),
+    ]);
+    records
+}
+
+#[test]
+fn what_is_told_of_samples_gives_the_numbers_of_a_rollout() {
+    check(
+        &numbers(loaded()),
+        &[
+            ("rollout/response_len/mean", 50.0),
+            ("rollout/repetition_frac", 2.0 / 3.0),
+            ("rollout/error_cat/none", 2.0 / 3.0),
+            ("rollout/error_cat/timeout", 1.0 / 3.0),
+            ("rollout/top_p_kept_vocab_per_token", 3.0),
+            ("rollout/zero_std/count_1.0", 1.0),
+            // Of g with both right, and h with one sample that is wrong; of pairs only g has one.
+            ("rollout/pass@1", 0.5),
+            ("rollout/pass@2", 1.0),
+            ("rollout/prefix_cache_hit_rate", 0.4),
+            // Two requests of g/a, one each of the others.
+            ("rollout/avg_cached_tokens_per_sample", 80.0 / 3.0),
+            ("rollout/spec_accept_rate", 0.5),
+            ("rollout/spec_accept_length", 4.0),
+            ("rollout/weight_version/count", 3.0),
+            ("rollout/weight_version/spread", 2.0),
+            ("rollout/weight_version/mixed_sample_share", 1.0 / 3.0),
+            ("perf/tokens_per_gpu_per_sec", 180.0 / 10.0 / 2.0),
+            ("perf/effective_tokens_per_gpu_per_sec", 150.0 / 10.0 / 2.0),
+            ("perf/longest_sample_tokens_per_sec", 6.0),
+            ("perf/longest_effective_sample_tokens_per_sec", 6.0),
+            ("perf/non_generation_time/mean", 2.0),
+            // All three are as long; of the trained tokens h/a has most.
+            ("perf/longest_sample_non_generation_time", 2.0),
+            ("perf/longest_effective_sample_non_generation_time", 4.0),
+            ("perf/longest_sample_tokens_per_sec_without_non_generation", 60.0 / 8.0),
+            ("perf/longest_effective_sample_tokens_per_sec_without_non_generation", 60.0 / 6.0),
+            ("perf/retries", 2.0),
+            ("perf/extra_attempts", 1.0),
+            ("perf/wasted_tokens", 100.0),
+            ("perf/wasted_token_share", 100.0 / 260.0),
+            ("perf/last_sample/duration", 12.0),
+            ("perf/last_sample/decode_forward_time", 0.6),
+            ("eval/aime", 1.0),
+            ("eval/aime/reward/count", 1.0),
+            ("eval/request/count", 1.0),
+        ],
+    );
+}
+
+#[test]
+fn every_number_is_in_the_table_and_the_table_has_no_other() {
+    let step = numbers(loaded());
+    let of_training = |name: &&String| !name.starts_with("eval/");
+    let number_of = |name: &str| {
+        let found: Vec<_> = NUMBERS
+            .iter()
+            .filter(|number| {
+                name.strip_prefix(number.kind.prefix())
+                    .and_then(|rest| rest.strip_prefix('/'))
+                    .is_some_and(|rest| number.has(rest))
+            })
+            .map(|number| number.name)
+            .collect();
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        found[0]
+    };
+    let given: BTreeSet<_> = step.metrics.keys().filter(of_training).map(|name| number_of(name)).collect();
+    let missing: Vec<_> =
+        NUMBERS.iter().map(|number| number.name).filter(|name| !given.contains(name)).collect();
+    assert_eq!(missing, [""; 0], "a step in which everything was told has every number");
+    // What servers publish has a colon in its name and a set of labels: none of it is ever sent.
+    assert!(step.metrics.keys().all(|name| !name.contains([':', '{', ' '])), "{:?}", step.metrics.keys());
+}
+
+#[test]
+fn names_stay_few_whatever_is_told() {
+    let marks = (0..500).map(|number| {
+        let (group, sample) = (format!("g{number}"), format!("s{number}"));
+        mark((&group, &sample), |mark| {
+            mark.reward = Some(f64::from(number));
+            mark.category = Some(format!("c{number}").into());
+            mark.dataset = (number % 2 == 0).then(|| format!("d{number}").into());
+        })
+    });
+    let names = numbers(marks.collect()).metrics.len();
+    assert!(names < 2_500, "{names} names");
+}
+
+#[test]
+fn a_worker_is_judged_by_its_peers() {
+    let call = |id: u128, worker: &str, seconds: f64| {
+        let tokens = [("completion_tokens", Scalar::Number(100.0))];
+        let mut leg = leg(LegRole::Regular, Nanos::from_secs_f64(seconds).unwrap(), &tokens);
+        leg.worker = WorkerRef { url: format!("http://{worker}").into(), instance: worker.into() };
+        request(id, ("g", &format!("s{id}")), (0.0, seconds), vec![leg])
+    };
+    let calls = (0..30).map(|id| match id % 3 {
+        0 => call(id, "a", 1.0),
+        1 => call(id, "b", 1.1),
+        _ => call(id, "c", 2.0),
+    });
+    let step = numbers(profiles(calls.collect()));
+    check(
+        &step,
+        &[
+            ("perf/worker/count", 3.0),
+            ("perf/worker/tokens/mean", 1000.0),
+            ("perf/worker/max_tokens/max", 100.0),
+            ("perf/worker/idle_share/max", 0.5),
+            ("perf/worker/idle_share/min", 0.0),
+            ("perf/worker/stragglers", 1.0),
+            ("perf/worker/without_timings", 3.0),
+            ("perf/worker/tokens_per_sec/max", 100.0),
+        ],
+    );
+    let slow: Vec<_> = step.training.workers.iter().filter(|worker| worker.is_straggler).collect();
+    assert_eq!(slow.len(), 1);
+    assert_eq!((&*slow[0].worker.instance, slow[0].tokens_per_sec), ("c", Some(50.0)));
+}
+
+#[test]
+fn the_tail_begins_when_a_tenth_is_left() {
+    let calls = (0..20u32).map(|id| {
+        let seconds = if id < 18 { 2.0 } else { 2.0 + f64::from(id - 17) * 4.0 };
+        request(id.into(), ("g", &format!("s{id}")), (0.0, seconds), Vec::new())
+    });
+    let step = numbers(profiles(calls.collect()));
+    // 19 of 20 have ended after 6 s, and the last one after 10.
+    check(&step, &[("perf/tail/time", 4.0), ("perf/tail/share", 0.4), ("perf/last_sample/duration", 10.0)]);
+    let late = &step.training.late_samples;
+    assert_eq!((late.len(), late[0].key.to_string().as_str()), (10, "g/s19"));
 }
 
 #[test]

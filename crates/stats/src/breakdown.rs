@@ -92,6 +92,11 @@ impl Part {
             Self::Between => "between requests",
         }
     }
+
+    /// As a part of a metric's name: `kv_transfer`.
+    pub fn key(self) -> String {
+        self.name().to_lowercase().replace(' ', "_")
+    }
 }
 
 // === impl Breakdown ===

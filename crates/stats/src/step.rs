@@ -16,7 +16,7 @@ pub fn where_time_went(trace: &StepTrace) -> Breakdown {
 }
 
 /// The samples that a step is judged by: those of training, or the evaluation where it is all there is.
-pub(crate) fn population(trace: &StepTrace) -> impl Iterator<Item = &SampleTrace> {
-    let evaluation = trace.samples.iter().all(|sample| sample.mark.evaluation);
-    trace.samples.iter().filter(move |sample| sample.mark.evaluation == evaluation)
+pub fn population(trace: &StepTrace) -> impl Iterator<Item = &SampleTrace> {
+    let evaluation = trace.samples.iter().all(|sample| sample.mark.is_evaluation());
+    trace.samples.iter().filter(move |sample| sample.mark.is_evaluation() == evaluation)
 }

@@ -31,12 +31,28 @@ pub fn slowest_sample(trace: &StepTrace) -> Option<SlowestSample> {
     });
     let (sample, start, duration) =
         timed.reduce(|slowest, other| if other.2 > slowest.2 { other } else { slowest })?;
-    let longest = sample.requests.iter().max_by_key(|request| request.end);
-    let worker = longest.and_then(|request| request.answer()).map(|leg| leg.worker.url.clone());
-    let breakdown = sample_breakdown(sample, start, duration);
-    Some(SlowestSample { key: sample.key.clone(), start, duration, breakdown, worker })
+    Some(SlowestSample::of(sample, start, duration))
 }
 
+/// The sample that ended last, for which the step had to wait.
+pub(crate) fn last_sample(samples: &[&SampleTrace]) -> Option<SlowestSample> {
+    let timed = samples.iter().filter_map(|sample| Some((*sample, sample.start()?, sample.end()?)));
+    let (sample, start, end) = timed.reduce(|last, other| if other.2 > last.2 { other } else { last })?;
+    Some(SlowestSample::of(sample, start, end.since(start)))
+}
+
+// === impl SlowestSample ===
+
+impl SlowestSample {
+    fn of(sample: &SampleTrace, start: UnixNs, duration: Nanos) -> Self {
+        let longest = sample.requests.iter().max_by_key(|request| request.end);
+        let worker = longest.and_then(|request| request.answer()).map(|leg| leg.worker.url.clone());
+        let breakdown = sample_breakdown(sample, start, duration);
+        Self { key: sample.key.clone(), start, duration, breakdown, worker }
+    }
+}
+
+/// Divides the time of a sample, which began at `start` and took `duration`.
 fn sample_breakdown(sample: &SampleTrace, start: UnixNs, duration: Nanos) -> Breakdown {
     let mut breakdown = Breakdown::default();
     let requests = sample.requests.iter().map(|request| {

@@ -1,0 +1,168 @@
+//! What each worker did in a step: how much, how fast, and how long it stood idle.
+//!
+//! A worker is *busy* while at least one call to it is under way, as the gateway saw it. Its speed is its tokens over
+//! the time that its own requests took it, each request by itself: generated tokens over the decode stage, prompt
+//! tokens over the prefill stage; where those are not reported, over the call. A *straggler* is a worker whose speed
+//! is at most two thirds of the median of the others in its role.
+
+use rollscope_trace::{Leg, LegRole, Measure, Nanos, UnixNs, WorkerRef};
+
+/// A worker with fewer requests is not judged by its speed.
+const JUDGED_REQUESTS: u64 = 8;
+/// At most so much of the others' median speed makes a straggler.
+const STRAGGLER_SPEED: f64 = 2.0 / 3.0;
+
+/// What one worker did in a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerFigures {
+    /// Which worker.
+    pub worker: WorkerRef,
+    /// What was asked of it.
+    pub role: LegRole,
+    /// Calls to it.
+    pub requests: u64,
+    /// Those for which it reported timings.
+    pub timed: u64,
+    /// Tokens: generated ones, or of prompts for a prefill worker.
+    pub tokens: f64,
+    /// Tokens of its longest request.
+    pub max_tokens: f64,
+    /// Share of the step's time in which no call to it was under way, from 0 to 1.
+    pub idle_share: f64,
+    /// Tokens per second of a request; nothing where it reported no tokens.
+    pub tokens_per_sec: Option<f64>,
+    /// Tokens per second of a request at the median of the other workers in its role.
+    pub others_tokens_per_sec: Option<f64>,
+    /// Whether it is that much slower than the others.
+    pub is_straggler: bool,
+}
+
+/// Adds up calls by worker.
+#[derive(Debug, Default)]
+pub(crate) struct Workers {
+    tallies: Vec<Tally>,
+}
+
+#[derive(Debug)]
+struct Tally {
+    worker: WorkerRef,
+    role: LegRole,
+    requests: u64,
+    timed: u64,
+    tokens: f64,
+    max_tokens: f64,
+    work: Nanos,
+    calls: Vec<(UnixNs, UnixNs)>,
+}
+
+// === impl Workers ===
+
+impl Workers {
+    pub(crate) fn add(&mut self, arrival: UnixNs, leg: &Leg, timed: bool) {
+        let index = self.index(leg);
+        let tally = &mut self.tallies[index];
+        let measures = &leg.report.measures;
+        tally.requests += 1;
+        tally.timed += u64::from(timed);
+        tally.calls.push((arrival.after(leg.dispatch), arrival.after(leg.end)));
+        let (tokens, stage) = match leg.role {
+            LegRole::Prefill => {
+                let transfer = measures.duration(Measure::PrefillTransferQueue).unwrap_or_default();
+                let forward = measures.duration(Measure::PrefillForward).map(|all| all.minus(transfer));
+                (measures.good(Measure::PromptTokens), forward)
+            }
+            LegRole::Decode => {
+                (measures.good(Measure::CompletionTokens), measures.duration(Measure::DecodeForward))
+            }
+            LegRole::Regular => (measures.good(Measure::CompletionTokens), None),
+        };
+        if let Some(tokens) = tokens {
+            tally.tokens += tokens;
+            tally.max_tokens = tally.max_tokens.max(tokens);
+            tally.work = tally.work.plus(stage.unwrap_or_else(|| leg.duration()));
+        }
+    }
+
+    /// Workers are few: looking at each costs less than hashing its names for every call.
+    fn index(&mut self, leg: &Leg) -> usize {
+        let found = self.tallies.iter().position(|tally| tally.is_of(leg));
+        found.unwrap_or_else(|| {
+            self.tallies.push(Tally::new(leg));
+            self.tallies.len() - 1
+        })
+    }
+
+    /// The figures of each worker, by role and address, over the step's time.
+    pub(crate) fn figures(self, window: Option<(UnixNs, UnixNs)>) -> Vec<WorkerFigures> {
+        let whole = window.map_or(Nanos(0), |(first, last)| last.since(first));
+        let mut figures: Vec<_> = self.tallies.into_iter().map(|tally| tally.figures(whole)).collect();
+        figures.sort_by(|a, b| (a.role, &a.worker).cmp(&(b.role, &b.worker)));
+        for index in 0..figures.len() {
+            figures[index].others_tokens_per_sec = others(&figures, index);
+        }
+        for worker in &mut figures {
+            let slow = worker.tokens_per_sec.zip(worker.others_tokens_per_sec);
+            worker.is_straggler = worker.requests >= JUDGED_REQUESTS
+                && slow.is_some_and(|(own, others)| own <= others * STRAGGLER_SPEED);
+        }
+        figures
+    }
+}
+
+/// The median speed of the other workers in a worker's role.
+fn others(figures: &[WorkerFigures], index: usize) -> Option<f64> {
+    let peers = figures.iter().enumerate().filter(|(at, peer)| {
+        *at != index && peer.role == figures[index].role && peer.requests >= JUDGED_REQUESTS
+    });
+    let mut speeds: Vec<f64> = peers.filter_map(|(_, peer)| peer.tokens_per_sec).collect();
+    speeds.sort_unstable_by(f64::total_cmp);
+    Some(f64::midpoint(*speeds.get(speeds.len().checked_sub(1)? / 2)?, speeds[speeds.len() / 2]))
+}
+
+// === impl Tally ===
+
+impl Tally {
+    /// An instance is registered at one address; only where nothing is known of it does the address count.
+    fn is_of(&self, leg: &Leg) -> bool {
+        self.role == leg.role
+            && self.worker.instance == leg.worker.instance
+            && (!leg.worker.instance.is_empty() || self.worker.url == leg.worker.url)
+    }
+
+    fn new(leg: &Leg) -> Self {
+        Self {
+            worker: leg.worker.clone(),
+            role: leg.role,
+            requests: 0,
+            timed: 0,
+            tokens: 0.0,
+            max_tokens: 0.0,
+            work: Nanos(0),
+            calls: Vec::new(),
+        }
+    }
+
+    fn figures(mut self, whole: Nanos) -> WorkerFigures {
+        // Calls come in nearly their order, which this sort makes use of.
+        self.calls.sort();
+        let (mut busy, mut reached) = (Nanos(0), UnixNs(i64::MIN));
+        for (start, end) in self.calls {
+            busy = busy.plus(end.since(start.max(reached)));
+            reached = reached.max(end);
+        }
+        let busy_share = busy.0 as f64 / whole.0.max(1) as f64;
+        let speed = self.tokens / self.work.as_secs_f64();
+        WorkerFigures {
+            worker: self.worker,
+            role: self.role,
+            requests: self.requests,
+            timed: self.timed,
+            tokens: self.tokens,
+            max_tokens: self.max_tokens,
+            idle_share: (1.0 - busy_share).clamp(0.0, 1.0),
+            tokens_per_sec: (self.tokens > 0.0 && self.work.0 > 0).then_some(speed),
+            others_tokens_per_sec: None,
+            is_straggler: false,
+        }
+    }
+}
