@@ -36,6 +36,8 @@ mod stamps;
 
 mod clock;
 
+mod warn;
+
 mod scheduler;
 
 mod disagg;

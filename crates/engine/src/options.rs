@@ -54,6 +54,13 @@ options! {
         memory {
             /// Tokens that the KV cache holds; rounded down to whole pages.
             max_total_tokens: usize = 65_536, range(1..=1 << 28);
+            /// Tokens that a request may generate before it needs further pages.
+            ///
+            /// They are set aside when it begins. Fewer let more requests run at once; more make it rarer that one has to give
+            /// its pages back and is computed again.
+            num_reserved_decode_tokens: usize = 512, range(0..=1 << 24);
+            /// Compute every prompt from its beginning, though another one began as it does.
+            disable_radix_cache: bool = false;
             /// Tokens on a page of the KV cache.
             page_size: usize = 16, range(1..=1024);
         }
@@ -76,9 +83,16 @@ options! {
             /// Seconds that a request may wait for the other server to appear.
             disaggregation_bootstrap_timeout: f64 = 300.0, range(0.0..=86_400.0), value_name("SECONDS"),
                 env("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT");
-            /// Seconds that the transfer of a request's KV cache may take.
+            /// Seconds that a decode server waits for the first of a request's KV cache.
             disaggregation_waiting_timeout: f64 = 300.0, range(0.0..=86_400.0), value_name("SECONDS"),
                 env("SGLANG_DISAGGREGATION_WAITING_TIMEOUT");
+            /// Seconds that a request may be in any one queue before its KV cache has been transferred.
+            disaggregation_transfer_timeout: f64 = 600.0, range(0.0..=86_400.0), value_name("SECONDS"),
+                env("SGLANG_DISAGGREGATION_TRANSFER_TIMEOUT");
+            /// Let decode's replies tell of the prefill side's stages, for clients that come without a gateway.
+            ///
+            /// Both servers must be told to: the metadata row has one more column.
+            disaggregation_prefill_timing: bool = false;
         }
     }
 }
@@ -121,11 +135,16 @@ mod tests {
         let env = |name: &str| match name {
             "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT" => Some("5".to_owned()),
             "SGLANG_DISAGGREGATION_WAITING_TIMEOUT" => Some("0.5".to_owned()),
+            "SGLANG_DISAGGREGATION_TRANSFER_TIMEOUT" => Some("7".to_owned()),
             _ => None,
         };
         let options = EngineOptions::resolve(&matches, &Sources { env: &env, file: None }).unwrap();
-        let timeouts = (options.disaggregation_bootstrap_timeout, options.disaggregation_waiting_timeout);
-        assert_eq!(timeouts, (5.0, 0.5));
+        let timeouts = (
+            options.disaggregation_bootstrap_timeout,
+            options.disaggregation_waiting_timeout,
+            options.disaggregation_transfer_timeout,
+        );
+        assert_eq!(timeouts, (5.0, 0.5, 7.0));
     }
 
     #[test]

@@ -42,9 +42,21 @@ pub(crate) struct Progress {
     pub(crate) output_logprobs: Vec<f32>,
     pub(crate) output_top_logprobs: Vec<Vec<(f32, u32)>>,
     pub(crate) cached_tokens: usize,
+    /// Times that it gave its pages back and was computed again.
+    pub(crate) retractions: usize,
+    /// Told at the end, if asked for and a filter is set.
+    pub(crate) kept: Option<KeptIds>,
     pub(crate) stamps: Stamps,
     /// How it ended; `None` while it lives.
     pub(crate) finish: Option<Finish>,
+}
+
+/// The tokens that the filters kept at each output token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct KeptIds {
+    pub(crate) ids: Vec<u32>,
+    /// Where in `ids` each output token's begin, and after the last one's.
+    pub(crate) offsets: Vec<u32>,
 }
 
 /// How a request ended.
@@ -93,6 +105,8 @@ pub(crate) fn output(stamps: Stamps, waker: Waker) -> (Publisher, Listener) {
         output_logprobs: Vec::new(),
         output_top_logprobs: Vec::new(),
         cached_tokens: 0,
+        retractions: 0,
+        kept: None,
         stamps,
         finish: None,
     };
@@ -124,6 +138,10 @@ impl Publisher {
         }
     }
 
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&Progress) -> R) -> R {
+        read(&self.shared.state.lock().progress)
+    }
+
     /// Whether nobody waits for the output any more.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.shared.cancelled.load(Ordering::Relaxed)
@@ -135,6 +153,21 @@ impl Drop for Publisher {
         self.update(|progress| {
             progress.finish = Some(Finish::Abort(Abort::failure("the engine's scheduler has stopped")));
         });
+    }
+}
+
+// === impl KeptIds ===
+
+impl KeptIds {
+    /// Of no token.
+    pub(crate) fn new() -> Self {
+        Self { ids: Vec::new(), offsets: vec![0] }
+    }
+
+    /// Takes those of the next token.
+    pub(crate) fn push(&mut self, ids: &[u32]) {
+        self.ids.extend_from_slice(ids);
+        self.offsets.push(self.ids.len() as u32);
     }
 }
 
@@ -189,6 +222,11 @@ impl Abort {
     /// This server's fault, or its peer's.
     pub(crate) fn failure(message: impl Into<String>) -> Self {
         Self { message: message.into(), status: Some(500) }
+    }
+
+    /// It took too long.
+    pub(crate) fn timed_out(message: impl Into<String>) -> Self {
+        Self { message: message.into(), status: Some(504) }
     }
 
     /// Not now.

@@ -7,6 +7,7 @@
 //! alone:    waiting → running → (gone)
 //! prefill:  bootstrap → waiting → running → inflight → (gone)
 //! decode:   prealloc → transfer → waiting → running → (gone)
+//! any:      running → retracted → running
 //! ```
 //!
 //! From each it may also go at once, by abort, failure or disconnect. KV pages are held from the way out of `waiting`
@@ -21,7 +22,8 @@ use rollscope_model::{PageId, Tokenizer};
 
 use crate::clock::Stamp;
 use crate::disagg::{BootstrapAddr, FirstToken, LinkId, Slot};
-use crate::output::{Finish, Publisher};
+use crate::output::{Finish, KeptIds, Publisher};
+use crate::scheduler::Shared;
 use crate::stamps::{Stamps, Transferred};
 use crate::text::Text;
 
@@ -36,8 +38,12 @@ pub(crate) struct GenerateSpec {
     pub(crate) sampling: Sampling,
     pub(crate) max_new_tokens: usize,
     pub(crate) logprobs: Option<LogprobSpec>,
+    /// The tokens that the filters keep are told, and log-probabilities are those among them.
+    pub(crate) tells_kept: bool,
     /// In a disaggregated pair: the request's number, and where the prefill server is found.
     pub(crate) room: Option<Room>,
+    /// Prompts share cached beginnings with those of the same key alone.
+    pub(crate) extra_key: Option<Arc<str>>,
     pub(crate) stamps: Stamps,
 }
 
@@ -68,7 +74,7 @@ pub(crate) struct LogprobSpec {
 /// A request's half of a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// The same on both servers; 1 to 2^63 - 1.
+    /// The same on both servers; 1 to 2^63 - 1, or 0 where nothing is transferred.
     pub(crate) number: u64,
     /// On a decode server.
     pub(crate) prefill: Option<BootstrapAddr>,
@@ -83,9 +89,30 @@ pub(crate) struct Request {
     /// Tokens whose keys and values are on the pages.
     pub(crate) computed: usize,
     pub(crate) pages: Vec<PageId>,
+    /// Of the pages, those that are the prefix cache's.
+    pub(crate) shared: Shared,
+    /// Times that it gave its pages back.
+    pub(crate) retractions: usize,
     pub(crate) text: Text,
     pub(crate) pair: Pair,
+    /// If it is told which tokens the filters keep.
+    pub(crate) kept: Option<KeptIds>,
+    /// Of its transfer, once it is in a queue of one.
+    pub(crate) poll: Option<KvPoll>,
+    /// When it came into its queue, in time during which the scheduler was not paused.
+    pub(crate) queued: Stamp,
     output: Publisher,
+}
+
+/// How far a transfer is. It only grows; a failure ends the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum KvPoll {
+    /// The other side has not appeared.
+    Bootstrapping,
+    /// It has; nothing has been sent.
+    WaitingForInput,
+    Transferring,
+    Success,
 }
 
 /// What a request's half of a disaggregated pair needs beside.
@@ -136,8 +163,23 @@ pub(crate) struct Meter {
 
 impl Request {
     pub(crate) fn new(spec: GenerateSpec, output: Publisher, pair: Pair) -> Self {
-        let text = Text::new(&spec.sampling);
-        Self { tokens: spec.input_ids.clone(), spec, computed: 0, pages: Vec::new(), text, pair, output }
+        let sampling = &spec.sampling;
+        let filtered = sampling.params.is_greedy() || !sampling.params.keeps_all();
+        let kept = (spec.tells_kept && filtered).then(KeptIds::new);
+        Self {
+            tokens: spec.input_ids.clone(),
+            text: Text::new(sampling),
+            queued: spec.stamps.created,
+            spec,
+            computed: 0,
+            pages: Vec::new(),
+            shared: Shared::default(),
+            retractions: 0,
+            pair,
+            kept,
+            poll: None,
+            output,
+        }
     }
 
     pub(crate) fn prompt_len(&self) -> usize {
@@ -155,6 +197,16 @@ impl Request {
     /// The room's number; 0 for a request that has none.
     pub(crate) fn room(&self) -> u64 {
         self.spec.room.as_ref().map_or(0, |room| room.number)
+    }
+
+    /// Nothing is transferred: the other side is not asked for.
+    pub(crate) fn is_fake(&self) -> bool {
+        self.spec.room.as_ref().is_some_and(|room| room.number == 0)
+    }
+
+    /// Lets the state of its transfer grow.
+    pub(crate) fn raise(&mut self, poll: KvPoll) {
+        self.poll = self.poll.max(Some(poll));
     }
 
     pub(crate) fn is_named(&self, rid: &str) -> bool {
@@ -177,12 +229,28 @@ impl Request {
     /// Ends it, with the text that was held back for what might have followed.
     pub(crate) fn end(mut self, finish: Finish, tokenizer: &Tokenizer) {
         let rest = self.text.finish(tokenizer);
+        let kept = self.kept.take();
         let stamps = self.spec.stamps.clone();
         self.output.update(|progress| {
             progress.text.push_str(&rest);
+            progress.kept = kept;
             progress.stamps = stamps;
             progress.finish = Some(finish);
         });
+    }
+}
+
+// === impl KvPoll ===
+
+impl KvPoll {
+    /// The name that the field knows it by.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bootstrapping => "Bootstrapping",
+            Self::WaitingForInput => "WaitingForInput",
+            Self::Transferring => "Transferring",
+            Self::Success => "Success",
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use crate::api::{self, App};
 use crate::clock::Clock;
 use crate::disagg::frame::Compat;
-use crate::disagg::{Registration, accept, bootstrap_router};
+use crate::disagg::{Registration, accept, bootstrap_router, row_bytes};
 use crate::error::EngineError;
 use crate::metrics;
 use crate::options::{DisaggregationMode, EngineOptions};
@@ -73,6 +73,7 @@ impl Engine {
             dtype: KV_DTYPE.to_owned(),
             page_tokens: kv.page_tokens() as u32,
             page_bytes: kv.page_bytes() as u64,
+            row_bytes: row_bytes(options.disaggregation_prefill_timing) as u32,
         };
         let clock = Arc::new(Clock::new());
         let (passes_to, metrics_trouble) = metrics::start(&published)?;
@@ -182,6 +183,11 @@ fn limits(options: &EngineOptions) -> Result<Limits, ConfigError> {
         max_running: options.max_running_requests,
         max_queued: options.max_queued_requests,
         chunk_tokens: options.chunked_prefill_size,
+        reserved_decode_tokens: options.num_reserved_decode_tokens,
+        prefix_cache: !options.disable_radix_cache
+            && options.disaggregation_mode != DisaggregationMode::Decode,
+        transfer_timeout: seconds(options.disaggregation_transfer_timeout)?,
+        prefill_timing: options.disaggregation_prefill_timing,
         bootstrap_timeout: seconds(options.disaggregation_bootstrap_timeout)?,
         waiting_timeout: seconds(options.disaggregation_waiting_timeout)?,
     })

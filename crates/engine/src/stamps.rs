@@ -16,6 +16,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Number;
 
 use crate::clock::{Clock, Stamp};
+use crate::disagg::PrefillTiming;
 use crate::options::DisaggregationMode;
 
 /// The moments of one request on this server.
@@ -48,6 +49,8 @@ pub(crate) struct Stamps {
     pub(crate) transfer: Option<Transferred>,
     /// The forward passes that it took part in, as they are published.
     pub(crate) passes: Option<Passes>,
+    /// Decode: what the metadata row said of the prefill side.
+    pub(crate) prefill: Option<PrefillTiming>,
 }
 
 /// Numbers of forward passes.
@@ -90,6 +93,7 @@ impl Stamps {
             finished: None,
             transfer: None,
             passes: None,
+            prefill: None,
         }
     }
 
@@ -159,12 +163,39 @@ impl Stamps {
         timings.add("pd_decode_alloc_wait_duration", seconds(self.bootstrap_done, transferring));
         timings.add("pd_decode_transfer_duration", seconds(transferring, self.wait_queue_entry));
         timings.add("pd_decode_forward_duration", seconds(self.forward_entry, self.completion));
+        if let Some(prefill) = self.prefill {
+            timings.add_prefill(prefill);
+        }
+    }
+
+    /// What a metadata row written at `now` can tell of the stages.
+    pub(crate) fn prefill_timing(&self, now: Stamp) -> PrefillTiming {
+        let (queued, waiting) = (self.bootstrap_queue_entry, self.wait_queue_entry);
+        let of = |from, to| seconds(from, to).unwrap_or_default() as f32;
+        PrefillTiming {
+            bootstrap_queue_s: of(queued, waiting),
+            forward_s: of(self.forward_entry, Some(now)),
+            bootstrap_s: of(queued, self.bootstrap_done),
+            alloc_wait_s: of(self.bootstrap_done, waiting),
+        }
     }
 }
 
 // === impl Timings ===
 
 impl Timings {
+    /// What a metadata row said; 0 there is what was not known.
+    fn add_prefill(&mut self, timing: PrefillTiming) {
+        for (name, value) in [
+            ("pd_prefill_bootstrap_queue_duration", timing.bootstrap_queue_s),
+            ("pd_prefill_bootstrap_duration", timing.bootstrap_s),
+            ("pd_prefill_alloc_wait_duration", timing.alloc_wait_s),
+            ("pd_prefill_forward_duration", timing.forward_s),
+        ] {
+            self.add(name, (value > 0.0).then_some(f64::from(value)));
+        }
+    }
+
     fn add(&mut self, name: &'static str, value: Option<f64>) {
         self.0.extend(value.and_then(Number::from_f64).map(|value| (name, value)));
     }

@@ -5,8 +5,8 @@
 //! another process.
 //!
 //! The distribution is softmax(logits / temperature). From it are kept the tokens that pass all of: top-k (the k most
-//! likely), top-p (the fewest most likely ones whose mass reaches p; each is measured by the mass of those before it) and
-//! min-p (at least that share of the most likely one's probability). The draw is from what is kept, in proportion.
+//! likely), top-p (those before which the mass is at most p, as SGLang has it) and min-p (at least that share of the most
+//! likely one's probability). The draw is from what is kept, in proportion.
 //! Wherever tokens are equally likely the lower id comes first.
 
 use std::cmp::Ordering;
@@ -35,6 +35,15 @@ pub struct Sampled {
     /// The token.
     pub token: u32,
     /// Its log-softmax of logits / temperature; of the bare logits if greedy. Not of the kept tokens alone.
+    pub logprob: f32,
+}
+
+/// What the filters kept of a distribution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kept {
+    /// The tokens, the likeliest first.
+    pub token_ids: Vec<u32>,
+    /// The chosen token's log-probability among them.
     pub logprob: f32,
 }
 
@@ -80,6 +89,9 @@ pub enum SamplingError {
 /// Temperatures below this are greedy: dividing by them would only overflow.
 const GREEDY_BELOW: f32 = 1e-6;
 
+/// What the mass of kept tokens is taken for at least, before it divides.
+const MIN_MASS: f64 = 1e-12;
+
 /// Exponentials computed side by side on the stack.
 const SUMMED_AT_ONCE: usize = 256;
 
@@ -112,6 +124,28 @@ pub fn sample(
     Sampled { token, logprob: softmax.at(logits, token) }
 }
 
+/// Chooses as [`sample`] does, and tells what the filters have left to choose from: the one token if greedy, nothing if no
+/// filter is set.
+pub fn sample_kept(
+    logits: &[f32],
+    params: &SamplingParams,
+    position: u64,
+    scratch: &mut SamplingScratch,
+) -> (Sampled, Option<Kept>) {
+    let sampled = sample(logits, params, position, scratch);
+    if params.is_greedy() {
+        return (sampled, Some(Kept { token_ids: vec![sampled.token], logprob: 0.0 }));
+    }
+    if params.keeps_all() {
+        return (sampled, None);
+    }
+    let mass: f64 = scratch.ranked.iter().map(|(weight, _)| f64::from(*weight)).sum();
+    let own = scratch.ranked.iter().find(|(_, token)| *token == sampled.token);
+    let share = own.map_or(0.0, |(weight, _)| f64::from(*weight)) / mass.max(MIN_MASS);
+    let token_ids = scratch.ranked.iter().map(|(_, token)| *token).collect();
+    (sampled, Some(Kept { token_ids, logprob: libm::log(share) as f32 }))
+}
+
 /// The log-softmax of the bare logits at a token; minus infinity for one that is not in the vocabulary.
 pub fn token_logprob(logits: &[f32], token: u32) -> f32 {
     LogSoftmax::new(logits, 1.0).at(logits, token)
@@ -141,7 +175,7 @@ fn keep(params: &SamplingParams, total: f64, candidates: &mut Vec<(f32, u32)>) {
     if params.top_p < 1.0 {
         let mut room = total * f64::from(params.top_p);
         let kept = candidates.iter().take_while(|(weight, _)| {
-            let fits = room > 0.0;
+            let fits = room >= 0.0;
             room -= f64::from(*weight);
             fits
         });
@@ -218,7 +252,8 @@ impl SamplingParams {
         self.temperature < GREEDY_BELOW
     }
 
-    fn keeps_all(&self) -> bool {
+    /// No filter is set: the draw is from all tokens.
+    pub fn keeps_all(&self) -> bool {
         self.top_p >= 1.0 && self.top_k == -1 && self.min_p <= 0.0
     }
 }

@@ -3,19 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use rollscope_model::sampling::SamplingParams;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::App;
 use super::fields::Fields;
 use super::respond::ApiError;
+use crate::options::DisaggregationMode;
 use crate::output::{Abort, Finish};
-use crate::request::{GenerateSpec, Sampling};
-use crate::scheduler::Whom;
+use crate::request::{GenerateSpec, Room, Sampling};
+use crate::scheduler::{PauseMode, Whom};
 use crate::stamps::Stamps;
 
 #[derive(Debug, Deserialize)]
@@ -50,7 +53,10 @@ pub(super) async fn health_generate(State(app): State<Arc<App>>) -> Result<(), A
         },
         max_new_tokens: 1,
         logprobs: None,
-        room: None,
+        tells_kept: false,
+        // In a pair nothing is transferred: the other half need not be there.
+        room: (app.mode() != DisaggregationMode::Null).then_some(Room { number: 0, prefill: None }),
+        extra_key: None,
         stamps: Stamps::new(app.clock.now()),
     };
     let listener = app.postbox.generate(spec).await?;
@@ -70,8 +76,7 @@ pub(super) async fn abort_request(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(), ApiError> {
-    let body = body?;
-    let mut fields = Fields::parse(if body.is_empty() { b"{}" } else { &body })?;
+    let mut fields = Fields::parse_optional(&body?)?;
     let rid: Option<String> = fields.take("rid")?;
     let whom = if fields.take("abort_all")?.unwrap_or(false) {
         Whom::All
@@ -81,8 +86,34 @@ pub(super) async fn abort_request(
     Ok(app.postbox.abort(whom, Abort::asked_for()).await?)
 }
 
-/// Drops what is cached, which an idle server alone does. There is no prefix cache, so being idle is all that it takes:
-/// trainers call this before they change the weights.
+/// Stops computing until it is told to go on. By default requests end; `in_place` leaves them where they are, `retract` takes
+/// their pages.
+pub(super) async fn pause_generation(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let mut fields = Fields::parse_optional(&body?)?;
+    let mode = match fields.take::<String>("mode")?.as_deref() {
+        None | Some("abort") => PauseMode::Abort,
+        Some("in_place") => PauseMode::InPlace,
+        Some("retract") => PauseMode::Retract,
+        Some(mode) => {
+            return Err(ApiError::bad_request(format!(
+                "mode must be abort, in_place or retract, got {mode}"
+            )));
+        }
+    };
+    app.postbox.pause(mode).await?;
+    Ok(Json(json!({"message": "Generation paused successfully.", "status": "ok"})))
+}
+
+/// Computes again. What was not paused goes on.
+pub(super) async fn continue_generation(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
+    app.postbox.go_on().await?;
+    Ok(Json(json!({"message": "Generation continued successfully.", "status": "ok"})))
+}
+
+/// Drops what is cached, which an idle server alone does: trainers call this before they change the weights.
 pub(super) async fn flush_cache(
     State(app): State<Arc<App>>,
     query: Result<Query<FlushQuery>, QueryRejection>,
@@ -94,6 +125,7 @@ pub(super) async fn flush_cache(
     loop {
         let snapshot = app.postbox.inspect().await?;
         if snapshot.live() == 0 {
+            app.postbox.forget().await?;
             return Ok("Cache flushed.\n");
         }
         if app.clock.now().since(start) >= patience {

@@ -18,6 +18,13 @@ pub(super) enum PerRequest<T> {
     Each(Vec<T>),
 }
 
+/// How many prompts there are, and how many requests each is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Batch {
+    pub(super) prompts: usize,
+    pub(super) n: usize,
+}
+
 /// A field that asks for what this engine does not do, unless it has a value that asks for nothing.
 pub(super) struct Refused {
     pub(super) name: &'static str,
@@ -54,7 +61,6 @@ pub(super) const REFUSED_FIELDS: &[Refused] = &[
 
 /// The fields of `sampling_params` that are refused.
 pub(super) const REFUSED_SAMPLING_FIELDS: &[Refused] = &[
-    Refused { name: "n", neutral: Neutral::One },
     Refused { name: "repetition_penalty", neutral: Neutral::One },
     refused("frequency_penalty"),
     refused("presence_penalty"),
@@ -64,7 +70,6 @@ pub(super) const REFUSED_SAMPLING_FIELDS: &[Refused] = &[
     refused("structural_tag"),
     refused("stop_regex"),
     refused("logit_bias"),
-    refused("custom_params"),
 ];
 
 const fn refused(name: &'static str) -> Refused {
@@ -80,6 +85,11 @@ impl Fields {
             Ok(_) => Err(ApiError::bad_request("the body is not a JSON object")),
             Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
         }
+    }
+
+    /// The fields of a body that may be left out.
+    pub(super) fn parse_optional(body: &[u8]) -> Result<Self, ApiError> {
+        if body.is_empty() { Ok(Self { fields: Map::new() }) } else { Self::parse(body) }
     }
 
     pub(super) fn of(fields: Map<String, Value>) -> Self {
@@ -109,13 +119,13 @@ impl Fields {
         }
     }
 
-    /// Takes such a field for a batch of `count` requests: one value each.
+    /// Takes such a field for a batch: one value a request.
     pub(super) fn take_each<T: DeserializeOwned + Default + Clone>(
         &mut self,
         name: &str,
-        count: usize,
+        batch: Batch,
     ) -> Result<Vec<T>, ApiError> {
-        self.take_per_request(name)?.spread(name, count)
+        self.take_per_request(name)?.spread(name, batch)
     }
 
     /// Refuses the request if one of these fields asks for something.
@@ -133,6 +143,14 @@ fn read<T: DeserializeOwned>(name: &str, value: Value) -> Result<T, ApiError> {
     serde_json::from_value(value).map_err(|error| ApiError::bad_request(format!("{name}: {error}")))
 }
 
+// === impl Batch ===
+
+impl Batch {
+    pub(super) fn requests(self) -> usize {
+        self.prompts.saturating_mul(self.n)
+    }
+}
+
 // === impl PerRequest ===
 
 impl<T> PerRequest<T> {
@@ -146,14 +164,19 @@ impl<T> PerRequest<T> {
 }
 
 impl<T: Clone> PerRequest<T> {
-    /// One value a request.
-    pub(super) fn spread(self, name: &str, count: usize) -> Result<Vec<T>, ApiError> {
+    /// One value a request of a batch: given for all, for each prompt, or for each request.
+    pub(super) fn spread(self, name: &str, batch: Batch) -> Result<Vec<T>, ApiError> {
+        let Batch { prompts, n } = batch;
         match self {
-            Self::All(value) => Ok(vec![value; count]),
-            Self::Each(values) if values.len() == count => Ok(values),
+            Self::All(value) => Ok(vec![value; batch.requests()]),
+            Self::Each(values) if values.len() == batch.requests() => Ok(values),
+            Self::Each(values) if values.len() == prompts => {
+                Ok(values.into_iter().flat_map(|value| std::iter::repeat_n(value, n)).collect())
+            }
             Self::Each(values) => Err(ApiError::bad_request(format!(
-                "{name} has {} entries for {count} requests",
-                values.len()
+                "{name} has {} entries for {} requests",
+                values.len(),
+                batch.requests()
             ))),
         }
     }

@@ -134,7 +134,11 @@ fn load(app: &App, snapshot: &Snapshot, sections: &[Section]) -> Map<String, Val
                 "token_capacity": snapshot.total_tokens,
             }}),
             Section::Disaggregation => json!({"disaggregation": disaggregation(app, snapshot)}),
-            Section::Queues => json!({"queues": {"waiting": snapshot.waiting}}),
+            Section::Queues => json!({"queues": {
+                "waiting": snapshot.waiting,
+                "retracted": snapshot.retracted,
+                "paused": if snapshot.is_paused { snapshot.live() } else { 0 },
+            }}),
         };
         if let Value::Object(fields) = fields {
             load.extend(fields);
@@ -147,9 +151,11 @@ fn core(app: &App, snapshot: &Snapshot) -> Value {
     let max_running = app.published.resolved().max_running_requests;
     let token_usage = snapshot.used_tokens as f64 / snapshot.total_tokens as f64;
     let waiting = match app.mode() {
-        DisaggregationMode::Null => snapshot.waiting,
-        DisaggregationMode::Prefill => snapshot.waiting + snapshot.bootstrap,
-        DisaggregationMode::Decode => snapshot.waiting + snapshot.prealloc + snapshot.transfer,
+        DisaggregationMode::Null => snapshot.waiting + snapshot.retracted,
+        DisaggregationMode::Prefill => snapshot.waiting + snapshot.retracted + snapshot.bootstrap,
+        DisaggregationMode::Decode => {
+            snapshot.waiting + snapshot.prealloc + snapshot.transfer + snapshot.retracted
+        }
     };
     json!({
         "dp_rank": 0,
@@ -182,6 +188,7 @@ fn disaggregation(app: &App, snapshot: &Snapshot) -> Value {
         DisaggregationMode::Decode => {
             part["decode_prealloc_queue_reqs"] = json!(snapshot.prealloc);
             part["decode_transfer_queue_reqs"] = json!(snapshot.transfer);
+            part["decode_retracted_queue_reqs"] = json!(snapshot.retracted);
         }
     }
     part

@@ -46,6 +46,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new()
         .route("/generate", post(generate::generate).put(generate::generate))
         .route("/health", get(control::health))
+        .route("/health_generate", get(control::health_generate))
+        .route("/pause_generation", post(control::pause_generation))
+        .route("/continue_generation", post(control::continue_generation))
         .route("/flush_cache", get(control::flush_cache).post(control::flush_cache))
         .route("/abort_request", post(control::abort_request))
         .route("/v1/loads", get(info::loads))
@@ -58,9 +61,6 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     }
     for path in ["/weight_version", "/get_weight_version"] {
         router = router.route(path, get(info::weight_version));
-    }
-    if app.mode() == DisaggregationMode::Null {
-        router = router.route("/health_generate", get(control::health_generate));
     }
     router
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "no such endpoint"))

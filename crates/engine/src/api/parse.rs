@@ -7,9 +7,9 @@ use rollscope_model::sampling::SamplingParams;
 use serde_json::{Map, Value};
 
 use super::App;
-use super::fields::{Fields, PerRequest, REFUSED_FIELDS, REFUSED_SAMPLING_FIELDS};
+use super::fields::{Batch, Fields, PerRequest, REFUSED_FIELDS, REFUSED_SAMPLING_FIELDS};
 use super::respond::ApiError;
-use crate::disagg::{BootstrapAddr, MAX_TOP_LOGPROBS};
+use crate::disagg::{BootstrapAddr, FAKE_BOOTSTRAP_HOST, MAX_TOP_LOGPROBS};
 use crate::options::DisaggregationMode;
 use crate::request::{GenerateSpec, LogprobSpec, Room, Sampling};
 use crate::stamps::Stamps;
@@ -35,6 +35,10 @@ struct Prompts {
 struct AskedSampling {
     sampling: Sampling,
     max_new_tokens: Option<usize>,
+    /// Replies a prompt.
+    n: usize,
+    /// The tokens that the filters keep are told, where log-probabilities are.
+    tells_kept: bool,
 }
 
 /// Where the text that the client gives is not limited by anything else.
@@ -51,21 +55,28 @@ impl Call {
     pub(super) fn read(app: &App, mut fields: Fields, stamps: &Stamps) -> Result<Self, ApiError> {
         fields.refuse(REFUSED_FIELDS)?;
         let prompts = Prompts::read(app, &mut fields)?;
-        let count = prompts.ids.len();
-        // Before any other list: a router makes them as long as the outputs, and `n` is then what there is to say.
         let sampling = fields.take_per_request::<Map<_, _>>("sampling_params")?;
         let sampling = sampling.try_map(|params| AskedSampling::read(app, Fields::of(params)))?;
-        let sampling = sampling.spread("sampling_params", count)?;
-        let rids = rids(&mut fields, &prompts)?;
-        let wanted = fields.take_each::<bool>("return_logprob", count)?;
-        let starts = fields.take_each::<Option<i64>>("logprob_start_len", count)?;
-        let tops = fields.take_each::<i64>("top_logprobs_num", count)?;
-        let rooms = rooms(app, &mut fields, count)?;
+        let batch = Batch { prompts: prompts.ids.len(), n: same_n(&sampling)? };
+        check_count(app, batch.requests())?;
+        let is_batch = prompts.is_batch || batch.n > 1;
+        let sampling = sampling.spread("sampling_params", batch)?;
+        let rids = rids(&mut fields, batch, is_batch)?;
+        let wanted = fields.take_each::<bool>("return_logprob", batch)?;
+        let starts = fields.take_each::<Option<i64>>("logprob_start_len", batch)?;
+        let tops = fields.take_each::<i64>("top_logprobs_num", batch)?;
+        let extra_keys = fields.take_each::<String>("extra_key", batch)?;
+        let rooms = rooms(app, &mut fields, batch)?;
         let with_text = fields.take("return_text_in_logprobs")?.unwrap_or(false);
-        let mut specs = Vec::with_capacity(count);
-        let parts = prompts.ids.into_iter().zip(rids).zip(sampling).zip(rooms).enumerate();
+        let mut specs = Vec::with_capacity(batch.requests());
+        let prompts = prompts.ids.into_iter().flat_map(|ids| std::iter::repeat_n(ids, batch.n));
+        let parts = prompts.zip(rids).zip(sampling).zip(rooms).enumerate();
         for (index, (((input_ids, (rid, batch_rid)), sampling), room)) in parts {
-            let (sampling, max_new_tokens) = sampling.fit(app, input_ids.len())?;
+            let tells_kept = sampling.tells_kept && wanted[index];
+            let (mut sampling, max_new_tokens) = sampling.fit(app, input_ids.len())?;
+            // The replies to one prompt differ, though they have one seed.
+            let reply = (index % batch.n) as u64;
+            sampling.params.seed = sampling.params.seed.wrapping_add(reply);
             let logprobs = if wanted[index] {
                 Some(logprobs(starts[index], tops[index], input_ids.len())?)
             } else {
@@ -79,11 +90,13 @@ impl Call {
                 sampling,
                 max_new_tokens,
                 logprobs,
+                tells_kept,
                 room,
+                extra_key: Some(extra_keys[index].as_str()).filter(|key| !key.is_empty()).map(Arc::from),
                 stamps,
             });
         }
-        Ok(Self { specs, is_batch: prompts.is_batch, with_text })
+        Ok(Self { specs, is_batch, with_text })
     }
 }
 
@@ -172,15 +185,18 @@ fn in_vocabulary(app: &App, ids: Vec<i64>) -> Result<Vec<u32>, ApiError> {
 }
 
 /// Names of the requests, with that of their batch. One name for a batch becomes a name for each.
-fn rids(fields: &mut Fields, prompts: &Prompts) -> Result<Vec<(String, Option<String>)>, ApiError> {
-    let count = prompts.ids.len();
+fn rids(
+    fields: &mut Fields,
+    batch: Batch,
+    is_batch: bool,
+) -> Result<Vec<(String, Option<String>)>, ApiError> {
     let given = fields.take_per_request::<Option<String>>("rid")?;
     let named = match given {
-        PerRequest::All(Some(rid)) if prompts.is_batch => {
-            (0..count).map(|index| (format!("{rid}_{index}"), Some(rid.clone()))).collect()
+        PerRequest::All(Some(rid)) if is_batch => {
+            (0..batch.requests()).map(|index| (format!("{rid}_{index}"), Some(rid.clone()))).collect()
         }
         given => {
-            let rids = given.spread("rid", count)?.into_iter();
+            let rids = given.spread("rid", batch)?.into_iter();
             rids.map(|rid| (rid.unwrap_or_else(fresh_rid), None)).collect::<Vec<_>>()
         }
     };
@@ -194,14 +210,29 @@ fn fresh_rid() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
+/// How many replies each prompt is to have: one number for the whole batch.
+fn same_n(sampling: &PerRequest<AskedSampling>) -> Result<usize, ApiError> {
+    match sampling {
+        PerRequest::All(sampling) => Ok(sampling.n),
+        PerRequest::Each(each) => {
+            let n = each.first().map_or(1, |first| first.n);
+            if each.iter().any(|sampling| sampling.n != n) {
+                return Err(ApiError::bad_request("n must be the same in all sampling_params of a batch"));
+            }
+            Ok(n)
+        }
+    }
+}
+
 /// The requests' halves of pairs: required on a server that is one half, ignored on one that is not.
-fn rooms(app: &App, fields: &mut Fields, count: usize) -> Result<Vec<Option<Room>>, ApiError> {
-    let hosts = fields.take_each::<Option<String>>("bootstrap_host", count)?;
-    let ports = fields.take_each::<Option<u16>>("bootstrap_port", count)?;
+fn rooms(app: &App, fields: &mut Fields, batch: Batch) -> Result<Vec<Option<Room>>, ApiError> {
+    let count = batch.requests();
+    let hosts = fields.take_each::<Option<String>>("bootstrap_host", batch)?;
+    let ports = fields.take_each::<Option<u16>>("bootstrap_port", batch)?;
     let numbers = match fields.take_per_request::<Option<u64>>("bootstrap_room")? {
         // Rooms of a batch that came with one number count up from it.
         PerRequest::All(Some(first)) => (0..count as u64).map(|index| first.checked_add(index)).collect(),
-        numbers => numbers.spread("bootstrap_room", count)?,
+        numbers => numbers.spread("bootstrap_room", batch)?,
     };
     let mode = app.mode();
     if mode == DisaggregationMode::Null {
@@ -209,6 +240,9 @@ fn rooms(app: &App, fields: &mut Fields, count: usize) -> Result<Vec<Option<Room
     }
     let default_port = app.published.startup().disaggregation_bootstrap_port;
     let room = |((host, port), number): ((Option<String>, Option<u16>), Option<u64>)| {
+        if host.as_deref() == Some(FAKE_BOOTSTRAP_HOST) {
+            return Ok(Some(Room { number: 0, prefill: None }));
+        }
         let number = number.ok_or_else(|| {
             ApiError::bad_request(
                 "Disaggregated request received without bootstrap_room: it comes through a router",
@@ -285,6 +319,15 @@ impl AskedSampling {
         }
         // Others are never chosen.
         stop_token_ids.retain(|token| (*token as usize) < config.vocab_size);
+        let n: usize = fields.take("n")?.unwrap_or(1);
+        if n == 0 {
+            return Err(ApiError::bad_request("n must be at least 1, got 0"));
+        }
+        let custom = fields.take::<Map<_, _>>("custom_params")?.map(Fields::of);
+        let tells_kept = match custom {
+            Some(mut custom) => custom.take("return_top_p_token_ids")?.unwrap_or(false),
+            None => false,
+        };
         let sampling = Sampling {
             params,
             seeded: seed.is_some(),
@@ -294,12 +337,12 @@ impl AskedSampling {
             skip_special_tokens: fields.take("skip_special_tokens")?.unwrap_or(true),
             no_stop_trim: fields.take("no_stop_trim")?.unwrap_or(false),
         };
-        Ok(Self { sampling, max_new_tokens: fields.take("max_new_tokens")? })
+        Ok(Self { sampling, max_new_tokens: fields.take("max_new_tokens")?, n, tells_kept })
     }
 
     /// With the most tokens that may be generated: those asked for, which must fit, or the default, cut to what fits.
     fn fit(self, app: &App, prompt_len: usize) -> Result<(Sampling, usize), ApiError> {
-        let Self { sampling, max_new_tokens } = self;
+        let Self { sampling, max_new_tokens, .. } = self;
         let room = app.context_length - prompt_len;
         let max_new_tokens = max_new_tokens.unwrap_or(DEFAULT_NEW_TOKENS.min(room));
         if max_new_tokens > room {

@@ -1,10 +1,12 @@
 //! What a request has produced, as the JSON of a reply or of a stream's event.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::App;
-use crate::output::{Finish, Progress};
+use crate::output::{Finish, KeptIds, Progress};
 use crate::request::LogprobSpec;
 use crate::stamps::Timings;
 
@@ -36,11 +38,29 @@ struct MetaInfo {
     prompt_tokens: usize,
     completion_tokens: usize,
     cached_tokens: usize,
+    cached_tokens_details: CachedTokens,
+    num_retractions: usize,
     weight_version: String,
     #[serde(flatten)]
     logprobs: Option<Lists>,
     #[serde(flatten)]
+    kept: Option<Kept>,
+    #[serde(flatten)]
     timings: Timings,
+}
+
+/// Where cached tokens were.
+#[derive(Serialize)]
+struct CachedTokens {
+    device: usize,
+    host: usize,
+}
+
+/// The tokens that the filters kept: base64 of little-endian int32.
+#[derive(Serialize)]
+struct Kept {
+    top_p_token_ids: String,
+    top_p_token_offsets: String,
 }
 
 /// Log-probabilities, by token.
@@ -74,8 +94,11 @@ impl Reply {
                 prompt_tokens: subject.prompt_tokens,
                 completion_tokens,
                 cached_tokens: progress.cached_tokens,
+                cached_tokens_details: CachedTokens { device: progress.cached_tokens, host: 0 },
+                num_retractions: progress.retractions,
                 weight_version: app.published.resolved().weight_version.clone(),
                 logprobs,
+                kept: progress.kept.as_ref().map(Kept::new),
                 timings,
             },
             text: progress.text,
@@ -96,6 +119,18 @@ fn finish_reason(finish: &Finish) -> Value {
             "status_code": abort.status,
             "err_type": null,
         }),
+    }
+}
+
+// === impl Kept ===
+
+impl Kept {
+    fn new(kept: &KeptIds) -> Self {
+        let encode = |numbers: &[u32]| {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+            STANDARD.encode(bytes)
+        };
+        Self { top_p_token_ids: encode(&kept.ids), top_p_token_offsets: encode(&kept.offsets) }
     }
 }
 

@@ -65,6 +65,8 @@ struct ServerInfo {
     model_fingerprint: Option<String>,
     /// Ours.
     page_bytes: Option<u64>,
+    /// Ours.
+    metadata_row_bytes: Option<u32>,
 }
 
 /// `GET /route`, a rank.
@@ -82,6 +84,9 @@ struct RouteQuery {
     target_tp_rank: Option<i64>,
     target_pp_rank: Option<i64>,
 }
+
+/// The host that stands for no host: nothing is transferred. Health checks use it.
+pub(crate) const FAKE_BOOTSTRAP_HOST: &str = "2.2.2.2";
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES: usize = 64 * 1024;
@@ -113,15 +118,16 @@ async fn route(State(server): State<Arc<Registration>>, Query(query): Query<Rout
 pub(super) async fn look_up(addr: &BootstrapAddr, ours: &Compat) -> Result<(String, u16), LookupError> {
     let info: ServerInfo = ask(addr, -1).await?;
     let unfit = |why: String| LookupError::Unfit { addr: addr.clone(), why };
-    let (Some(fingerprint), Some(page_bytes)) = (&info.model_fingerprint, info.page_bytes) else {
+    let ServerInfo { model_fingerprint: Some(fingerprint), page_bytes: Some(page_bytes), .. } = &info else {
         return Err(unfit("it is a server of another kind".to_owned()));
     };
     let theirs = Compat {
         fingerprint: u64::from_str_radix(fingerprint, 16)
             .map_err(|_| unfit("its model fingerprint is malformed".to_owned()))?,
-        dtype: info.kv_cache_dtype,
+        dtype: info.kv_cache_dtype.clone(),
         page_tokens: info.page_size,
-        page_bytes,
+        page_bytes: *page_bytes,
+        row_bytes: info.metadata_row_bytes.unwrap_or_default(),
     };
     if let Some(difference) = Compat::difference(&theirs, ours) {
         return Err(unfit(difference));
@@ -218,6 +224,7 @@ impl ServerInfo {
             follow_bootstrap_room: true,
             model_fingerprint: Some(format!("{:016x}", compat.fingerprint)),
             page_bytes: Some(compat.page_bytes),
+            metadata_row_bytes: Some(compat.row_bytes),
         }
     }
 }

@@ -8,7 +8,8 @@
 //! kind:   u8
 //!
 //! kind            sent by   body
-//! 1  Hello        decode    magic "RSKV", version: u16, fingerprint: u64, page_tokens: u32, page_bytes: u64, dtype: text
+//! 1  Hello        decode    magic "RSKV", version: u16, fingerprint: u64, page_tokens: u32, page_bytes: u64,
+//!                           row_bytes: u32, dtype: text
 //! 2  Welcome      prefill   (empty)
 //! 3  Refuse       prefill   why: text
 //! 4  Prepare      decode    room: u64, pages: u32
@@ -74,6 +75,8 @@ pub(crate) struct Compat {
     pub(crate) page_tokens: u32,
     /// Bytes of a page.
     pub(crate) page_bytes: u64,
+    /// Bytes of a metadata row.
+    pub(crate) row_bytes: u32,
 }
 
 /// Bytes that are not a frame.
@@ -102,7 +105,7 @@ pub(crate) const SMALL_BYTES: usize = 64 * 1024;
 /// What `Pages` carries beside the pages.
 pub(crate) const PAGES_OVERHEAD_BYTES: usize = 12;
 
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// The kinds of frames.
 mod kind {
     pub(super) const HELLO: u8 = 1;
@@ -272,6 +275,10 @@ impl Compat {
             .or_else(|| differ("KV cache type", prefill.dtype.clone(), decode.dtype.clone()))
             .or_else(|| differ("page size", prefill.page_tokens.to_string(), decode.page_tokens.to_string()))
             .or_else(|| differ("bytes a page", prefill.page_bytes.to_string(), decode.page_bytes.to_string()))
+            .or_else(|| {
+                let rows = (prefill.row_bytes.to_string(), decode.row_bytes.to_string());
+                differ("bytes a metadata row (disaggregation_prefill_timing)", rows.0, rows.1)
+            })
     }
 
     fn encode(&self, body: &mut Vec<u8>) {
@@ -280,6 +287,7 @@ impl Compat {
         body.put_u64_le(self.fingerprint);
         body.put_u32_le(self.page_tokens);
         body.put_u64_le(self.page_bytes);
+        body.put_u32_le(self.row_bytes);
         body.extend_from_slice(cut(&self.dtype).as_bytes());
     }
 
@@ -293,13 +301,14 @@ impl Compat {
         if found != VERSION {
             return Err(FrameError::Version { found });
         }
-        if bytes < 26 {
+        if bytes < 30 {
             return Err(FrameError::Body { kind: kind::HELLO, bytes });
         }
         Ok(Self {
             fingerprint: body.get_u64_le(),
             page_tokens: body.get_u32_le(),
             page_bytes: body.get_u64_le(),
+            row_bytes: body.get_u32_le(),
             dtype: String::from_utf8(body.to_vec())
                 .map_err(|_| FrameError::Body { kind: kind::HELLO, bytes })?,
         })
@@ -324,14 +333,14 @@ mod tests {
     fn frames() -> impl Strategy<Value = Frame> {
         let text = ".{0,80}";
         let data = || prop::collection::vec(any::<u8>(), 1..300).prop_map(Bytes::from);
-        let compat = (any::<u64>(), "[a-z0-9]{0,20}", any::<u32>(), any::<u64>()).prop_map(
-            |(fingerprint, dtype, page_tokens, page_bytes)| Compat {
-                fingerprint,
-                dtype,
-                page_tokens,
-                page_bytes,
-            },
-        );
+        let compat = (any::<u64>(), "[a-z0-9]{0,20}", any::<u32>(), any::<u64>(), any::<u32>());
+        let compat = compat.prop_map(|(fingerprint, dtype, page_tokens, page_bytes, row_bytes)| Compat {
+            fingerprint,
+            dtype,
+            page_tokens,
+            page_bytes,
+            row_bytes,
+        });
         prop_oneof![
             compat.prop_map(Frame::Hello),
             Just(Frame::Welcome),
@@ -417,16 +426,18 @@ mod tests {
             dtype: "float32".to_owned(),
             page_tokens: 16,
             page_bytes: 64,
+            row_bytes: 8,
         }));
         hello[9] = 9;
-        assert_eq!(read_all(&hello, 4096).1.to_string(), "protocol version 9, this server speaks 1");
+        assert_eq!(read_all(&hello, 4096).1.to_string(), "protocol version 9, this server speaks 2");
         hello[5] = b'X';
         assert!(matches!(read_all(&hello, 4096).1, FrameError::Magic));
     }
 
     #[test]
     fn a_difference_is_named_with_both_values() {
-        let one = Compat { fingerprint: 1, dtype: "float32".to_owned(), page_tokens: 16, page_bytes: 64 };
+        let dtype = "float32".to_owned();
+        let one = Compat { fingerprint: 1, dtype, page_tokens: 16, page_bytes: 64, row_bytes: 8 };
         let mut other = one.clone();
         assert_eq!(Compat::difference(&one, &other), None);
         other.page_tokens = 32;

@@ -15,7 +15,6 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 
 use super::frame::{Compat, Frame, FrameError, PAGES_OVERHEAD_BYTES, read_frame, write_frame};
-use super::metadata::ROW_BYTES;
 use crate::clock::{Clock, Stamp};
 use crate::options::DisaggregationMode;
 use crate::scheduler::Waker;
@@ -97,8 +96,9 @@ pub(super) async fn carry(
     let (acks, received) = mpsc::channel(OUTBOX_FRAMES);
     let (reader, writer) = stream.into_split();
     events.send(link, What::Opened(Outbox { frames, _held: held })).await;
-    let page_bytes = compat.page_bytes as usize;
-    let reading = Reading { link, role, limit: pages_per_frame(page_bytes) * page_bytes, events, acks };
+    let (page_bytes, row_bytes) = (compat.page_bytes as usize, compat.row_bytes as usize);
+    let limit = pages_per_frame(page_bytes) * page_bytes;
+    let reading = Reading { link, role, limit, row_bytes, events, acks };
     // Each loop ends only by itself, so no frame is lost half-way when the other one is polled.
     tokio::select! {
         end = reading.run(reader) => end.to_string(),
@@ -145,6 +145,7 @@ struct Reading<'a> {
     role: DisaggregationMode,
     /// Bytes of pages in one frame.
     limit: usize,
+    row_bytes: usize,
     events: &'a EventSender,
     acks: mpsc::Sender<Frame>,
 }
@@ -182,7 +183,9 @@ impl Reading<'_> {
                 self.role == DisaggregationMode::Prefill
             }
             Frame::Pages { .. } => self.role == DisaggregationMode::Decode,
-            Frame::Row { data, .. } => self.role == DisaggregationMode::Decode && data.len() == ROW_BYTES,
+            Frame::Row { data, .. } => {
+                self.role == DisaggregationMode::Decode && data.len() == self.row_bytes
+            }
             Frame::Abort { .. } => true,
         }
     }

@@ -1,7 +1,8 @@
 //! Metadata rows: what a prefill server tells of the first token, one fixed-size row a request.
 //!
-//! The columns have the names, the order and the widths of SGLang's metadata buffers. Those that this engine has no use for
-//! are left out; a further column is a further entry in [`COLUMNS`], before the room. Numbers are little-endian.
+//! The columns have the names, the order and the widths of SGLang's metadata buffers with slime's. Those that this engine has no
+//! use for (speculation, hidden states) are left out; a further column is a further entry in [`COLUMNS`], before the room.
+//! Numbers are little-endian. A row may end with the prefill side's durations, if both servers are told to.
 
 use bytes::Bytes;
 
@@ -14,8 +15,23 @@ pub(crate) struct FirstToken {
     pub(crate) logprob: f32,
     /// The most likely tokens with their log-probabilities, at most [`MAX_TOP_LOGPROBS`].
     pub(crate) top: Vec<(f32, u32)>,
+    /// The tokens that the filters kept, at most [`MAX_KEPT`]; empty if that was not asked for.
+    pub(crate) kept: Vec<u32>,
     /// Tokens of the prompt that a prefix cache held.
     pub(crate) cached_tokens: u32,
+    /// Durations on the prefill side; all zero in a row that has no place for them.
+    pub(crate) timing: PrefillTiming,
+}
+
+/// Durations on the prefill side, seconds, as far as they are known when the row is written; 0 for what is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[expect(clippy::struct_field_names, reason = "units come last in names")]
+pub(crate) struct PrefillTiming {
+    pub(crate) bootstrap_queue_s: f32,
+    /// Up to the writing of the row: the transfer is not in it.
+    pub(crate) forward_s: f32,
+    pub(crate) bootstrap_s: f32,
+    pub(crate) alloc_wait_s: f32,
 }
 
 /// Rows of one size, free or taken.
@@ -24,6 +40,7 @@ pub(crate) struct MetadataBuffers {
     rows: Vec<u8>,
     free: Vec<Slot>,
     total: usize,
+    row_bytes: usize,
 }
 
 /// A row that was taken. Not `Clone`: it comes back once.
@@ -37,20 +54,25 @@ struct Column {
 
 /// Most likely tokens that fit a row.
 pub(crate) const MAX_TOP_LOGPROBS: usize = 128;
+/// Kept tokens that fit a row.
+pub(crate) const MAX_KEPT: usize = 4096;
 
 /// Narrow columns are 16 elements wide: RDMA wants 64 bytes and more.
 const NARROW_BYTES: usize = 16 * 4;
 const TOP_BYTES: usize = MAX_TOP_LOGPROBS * 4;
 const ROOM_BYTES: usize = 8 * 8;
 
-const COLUMNS: [(&str, usize); 7] = [
+const COLUMNS: [(&str, usize); 10] = [
     ("output_ids", NARROW_BYTES),
     ("cached_tokens", NARROW_BYTES),
     ("output_token_logprobs_val", NARROW_BYTES),
     ("output_token_logprobs_idx", NARROW_BYTES),
     ("output_top_logprobs_val", TOP_BYTES),
     ("output_top_logprobs_idx", TOP_BYTES),
+    ("output_top_p_token_ids_len", NARROW_BYTES),
+    ("output_top_p_token_ids", MAX_KEPT * 4),
     ("bootstrap_room", ROOM_BYTES),
+    ("prefill_timing", NARROW_BYTES),
 ];
 
 const OUTPUT_IDS: Column = column("output_ids");
@@ -59,18 +81,15 @@ const LOGPROBS_VAL: Column = column("output_token_logprobs_val");
 const LOGPROBS_IDX: Column = column("output_token_logprobs_idx");
 const TOP_VAL: Column = column("output_top_logprobs_val");
 const TOP_IDX: Column = column("output_top_logprobs_idx");
+const KEPT_LEN: Column = column("output_top_p_token_ids_len");
+const KEPT_IDS: Column = column("output_top_p_token_ids");
 const ROOM: Column = column("bootstrap_room");
+const TIMING: Column = column("prefill_timing");
 
-/// Bytes of a row.
-pub(crate) const ROW_BYTES: usize = {
-    let mut bytes = 0;
-    let mut index = 0;
-    while index < COLUMNS.len() {
-        bytes += COLUMNS[index].1;
-        index += 1;
-    }
-    bytes
-};
+/// Bytes of a row, with or without the durations.
+pub(crate) const fn row_bytes(with_timing: bool) -> usize {
+    if with_timing { TIMING.offset + NARROW_BYTES } else { TIMING.offset }
+}
 
 /// Marks a place among the most likely tokens that is not taken.
 const NO_TOKEN: u32 = u32::MAX;
@@ -112,11 +131,12 @@ impl Column {
 // === impl FirstToken ===
 
 impl FirstToken {
-    /// Fills a row of [`ROW_BYTES`].
+    /// Fills a row of zeros.
     fn write(&self, row: &mut [u8]) {
-        row.fill(0);
         OUTPUT_IDS.put(row, 0, self.token.to_le_bytes());
+        // The total, then what was on this device: there is nowhere else.
         CACHED_TOKENS.put(row, 0, self.cached_tokens.to_le_bytes());
+        CACHED_TOKENS.put(row, 1, self.cached_tokens.to_le_bytes());
         LOGPROBS_VAL.put(row, 0, self.logprob.to_le_bytes());
         LOGPROBS_IDX.put(row, 0, self.token.to_le_bytes());
         for index in 0..MAX_TOP_LOGPROBS {
@@ -124,12 +144,22 @@ impl FirstToken {
             TOP_VAL.put(row, index, logprob.to_le_bytes());
             TOP_IDX.put(row, index, token.to_le_bytes());
         }
+        let kept = &self.kept[..self.kept.len().min(MAX_KEPT)];
+        KEPT_LEN.put(row, 0, (kept.len() as u32).to_le_bytes());
+        for (index, token) in kept.iter().enumerate() {
+            KEPT_IDS.put(row, index, token.to_le_bytes());
+        }
+        if row.len() > TIMING.offset {
+            for (index, seconds) in self.timing.slots() {
+                TIMING.put(row, index, seconds.to_le_bytes());
+            }
+        }
         row[ROOM.offset..][..8].copy_from_slice(&self.room.to_le_bytes());
     }
 
-    /// Reads a row; `None` if it has not [`ROW_BYTES`].
+    /// Reads a row; `None` if it has not the size of one.
     pub(crate) fn read(row: &[u8]) -> Option<Self> {
-        if row.len() != ROW_BYTES {
+        if row.len() != row_bytes(false) && row.len() != row_bytes(true) {
             return None;
         }
         let mut room = [0; 8];
@@ -139,21 +169,45 @@ impl FirstToken {
                 (f32::from_le_bytes(TOP_VAL.get(row, index)), u32::from_le_bytes(TOP_IDX.get(row, index)))
             })
             .take_while(|(_, token)| *token != NO_TOKEN);
+        let kept = (u32::from_le_bytes(KEPT_LEN.get(row, 0)) as usize).min(MAX_KEPT);
         Some(Self {
             room: u64::from_le_bytes(room),
             token: u32::from_le_bytes(OUTPUT_IDS.get(row, 0)),
             logprob: f32::from_le_bytes(LOGPROBS_VAL.get(row, 0)),
             top: top.collect(),
+            kept: (0..kept).map(|index| u32::from_le_bytes(KEPT_IDS.get(row, index))).collect(),
             cached_tokens: u32::from_le_bytes(CACHED_TOKENS.get(row, 0)),
+            timing: if row.len() > TIMING.offset {
+                PrefillTiming::read(row)
+            } else {
+                PrefillTiming::default()
+            },
         })
+    }
+}
+
+// === impl PrefillTiming ===
+
+impl PrefillTiming {
+    /// The values with their places in the column. The places between are of durations that are not known yet when a row is
+    /// written: the transfer's.
+    fn slots(&self) -> [(usize, f32); 4] {
+        [(0, self.bootstrap_queue_s), (1, self.forward_s), (3, self.bootstrap_s), (4, self.alloc_wait_s)]
+    }
+
+    fn read(row: &[u8]) -> Self {
+        let slot = |index| f32::from_le_bytes(TIMING.get(row, index));
+        Self { bootstrap_queue_s: slot(0), forward_s: slot(1), bootstrap_s: slot(3), alloc_wait_s: slot(4) }
     }
 }
 
 // === impl MetadataBuffers ===
 
 impl MetadataBuffers {
-    pub(crate) fn new(slots: usize) -> Self {
-        Self { rows: vec![0; slots * ROW_BYTES], free: (0..slots).rev().map(Slot).collect(), total: slots }
+    /// Rows of so many bytes ([`row_bytes`]).
+    pub(crate) fn new(slots: usize, row_bytes: usize) -> Self {
+        let free = (0..slots).rev().map(Slot).collect();
+        Self { rows: vec![0; slots * row_bytes], free, total: slots, row_bytes }
     }
 
     /// Takes a row of zeros, if one is free.
@@ -168,12 +222,14 @@ impl MetadataBuffers {
     }
 
     pub(crate) fn write(&mut self, slot: &Slot, first: &FirstToken) {
-        first.write(self.row_mut(slot));
+        let row = self.row_mut(slot);
+        row.fill(0);
+        first.write(row);
     }
 
     /// The row's bytes, to be sent.
     pub(crate) fn copy(&self, slot: &Slot) -> Bytes {
-        Bytes::copy_from_slice(&self.rows[slot.0 * ROW_BYTES..][..ROW_BYTES])
+        Bytes::copy_from_slice(&self.rows[slot.0 * self.row_bytes..][..self.row_bytes])
     }
 
     pub(crate) fn has_free(&self) -> bool {
@@ -185,9 +241,17 @@ impl MetadataBuffers {
         self.total - self.free.len()
     }
 
+    /// Whether each free row is zero.
+    pub(crate) fn free_rows_are_zero(&self) -> bool {
+        static ZEROS: [u8; row_bytes(true)] = [0; row_bytes(true)];
+        self.free
+            .iter()
+            .all(|slot| self.rows[slot.0 * self.row_bytes..].starts_with(&ZEROS[..self.row_bytes]))
+    }
+
     /// The row itself.
     pub(crate) fn row_mut(&mut self, slot: &Slot) -> &mut [u8] {
-        &mut self.rows[slot.0 * ROW_BYTES..][..ROW_BYTES]
+        &mut self.rows[slot.0 * self.row_bytes..][..self.row_bytes]
     }
 }
 
@@ -197,17 +261,38 @@ mod tests {
 
     use super::*;
 
+    fn first(room: u64) -> FirstToken {
+        FirstToken {
+            room,
+            token: 1,
+            logprob: -1.0,
+            top: vec![],
+            kept: vec![],
+            cached_tokens: 0,
+            timing: PrefillTiming::default(),
+        }
+    }
+
     proptest! {
         #[test]
         fn rows_come_back_as_they_were_written(
-            (room, token, cached_tokens) in (any::<u64>(), 0..NO_TOKEN, any::<u32>()),
+            (room, token, cached_tokens, with_timing) in (any::<u64>(), 0..NO_TOKEN, any::<u32>(), any::<bool>()),
             logprob in prop::num::f32::ANY,
             top in prop::collection::vec((-100.0_f32..0.0, 0..NO_TOKEN), 0..=MAX_TOP_LOGPROBS),
+            kept in prop::collection::vec(any::<u32>(), 0..=MAX_KEPT),
+            times in prop::array::uniform4(0.0_f32..100.0),
         ) {
-            let first = FirstToken { room, token, logprob, top, cached_tokens };
-            let mut row = vec![7; ROW_BYTES];
-            first.write(&mut row);
-            let read = FirstToken::read(&row).unwrap();
+            let [bootstrap_queue_s, forward_s, bootstrap_s, alloc_wait_s] = times;
+            let timing = if with_timing {
+                PrefillTiming { bootstrap_queue_s, forward_s, bootstrap_s, alloc_wait_s }
+            } else {
+                PrefillTiming::default()
+            };
+            let first = FirstToken { room, token, logprob, top, kept, cached_tokens, timing };
+            let mut buffers = MetadataBuffers::new(1, row_bytes(with_timing));
+            let slot = buffers.alloc().unwrap();
+            buffers.write(&slot, &first);
+            let read = FirstToken::read(&buffers.copy(&slot)).unwrap();
             prop_assert_eq!(read.logprob.to_bits(), first.logprob.to_bits());
             prop_assert_eq!(FirstToken { logprob: 0.0, ..read }, FirstToken { logprob: 0.0, ..first });
         }
@@ -215,21 +300,21 @@ mod tests {
 
     #[test]
     fn the_layout_is_the_one_agreed_on() {
-        assert_eq!(ROW_BYTES, 4 * 64 + 2 * 512 + 64);
-        assert_eq!((OUTPUT_IDS.offset, LOGPROBS_VAL.offset, ROOM.offset), (0, 128, ROW_BYTES - 64));
+        assert_eq!(row_bytes(false), 5 * 64 + 2 * 512 + 4096 * 4 + 64);
+        assert_eq!(row_bytes(true), row_bytes(false) + 64);
+        assert_eq!((OUTPUT_IDS.offset, LOGPROBS_VAL.offset, KEPT_LEN.offset), (0, 128, 1280));
+        assert_eq!((ROOM.offset, TIMING.offset), (row_bytes(false) - 64, row_bytes(false)));
     }
 
     #[test]
     fn a_released_row_is_zero_and_free_again() {
-        let mut buffers = MetadataBuffers::new(1);
+        let mut buffers = MetadataBuffers::new(1, row_bytes(false));
         let slot = buffers.alloc().unwrap();
         assert!(buffers.alloc().is_none());
-        buffers.write(&slot, &FirstToken { room: 5, token: 1, logprob: -1.0, top: vec![], cached_tokens: 0 });
+        buffers.write(&slot, &first(5));
         assert_eq!(FirstToken::read(&buffers.copy(&slot)).unwrap().room, 5);
         buffers.release(slot);
-        assert_eq!(buffers.taken(), 0);
-        let slot = buffers.alloc().unwrap();
-        assert_eq!(FirstToken::read(&buffers.copy(&slot)).unwrap().room, 0);
+        assert!(buffers.taken() == 0 && buffers.free_rows_are_zero());
         assert_eq!(FirstToken::read(&[0; 8]), None);
     }
 }

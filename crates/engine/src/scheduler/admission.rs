@@ -1,8 +1,8 @@
 //! Who gets in: into the server at all, and from the waiting queue into the running batch.
 //!
-//! A request is let into the batch when all the pages that it can ever need are free. So it never has to be sent back, and
-//! memory that is not used for long replies which end early is the price. Order is that of arrival: a large request at
-//! the head holds up the smaller ones behind it, and is never overtaken for ever.
+//! A request is let into the batch when there are pages for its prompt and for the first of its reply; if more are needed later
+//! and there are none, the youngest request gives its pages back and is computed again (see `retract`). Order is that of arrival:
+//! a large request at the head holds up the smaller ones behind it, and is never overtaken for ever.
 
 use super::core::Core;
 use super::outputs::{Chosen, describe};
@@ -34,7 +34,8 @@ impl Scheduler {
             return self.give_up(Box::new(Request::new(spec, output, pair)), refusal);
         }
         let core = &mut self.core;
-        core.rooms.extend(spec.room.as_ref().map(|room| room.number));
+        core.rooms.extend(spec.room.as_ref().map(|room| room.number).filter(|number| *number != 0));
+        core.counts.requests += 1;
         let mut request = Box::new(Request::new(spec, output, pair));
         match &mut self.side {
             Side::Alone => {
@@ -73,10 +74,13 @@ impl Scheduler {
 impl Core {
     /// Lets waiting requests into the batch while there is room.
     pub(super) fn admit(&mut self) {
+        self.readmit();
         while self.running.len() < self.limits.max_running
             && let Some(mut request) = self.waiting.pop_front()
         {
-            if !self.allocate(&mut request) {
+            // Those that came earlier and have lost their pages go before.
+            let must_wait = request.pages.is_empty() && !self.retracted.is_empty();
+            if must_wait || !self.allocate(&mut request) {
                 self.waiting.push_front(request);
                 return;
             }
@@ -90,12 +94,28 @@ impl Core {
         }
     }
 
-    /// Gives a request all the pages that it can need, if it has none and they are free.
+    /// Gives a request the pages of its tokens and some of those to come, if it has none and they can be had. What the prefix
+    /// cache has of them counts as computed.
     pub(super) fn allocate(&mut self, request: &mut Request) -> bool {
-        if request.pages.is_empty() {
-            let needed = self.kv.pages_for(tokens_needed(self.limits.mode, &request.spec));
-            let Some(pages) = self.kv.alloc(needed) else { return false };
-            request.pages = pages;
+        if !request.pages.is_empty() {
+            return true;
+        }
+        let to_come = tokens_needed(self.limits.mode, &request.spec).saturating_sub(request.tokens.len());
+        let tokens = request.tokens.len() + to_come.min(self.limits.reserved_decode_tokens);
+        let (mut pages, shared) = self.find_prefix(request);
+        request.shared = shared;
+        let Some(own) = self.take_pages(self.kv.pages_for(tokens) - pages.len()) else {
+            let freed = self.cache.release(&mut request.shared);
+            self.kv.free(&freed);
+            return false;
+        };
+        let found = pages.len() * self.kv.page_tokens();
+        pages.extend(own);
+        (request.pages, request.computed) = (pages, found);
+        // What is found again after a retraction was counted, or was the request's own.
+        if request.retractions == 0 && found > 0 {
+            self.counts.cached_tokens += found as u64;
+            request.output().update(|progress| progress.cached_tokens = found);
         }
         true
     }
@@ -109,7 +129,8 @@ impl Core {
             Some(first) if request.spec.max_new_tokens > 0 => {
                 let cached_tokens = first.cached_tokens as usize;
                 request.output().update(|progress| progress.cached_tokens = cached_tokens);
-                let chosen = Chosen { token: first.token, logprob: first.logprob, top: first.top };
+                let chosen =
+                    Chosen { token: first.token, logprob: first.logprob, top: first.top, kept: first.kept };
                 self.accept(&mut request, chosen)
             }
             _ => Ok(Some(Finish::Length(0))),

@@ -23,6 +23,7 @@ pub(super) struct Part {
 impl Core {
     /// Computes one step. Returns `false` if there was nothing to compute.
     pub(super) fn step(&mut self) -> bool {
+        self.grow();
         let parts = self.plan();
         if parts.is_empty() {
             return false;
@@ -54,7 +55,8 @@ impl Core {
         for (index, request) in self.running.iter().enumerate() {
             let from = request.computed;
             let mut to = request.tokens.len();
-            if !request.is_prompt_computed() {
+            // The next token of a request that goes on is one that was just chosen; all else is prompt, or computed again.
+            if !request.is_prompt_computed() || to - from > 1 {
                 to = to.min(from + budget);
                 budget -= to - from;
             }
@@ -78,7 +80,10 @@ impl Core {
         }
         self.logits = logits;
         let mut chosen = 0;
-        for (request, harvest) in running.into_iter().zip(harvests) {
+        for (mut request, harvest) in running.into_iter().zip(harvests) {
+            if matches!(harvest, Some(Harvest::Token | Harvest::Prefilled)) && request.generated() == 1 {
+                self.share(&mut request);
+            }
             match harvest {
                 None | Some(Harvest::Chunk) => self.running.push_back(request),
                 Some(Harvest::Token) => {
@@ -96,6 +101,7 @@ impl Core {
                 Some(Harvest::Failed(why)) => self.doomed.push((request, why)),
             }
         }
+        self.counts.generated_tokens += chosen as u64;
         self.throughput.add(chosen, self.clock.now());
     }
 
@@ -141,7 +147,7 @@ impl Part {
 /// tells of a prompt token whose log-probability is asked for.
 fn wanted(request: &Request, from: usize, to: usize) -> Wanted {
     let last_told = to.min(request.prompt_len() - 1);
-    match request.spec.logprobs {
+    match request.spec.logprobs.filter(|_| request.generated() == 0) {
         Some(logprobs) if from < last_told && logprobs.start < last_told => Wanted::All,
         _ if to == request.tokens.len() => Wanted::Last,
         _ => Wanted::None,

@@ -10,12 +10,31 @@ use rollscope_model::{KvPool, Logits, Model};
 
 use super::inspect::Throughput;
 use super::passes::PassReporter;
+use super::prefix::PrefixCache;
 use super::{Limits, Means};
-use crate::clock::Clock;
-use crate::disagg::MetadataBuffers;
+use crate::clock::{ActiveTime, Clock, Stamp};
+use crate::disagg::{MetadataBuffers, row_bytes};
 use crate::options::DisaggregationMode;
 use crate::output::{Abort, Finish};
-use crate::request::{Pair, Request};
+use crate::request::{KvPoll, Pair, Request};
+
+/// What has happened since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Requests that failed before the other side had appeared.
+    pub(crate) bootstrap_failed: u64,
+    /// Requests that failed between that and the end of the transfer.
+    pub(crate) transfer_failed: u64,
+    /// Requests that ended otherwise than by their last token.
+    pub(crate) aborted: u64,
+    /// Requests that were taken in.
+    pub(crate) requests: u64,
+    /// Tokens of prompts that were computed, or found in the prefix cache.
+    pub(crate) prompt_tokens: u64,
+    /// Those that were found.
+    pub(crate) cached_tokens: u64,
+    pub(crate) generated_tokens: u64,
+}
 
 /// Requests in one state, in order of arrival there.
 pub(super) type Queue = VecDeque<Box<Request>>;
@@ -25,17 +44,23 @@ pub(super) struct Core {
     pub(super) model: Arc<Model>,
     pub(super) kv: KvPool,
     pub(super) clock: Arc<Clock>,
+    /// By which limits of time are measured.
+    pub(super) active: ActiveTime,
     pub(super) limits: Limits,
     pub(super) slots: MetadataBuffers,
     /// Rooms of live requests.
     pub(super) rooms: BTreeSet<u64>,
     pub(super) waiting: Queue,
     pub(super) running: Queue,
+    /// Have given their pages back, and come before those that wait.
+    pub(super) retracted: Queue,
+    pub(super) cache: PrefixCache,
     /// Prefill: computed in the latest step, about to be in flight.
     pub(super) prefilled: Queue,
     /// Failed in the latest step; their peers are to be told.
     pub(super) doomed: Vec<(Box<Request>, Abort)>,
     pub(super) throughput: Throughput,
+    pub(super) counts: Counts,
     /// Speed, 2^30 bytes per second, and duration, seconds.
     pub(super) last_transfer: Option<(f64, f64)>,
     pub(super) logits: Logits,
@@ -51,22 +76,27 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(means: Means, limits: Limits) -> Self {
         let now = means.clock.now();
+        let slots = match limits.mode {
+            DisaggregationMode::Null => 0,
+            DisaggregationMode::Prefill => limits.max_running,
+            DisaggregationMode::Decode => limits.max_running * 2,
+        };
         Self {
             model: means.model,
-            kv: means.kv,
             clock: means.clock,
-            slots: MetadataBuffers::new(match limits.mode {
-                DisaggregationMode::Null => 0,
-                DisaggregationMode::Prefill => limits.max_running,
-                DisaggregationMode::Decode => limits.max_running * 2,
-            }),
+            active: ActiveTime::default(),
+            slots: MetadataBuffers::new(slots, row_bytes(limits.prefill_timing)),
             limits,
             rooms: BTreeSet::new(),
             waiting: Queue::new(),
             running: Queue::new(),
+            retracted: Queue::new(),
+            cache: PrefixCache::new(means.kv.page_tokens()),
+            kv: means.kv,
             prefilled: Queue::new(),
             doomed: Vec::new(),
             throughput: Throughput::new(now),
+            counts: Counts::default(),
             last_transfer: None,
             logits: Logits::new(),
             scratch: SamplingScratch::default(),
@@ -81,9 +111,14 @@ impl Core {
         self.seeds.next_u64()
     }
 
+    /// The moment by which limits of time are measured.
+    pub(super) fn active_now(&self) -> Stamp {
+        self.active.at(self.clock.now())
+    }
+
     /// Ends a request, all that it held being free before anyone learns of its end.
     pub(super) fn retire(&mut self, mut request: Box<Request>, finish: Finish) {
-        self.kv.free(&std::mem::take(&mut request.pages));
+        self.give_back(&mut request);
         let slot = match &mut request.pair {
             Pair::Alone => None,
             Pair::Prefill(outgoing) => outgoing.slot.take(),
@@ -92,9 +127,7 @@ impl Core {
         if let Some(slot) = slot {
             self.slots.release(slot);
         }
-        if let Some(room) = &request.spec.room {
-            self.rooms.remove(&room.number);
-        }
+        self.rooms.remove(&request.room());
         request.end(finish, self.model.tokenizer());
     }
 
@@ -106,6 +139,12 @@ impl Core {
 
     /// Ends a request that did not come to its end.
     pub(super) fn fail(&mut self, request: Box<Request>, why: Abort) {
+        self.counts.aborted += 1;
+        match request.poll {
+            Some(KvPoll::Bootstrapping) => self.counts.bootstrap_failed += 1,
+            Some(KvPoll::WaitingForInput | KvPoll::Transferring) => self.counts.transfer_failed += 1,
+            Some(KvPoll::Success) | None => {}
+        }
         self.retire(request, Finish::Abort(why));
     }
 }

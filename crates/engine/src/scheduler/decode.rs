@@ -12,12 +12,14 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::core::{Core, Queue};
-use super::{Limits, take_late, take_where};
+use super::{Limits, TimeLimit, take_late, take_where};
 use crate::clock::Stamp;
 use crate::disagg::frame::{Compat, Frame};
-use crate::disagg::{BootstrapAddr, Event, EventSender, FirstToken, Link, LinkId, What, connect};
+use crate::disagg::{
+    BootstrapAddr, Event, EventSender, FirstToken, Link, LinkId, PrefillTiming, What, connect,
+};
 use crate::output::Abort;
-use crate::request::{Incoming, Pair, Request};
+use crate::request::{Incoming, KvPoll, Pair, Request};
 
 #[derive(Debug)]
 pub(super) struct DecodeSide {
@@ -57,7 +59,14 @@ impl DecodeSide {
     }
 
     pub(super) fn submit(&mut self, core: &mut Core, mut request: Box<Request>) {
-        request.stamps().prealloc_queue_entry = Some(core.clock.now());
+        let now = core.clock.now();
+        request.stamps().prealloc_queue_entry = Some(now);
+        (request.poll, request.queued) = (Some(KvPoll::Bootstrapping), core.active_now());
+        if request.is_fake() {
+            request.raise(KvPoll::WaitingForInput);
+            request.stamps().bootstrap_done = Some(now);
+            return self.prealloc.push_back(request);
+        }
         let Some(addr) = prefill_of(&request).cloned() else {
             return core.fail(request, Abort::refused("bootstrap_host is missing"));
         };
@@ -136,6 +145,7 @@ impl DecodeSide {
                 continue;
             };
             incoming.link = Some(peer.id);
+            request.raise(KvPoll::WaitingForInput);
             let entry = request.spec.stamps.prealloc_queue_entry;
             request.stamps().bootstrap_done = entry.max(Some(since));
         }
@@ -143,9 +153,13 @@ impl DecodeSide {
 
     /// Gives pages and slots to those who have met their prefill server, in order of arrival, and tells it.
     fn allocate(&mut self, core: &mut Core, now: Stamp) {
+        if !core.retracted.is_empty() {
+            // They came earlier, and need the pages.
+            return;
+        }
         let mut index = 0;
         while let Some(request) = self.prealloc.get_mut(index) {
-            if !matches!(request.pair, Pair::Decode(Incoming { link: Some(_), .. })) {
+            if request.poll == Some(KvPoll::Bootstrapping) {
                 index += 1;
                 continue;
             }
@@ -154,6 +168,18 @@ impl DecodeSide {
             }
             let Some(mut request) = self.prealloc.remove(index) else { return };
             request.stamps().transfer_queue_entry = Some(now);
+            request.queued = core.active_now();
+            if request.is_fake() {
+                if let Pair::Decode(incoming) = &mut request.pair {
+                    (incoming.slot, incoming.row_received) = (core.slots.alloc(), true);
+                }
+                // Nothing comes in, and what others have left there is nobody's business.
+                for page in &request.pages {
+                    core.kv.page_mut(*page).fill(0);
+                }
+                self.transfer.push_back(request);
+                continue;
+            }
             let pages = core.kv.pages_for(request.prompt_len()) as u32;
             if let Pair::Decode(incoming) = &mut request.pair {
                 (incoming.slot, incoming.prepared) = (core.slots.alloc(), true);
@@ -193,6 +219,7 @@ impl DecodeSide {
             core.kv.page_mut(*page).copy_from_slice(bytes);
         }
         incoming.received_pages += count;
+        request.raise(KvPoll::Transferring);
         Ok(())
     }
 
@@ -225,7 +252,9 @@ impl DecodeSide {
             let Pair::Decode(incoming) = &mut request.pair else { continue };
             let row = incoming.slot.as_ref().and_then(|slot| FirstToken::read(core.slots.row_mut(slot)));
             match row {
+                // The row of a fake transfer is as it was allocated: room 0, token 0.
                 Some(first) if first.room == room && (first.token as usize) < vocab_size => {
+                    let timing = Some(first.timing).filter(|timing| *timing != PrefillTiming::default());
                     incoming.first = Some(first);
                     if let Some(slot) = incoming.slot.take() {
                         core.slots.release(slot);
@@ -235,6 +264,8 @@ impl DecodeSide {
                         link.send(Frame::Done { room });
                     }
                     request.computed = request.prompt_len();
+                    request.raise(KvPoll::Success);
+                    request.stamps().prefill = timing;
                     request.stamps().wait_queue_entry = Some(now);
                     core.waiting.push_back(request);
                 }
@@ -263,15 +294,24 @@ impl DecodeSide {
     }
 
     /// Gives up what has taken too long.
-    pub(super) fn time_out(&mut self, core: &mut Core, now: Stamp) {
-        let Limits { bootstrap_timeout, waiting_timeout, .. } = core.limits;
-        let alone_since = |request: &Request| {
-            let stamps = &request.spec.stamps;
-            stamps.prealloc_queue_entry.filter(|_| stamps.bootstrap_done.is_none())
-        };
-        let waiting_since = |request: &Request| request.spec.stamps.transfer_queue_entry;
-        let mut late = take_late(&mut self.prealloc, now, ("Bootstrapping", bootstrap_timeout), alone_since);
-        late.extend(take_late(&mut self.transfer, now, ("WaitingForInput", waiting_timeout), waiting_since));
+    pub(super) fn time_out(&mut self, core: &mut Core) {
+        let Limits { bootstrap_timeout, waiting_timeout, transfer_timeout, .. } = core.limits;
+        let polls = &[KvPoll::Bootstrapping];
+        let of_prealloc = [
+            TimeLimit { polls, limit: bootstrap_timeout, end: Abort::failure },
+            TimeLimit { polls, limit: transfer_timeout, end: Abort::timed_out },
+        ];
+        let of_transfer = [
+            TimeLimit { polls: &[KvPoll::WaitingForInput], limit: waiting_timeout, end: Abort::failure },
+            TimeLimit {
+                polls: &[KvPoll::WaitingForInput, KvPoll::Transferring],
+                limit: transfer_timeout,
+                end: Abort::failure,
+            },
+        ];
+        let active = core.active_now();
+        let mut late = take_late(&mut self.prealloc, active, &of_prealloc);
+        late.extend(take_late(&mut self.transfer, active, &of_transfer));
         for (request, why) in late {
             self.give_up(core, request, why);
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::core::Counts;
 use super::{Scheduler, Side};
 use crate::clock::Stamp;
 use crate::request::{Pair, Request};
@@ -12,6 +13,10 @@ use crate::request::{Pair, Request};
 pub(crate) struct Snapshot {
     pub(crate) running: usize,
     pub(crate) waiting: usize,
+    /// Have given their pages back.
+    pub(crate) retracted: usize,
+    pub(crate) is_paused: bool,
+    pub(crate) counts: Counts,
     /// Prompt tokens of all requests that are not computed yet.
     pub(crate) queued_tokens: usize,
     /// Prefill: not announced by the decode side, or without a metadata slot.
@@ -47,7 +52,13 @@ const STRETCH: Duration = Duration::from_secs(1);
 impl Snapshot {
     /// Requests that have not ended.
     pub(crate) fn live(&self) -> usize {
-        self.running + self.waiting + self.bootstrap + self.inflight + self.prealloc + self.transfer
+        self.running
+            + self.waiting
+            + self.retracted
+            + self.bootstrap
+            + self.inflight
+            + self.prealloc
+            + self.transfer
     }
 }
 
@@ -57,11 +68,14 @@ impl Scheduler {
     pub(super) fn snapshot(&mut self) -> Snapshot {
         let core = &mut self.core;
         let now = core.clock.now();
-        let used_pages = core.kv.total_pages() - core.kv.free_pages();
+        let used_pages = core.kv.total_pages() - core.kv.free_pages() - core.cache.idle_pages();
         let page_tokens = core.kv.page_tokens();
         let mut snapshot = Snapshot {
             running: core.running.len(),
             waiting: core.waiting.len(),
+            retracted: core.retracted.len(),
+            is_paused: core.active.is_paused(),
+            counts: core.counts,
             queued_tokens: core.waiting.iter().map(|request| queued_tokens(request)).sum(),
             used_tokens: used_pages * page_tokens,
             total_tokens: core.kv.total_pages() * page_tokens,
@@ -95,15 +109,18 @@ impl Scheduler {
         let mut rooms = BTreeSet::new();
         let (mut held_pages, mut held_slots) = (0, 0);
         for request in self.requests() {
-            held_pages += request.pages.len();
-            pages.extend(request.pages.iter().copied());
+            let own = &request.pages[request.shared.pages..];
+            held_pages += own.len();
+            pages.extend(own.iter().copied());
             held_slots += usize::from(match &request.pair {
                 Pair::Alone => false,
                 Pair::Prefill(outgoing) => outgoing.slot.is_some(),
                 Pair::Decode(incoming) => incoming.slot.is_some(),
             });
-            rooms.extend(request.spec.room.as_ref().map(|room| room.number));
+            rooms.extend(request.spec.room.as_ref().map(|room| room.number).filter(|number| *number != 0));
         }
+        held_pages += core.cache.pages().count();
+        pages.extend(core.cache.pages());
         if pages.len() != held_pages {
             return Some(format!("{held_pages} pages are held, {} of them different", pages.len()));
         }
@@ -113,6 +130,9 @@ impl Scheduler {
         }
         if held_slots != core.slots.taken() {
             return Some(format!("{held_slots} metadata slots are held, {} taken", core.slots.taken()));
+        }
+        if !core.slots.free_rows_are_zero() {
+            return Some("a free metadata row is not zero".to_owned());
         }
         (rooms != core.rooms).then(|| format!("rooms {rooms:?} are held, {:?} taken", core.rooms))
     }
@@ -125,7 +145,7 @@ impl Scheduler {
             Side::Prefill(side) => [Some(&side.bootstrap), Some(&side.inflight)],
             Side::Decode(side) => [Some(&side.prealloc), Some(&side.transfer)],
         };
-        let own = [&core.waiting, &core.running, &core.prefilled];
+        let own = [&core.waiting, &core.running, &core.retracted, &core.prefilled];
         own.into_iter().chain(queues.into_iter().flatten()).flatten().map(|request| &**request)
     }
 }

@@ -21,6 +21,23 @@ pub(crate) enum Command {
     Inspect(oneshot::Sender<Snapshot>),
     /// Tell when nothing is left to do.
     WhenIdle(oneshot::Sender<()>),
+    /// Forget the beginnings of sequences that nobody uses.
+    Forget(oneshot::Sender<()>),
+    /// Compute nothing more.
+    Pause(PauseMode, oneshot::Sender<()>),
+    /// Compute again.
+    GoOn(oneshot::Sender<()>),
+}
+
+/// What becomes of the requests when computing is paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PauseMode {
+    /// They end.
+    Abort,
+    /// They stay where they are.
+    InPlace,
+    /// They stay, and those that run give their pages back and are computed again.
+    Retract,
 }
 
 /// Requests to be given up.
@@ -82,6 +99,20 @@ impl Postbox {
     /// Returns when the scheduler has nothing left to do.
     pub(crate) async fn idle(&self) -> Result<(), SchedulerGone> {
         self.ask(Command::WhenIdle).await
+    }
+
+    /// Empties the prefix cache.
+    pub(crate) async fn forget(&self) -> Result<(), SchedulerGone> {
+        self.ask(Command::Forget).await
+    }
+
+    /// Returns when nothing is computed any more.
+    pub(crate) async fn pause(&self, mode: PauseMode) -> Result<(), SchedulerGone> {
+        self.ask(|done| Command::Pause(mode, done)).await
+    }
+
+    pub(crate) async fn go_on(&self) -> Result<(), SchedulerGone> {
+        self.ask(Command::GoOn).await
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -13,6 +13,8 @@ mod mailbox;
 mod outputs;
 mod passes;
 mod prefill;
+mod prefix;
+mod retract;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,14 +30,15 @@ use self::core::{Core, Queue};
 use self::decode::DecodeSide;
 pub(crate) use self::inspect::Snapshot;
 use self::mailbox::{COMMANDS, EVENTS};
-pub(crate) use self::mailbox::{Command, Postbox, SchedulerGone, Waker, Whom};
+pub(crate) use self::mailbox::{Command, PauseMode, Postbox, SchedulerGone, Waker, Whom};
 use self::prefill::PrefillSide;
+pub(crate) use self::prefix::Shared;
 use crate::clock::{Clock, Stamp};
 use crate::disagg::frame::Compat;
 use crate::disagg::{Event, EventSender};
 use crate::options::DisaggregationMode;
 use crate::output::Abort;
-use crate::request::Request;
+use crate::request::{KvPoll, Request};
 
 /// What the scheduler may take on.
 #[derive(Clone, Copy, Debug)]
@@ -45,10 +48,18 @@ pub(crate) struct Limits {
     pub(crate) max_queued: usize,
     /// Prompt tokens a step.
     pub(crate) chunk_tokens: usize,
+    /// Tokens that a request may generate before it needs further pages.
+    pub(crate) reserved_decode_tokens: usize,
+    /// Beginnings of sequences are kept for others.
+    pub(crate) prefix_cache: bool,
     /// How long a request may wait for the other server to appear.
     pub(crate) bootstrap_timeout: Duration,
-    /// How long its transfer may take.
+    /// How long a decode server waits for the first of its pages.
     pub(crate) waiting_timeout: Duration,
+    /// How long it may be in any one queue before its transfer has ended.
+    pub(crate) transfer_timeout: Duration,
+    /// Metadata rows tell of the prefill side's durations.
+    pub(crate) prefill_timing: bool,
 }
 
 /// What the scheduler computes with.
@@ -156,6 +167,10 @@ impl Scheduler {
         while !self.stop.load(Ordering::Acquire) {
             self.receive();
             self.give_up_where(Request::is_cancelled, &Abort::asked_for());
+            if self.core.active.is_paused() {
+                self.rest();
+                continue;
+            }
             self.advance();
             self.note_queued();
             let computed = self.core.step();
@@ -187,6 +202,20 @@ impl Scheduler {
                 }
                 Command::Inspect(reply) => answer(reply, self.snapshot()),
                 Command::WhenIdle(reply) => self.when_idle.push(reply),
+                Command::Forget(done) => {
+                    let freed = self.core.cache.forget();
+                    self.core.kv.free(&freed);
+                    answer(done, ());
+                }
+                Command::Pause(mode, done) => {
+                    self.pause(mode);
+                    answer(done, ());
+                }
+                Command::GoOn(done) => {
+                    let now = self.core.clock.now();
+                    self.core.active.go_on(now);
+                    answer(done, ());
+                }
             }
         }
         for _ in 0..self.events.len() {
@@ -199,6 +228,17 @@ impl Scheduler {
         }
     }
 
+    /// Stops computing, and with it the clocks of all limits.
+    fn pause(&mut self, mode: PauseMode) {
+        match mode {
+            PauseMode::Abort => self.give_up_where(|_| true, &Abort::asked_for()),
+            PauseMode::InPlace => {}
+            PauseMode::Retract => self.core.retract_all(),
+        }
+        let now = self.core.clock.now();
+        self.core.active.pause(now);
+    }
+
     /// Moves requests on that can move, and gives up those that could not for too long.
     fn advance(&mut self) {
         let now = self.core.clock.now();
@@ -206,8 +246,8 @@ impl Scheduler {
             self.timeouts_checked = now;
             match &mut self.side {
                 Side::Alone => {}
-                Side::Prefill(side) => side.time_out(&mut self.core, now),
-                Side::Decode(side) => side.time_out(&mut self.core, now),
+                Side::Prefill(side) => side.time_out(&mut self.core),
+                Side::Decode(side) => side.time_out(&mut self.core),
             }
         }
         match &mut self.side {
@@ -241,7 +281,7 @@ impl Scheduler {
                 }
             }
         }
-        for queue in [&mut core.waiting, &mut core.running] {
+        for queue in [&mut core.waiting, &mut core.running, &mut core.retracted] {
             found.extend(take_where(queue, &condition).into_iter().map(|request| (request, why)));
         }
         for (request, why) in found {
@@ -260,9 +300,12 @@ impl Scheduler {
 
     /// Sleeps until something comes in or a timeout is due.
     fn rest(&mut self) {
+        if self.core.active.is_paused() {
+            // Whatever changes this wakes the thread.
+            return std::thread::park();
+        }
         if self.requests().next().is_some() {
-            std::thread::park_timeout(TIMEOUT_STEP);
-            return;
+            return std::thread::park_timeout(TIMEOUT_STEP);
         }
         debug_assert_eq!(self.audit(), None);
         self.core.passes.rest();
@@ -283,21 +326,32 @@ fn take_where(queue: &mut Queue, condition: impl Fn(&Request) -> bool) -> Queue 
     taken
 }
 
-/// Takes the requests that have been in a state of the transfer for longer than its limit since their entry, each with
-/// how it ends.
-fn take_late(
-    queue: &mut Queue,
-    now: Stamp,
-    (state, limit): (&str, Duration),
-    entry: impl Fn(&Request) -> Option<Stamp>,
-) -> Vec<(Box<Request>, Abort)> {
-    let late = take_where(queue, |request| entry(request).is_some_and(|entry| now.since(entry) > limit));
-    let limit_s = limit.as_secs_f64();
-    let timed_out = |request: Box<Request>| {
-        let why = format!("Request {} timed out after {limit_s}s in KVPoll.{state}", request.room());
-        (request, Abort::failure(why))
+/// How long a request may be in a queue while its transfer is at one of some states, and how it ends then.
+struct TimeLimit {
+    polls: &'static [KvPoll],
+    limit: Duration,
+    end: fn(String) -> Abort,
+}
+
+/// Takes the requests that have been in a queue for longer than one of the limits, each with how it ends: by the limit that it
+/// has reached first.
+fn take_late(queue: &mut Queue, now: Stamp, limits: &[TimeLimit]) -> Vec<(Box<Request>, Abort)> {
+    let exceeded = |request: &Request| {
+        let reached = limits.iter().filter(|each| {
+            let is_at = request.poll.is_some_and(|state| each.polls.contains(&state));
+            is_at && !request.is_fake() && now.since(request.queued) > each.limit
+        });
+        reached.min_by_key(|each| each.limit)
     };
-    late.into_iter().map(timed_out).collect()
+    let mut late = Vec::new();
+    for request in take_where(queue, |request| exceeded(request).is_some()) {
+        let Some(TimeLimit { limit: exceeded, end, .. }) = exceeded(&request) else { continue };
+        let (room, after_s) = (request.room(), exceeded.as_secs_f64());
+        let state = request.poll.map_or("", KvPoll::name);
+        let why = format!("Request {room} timed out after {after_s}s in KVPoll.{state}");
+        late.push((request, end(why)));
+    }
+    late
 }
 
 /// Answers one who may have stopped waiting.

@@ -1,13 +1,14 @@
 //! From logits to output: tokens are chosen, log-probabilities told, ends noticed.
 
-use rollscope_model::sampling::{LogSoftmax, sample};
+use rollscope_model::sampling::{LogSoftmax, sample, sample_kept};
 use rollscope_model::{Logits, ModelError, Wanted};
 
 use super::batch::Part;
 use super::core::Core;
-use crate::disagg::{FirstToken, MAX_TOP_LOGPROBS};
+use crate::disagg::{FirstToken, MAX_KEPT, MAX_TOP_LOGPROBS, PrefillTiming};
 use crate::output::{Abort, Finish};
 use crate::request::{GenerateSpec, Pair, Request};
+use crate::warn::warn;
 
 /// A token that was chosen, with its log-probability and those of the most likely ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +17,8 @@ pub(super) struct Chosen {
     pub(super) logprob: f32,
     /// As many as the request asks for, or more.
     pub(super) top: Vec<(f32, u32)>,
+    /// The tokens that the filters kept, if that is told.
+    pub(super) kept: Vec<u32>,
 }
 
 /// What came of a request's part of a step.
@@ -64,6 +67,7 @@ impl Core {
         }
         if is_prompt {
             request.stamps().prefill_finished = Some(self.clock.now());
+            self.counts.prompt_tokens += request.prompt_len() as u64;
         }
         let is_prefill = matches!(request.pair, Pair::Prefill(_));
         if request.spec.max_new_tokens == 0 && !is_prefill {
@@ -84,8 +88,11 @@ impl Core {
 
     /// Appends a token to a request. Returns how the request ends with it, if it does.
     pub(super) fn accept(&self, request: &mut Request, chosen: Chosen) -> Result<Option<Finish>, ModelError> {
-        let Chosen { token, logprob, mut top } = chosen;
+        let Chosen { token, logprob, mut top, kept: kept_ids } = chosen;
         request.tokens.push(token);
+        if let Some(kept) = &mut request.kept {
+            kept.push(&kept_ids);
+        }
         let generated = request.generated();
         let GenerateSpec { sampling, max_new_tokens, .. } = &request.spec;
         let is_stop = sampling.stop_token_ids.contains(&token);
@@ -131,14 +138,22 @@ impl Core {
             logits
         };
         let position = request.tokens.len() as u64;
-        let sampled = sample(logits, &sampling.params, position, &mut self.scratch);
+        let (mut sampled, told) = if request.kept.is_some() {
+            sample_kept(logits, &sampling.params, position, &mut self.scratch)
+        } else {
+            (sample(logits, &sampling.params, position, &mut self.scratch), None)
+        };
+        let mut kept = Vec::new();
+        if let Some(told) = told {
+            (sampled.logprob, kept) = (told.logprob, told.token_ids);
+        }
         let top = match request.spec.logprobs {
             Some(logprobs) if logprobs.top > 0 => {
                 LogSoftmax::new(logits, sampling.params.temperature).top(logits, logprobs.top)
             }
             _ => Vec::new(),
         };
-        Chosen { token: sampled.token, logprob: sampled.logprob, top }
+        Chosen { token: sampled.token, logprob: sampled.logprob, top, kept }
     }
 
     /// Writes down the first token for the decode server.
@@ -146,12 +161,28 @@ impl Core {
         if let Pair::Prefill(outgoing) = &request.pair
             && let Some(slot) = &outgoing.slot
         {
+            let mut kept = chosen.kept.clone();
+            if kept.len() > MAX_KEPT {
+                warn(&format!(
+                    "{} tokens were kept, a metadata row holds {MAX_KEPT}: the sampled one alone is told, rid {}",
+                    kept.len(),
+                    request.spec.rid
+                ));
+                kept = vec![chosen.token];
+            }
+            let timing = if self.limits.prefill_timing {
+                request.spec.stamps.prefill_timing(self.clock.now())
+            } else {
+                PrefillTiming::default()
+            };
             let first = FirstToken {
                 room: request.room(),
                 token: chosen.token,
                 logprob: chosen.logprob,
                 top: chosen.top.iter().take(MAX_TOP_LOGPROBS).copied().collect(),
-                cached_tokens: 0,
+                kept,
+                cached_tokens: request.output().read(|progress| progress.cached_tokens) as u32,
+                timing,
             };
             self.slots.write(slot, &first);
         }

@@ -33,7 +33,6 @@ impl Scheduler {
         let mut prompts =
             |queue: &Queue| prefill.extend(queue.iter().map(|request| request.prompt_len() as u64));
         match side {
-            // Nothing that was computed is ever sent back into the queue, so all that waits there is prompts.
             Side::Alone => prompts(&core.waiting),
             Side::Prefill(side) => {
                 prompts(&side.bootstrap);
@@ -44,6 +43,8 @@ impl Scheduler {
                 decode.extend(awaited.map(|request| request.tokens.len() as u64));
             }
         }
+        // Those that have given their pages back are in the middle of their replies.
+        decode.extend(core.retracted.iter().map(|request| request.tokens.len() as u64));
         core.passes.queued = QueuedRequests {
             num_prefill_requests: prefill.count(),
             sum_prefill_tokens: prefill.sum(),
@@ -78,7 +79,8 @@ fn scheduled(running: &Queue, parts: &[Part]) -> ScheduledRequests {
     let mut scheduled = ScheduledRequests::default();
     for part in parts {
         let request: &Request = &running[part.index];
-        if request.is_prompt_computed() {
+        // As the plan has it: all but the one next token is prompt, or computed again.
+        if request.is_prompt_computed() && part.to - part.from == 1 {
             sequences.add(request.tokens.len() as u64);
         } else {
             prompts.add(request.prompt_len() as u64);

@@ -15,12 +15,12 @@ use bytes::BytesMut;
 use rollscope_model::KvPool;
 
 use super::core::{Core, Queue};
-use super::{Limits, take_late, take_where};
+use super::{Limits, TimeLimit, take_late, take_where};
 use crate::clock::{Clock, Stamp};
 use crate::disagg::frame::Frame;
 use crate::disagg::{Event, Link, LinkId, MetadataBuffers, What, pages_per_frame};
 use crate::output::{Abort, Finish};
-use crate::request::{Outgoing, Pair, Request};
+use crate::request::{KvPoll, Outgoing, Pair, Request};
 
 #[derive(Debug, Default)]
 pub(super) struct PrefillSide {
@@ -50,7 +50,13 @@ impl PrefillSide {
     pub(super) fn submit(&mut self, core: &mut Core, mut request: Box<Request>) {
         let now = core.clock.now();
         request.stamps().bootstrap_queue_entry = Some(now);
+        (request.poll, request.queued) = (Some(KvPoll::Bootstrapping), core.active_now());
         let room = request.room();
+        if request.is_fake() {
+            request.raise(KvPoll::WaitingForInput);
+            request.stamps().bootstrap_done = Some(now);
+            return self.bootstrap.push_back(request);
+        }
         match self.early.remove(&room) {
             Some(Early::Announced { link, pages, at }) => {
                 self.bootstrap.push_back(request);
@@ -89,7 +95,13 @@ impl PrefillSide {
         }
         for mut request in std::mem::take(&mut core.prefilled) {
             request.stamps().transfer_queue_entry = Some(now);
-            self.inflight.push_back(request);
+            request.queued = core.active_now();
+            if request.is_fake() {
+                request.raise(KvPoll::Success);
+                core.complete(request, Finish::Length(0));
+            } else {
+                self.inflight.push_back(request);
+            }
         }
         self.leave_bootstrap(core, now);
         for request in core.running.iter_mut().chain(&mut self.inflight) {
@@ -99,6 +111,9 @@ impl PrefillSide {
 
     /// Ends a request, and tells the decode side, or will when that comes.
     pub(super) fn give_up(&mut self, core: &mut Core, request: Box<Request>, why: Abort) {
+        if request.is_fake() {
+            return core.fail(request, why);
+        }
         let room = request.room();
         let told = format!("prefill server gave the request up: {}", why.message);
         let announced = match self.early.remove(&room) {
@@ -129,6 +144,7 @@ impl PrefillSide {
                 return self.tell_abort(link, room, format!("bootstrap_room was announced twice: {room}"));
             }
             outgoing.link = Some(link);
+            request.raise(KvPoll::WaitingForInput);
             request.stamps().bootstrap_done = request.stamps().bootstrap_queue_entry.max(Some(at));
             return;
         }
@@ -174,6 +190,7 @@ impl PrefillSide {
             core.last_transfer = transfer.speed_gib_s().map(|speed| (speed, transfer.busy_s));
             request.stamps().transfer = Some(transfer);
         }
+        request.raise(KvPoll::Success);
         // The row was sent after this entry, so its confirmation is later.
         let entry = request.stamps().transfer_queue_entry;
         request.stamps().completion = entry.max(Some(at));
@@ -226,11 +243,11 @@ impl PrefillSide {
     fn leave_bootstrap(&mut self, core: &mut Core, now: Stamp) {
         let mut index = 0;
         while let Some(request) = self.bootstrap.get_mut(index) {
-            let Pair::Prefill(outgoing) = &mut request.pair else { return };
-            if outgoing.link.is_none() {
+            if request.poll == Some(KvPoll::Bootstrapping) {
                 index += 1;
                 continue;
             }
+            let Pair::Prefill(outgoing) = &mut request.pair else { return };
             let Some(slot) = core.slots.alloc() else { return };
             outgoing.slot = Some(slot);
             if let Some(mut request) = self.bootstrap.remove(index) {
@@ -241,18 +258,22 @@ impl PrefillSide {
     }
 
     /// Gives up what has taken too long.
-    pub(super) fn time_out(&mut self, core: &mut Core, now: Stamp) {
-        let Limits { bootstrap_timeout, waiting_timeout, .. } = core.limits;
-        let alone_since = |request: &Request| match &request.pair {
-            Pair::Prefill(Outgoing { link: None, .. }) => request.spec.stamps.bootstrap_queue_entry,
-            _ => None,
-        };
-        let sending_since = |request: &Request| request.spec.stamps.transfer_queue_entry;
-        let mut late = take_late(&mut self.bootstrap, now, ("Bootstrapping", bootstrap_timeout), alone_since);
-        late.extend(take_late(&mut self.inflight, now, ("Transferring", waiting_timeout), sending_since));
+    pub(super) fn time_out(&mut self, core: &mut Core) {
+        let Limits { bootstrap_timeout, transfer_timeout, .. } = core.limits;
+        let polls = &[KvPoll::Bootstrapping];
+        let of_bootstrap = [
+            TimeLimit { polls, limit: bootstrap_timeout, end: Abort::failure },
+            TimeLimit { polls, limit: transfer_timeout, end: Abort::timed_out },
+        ];
+        let polls = &[KvPoll::WaitingForInput, KvPoll::Transferring];
+        let of_inflight = [TimeLimit { polls, limit: transfer_timeout, end: Abort::timed_out }];
+        let active = core.active_now();
+        let mut late = take_late(&mut self.bootstrap, active, &of_bootstrap);
+        late.extend(take_late(&mut self.inflight, active, &of_inflight));
         for (request, why) in late {
             self.give_up(core, request, why);
         }
+        let now = core.clock.now();
         self.early.retain(|_, early| match early {
             // The decode side has its own limit and gives them up.
             Early::Announced { .. } => true,
@@ -282,9 +303,9 @@ impl PrefillSide {
     }
 
     /// All that hold requests.
-    fn queues<'a>(&'a mut self, core: &'a mut Core) -> [&'a mut Queue; 5] {
-        let Core { waiting, running, prefilled, .. } = core;
-        [&mut self.bootstrap, &mut self.inflight, waiting, running, prefilled]
+    fn queues<'a>(&'a mut self, core: &'a mut Core) -> [&'a mut Queue; 6] {
+        let Core { waiting, running, retracted, prefilled, .. } = core;
+        [&mut self.bootstrap, &mut self.inflight, waiting, running, retracted, prefilled]
     }
 
     /// The sending half of a room that goes over this connection.
@@ -327,6 +348,7 @@ fn pump(
         }
         outgoing.meter.sent(count * kv.page_bytes(), start);
         outgoing.sent_pages += count;
+        request.poll = request.poll.max(Some(KvPoll::Transferring));
     }
     if is_computed
         && !outgoing.row_sent

@@ -51,7 +51,8 @@ async fn the_server_tells_what_it_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loads_add_up() {
-    let server = Server::start(&["--max-running-requests", "3"]).await;
+    let server =
+        Server::start(&["--max-running-requests", "3", "--num-reserved-decode-tokens", "4096"]).await;
     let bodies: Vec<_> = (0..8).map(|index| long(&format!("long {index}"))).collect();
     let all = join_all(bodies.iter().map(|body| server.generate(body)));
     let watch = async {
@@ -59,7 +60,7 @@ async fn loads_add_up() {
         assert_eq!((&load["num_running_reqs"], &load["num_waiting_reqs"]), (&json!(3), &json!(5)));
         // Six of its tokens a prompt, and begin-of-sequence.
         assert_eq!(load["num_waiting_uncached_tokens"], 5 * 7);
-        // A running request holds all the pages that it can need: 7 + 1999 tokens in pages of 16.
+        // A running request holds all the pages that it can need, as nothing less is reserved: 7 + 1999 tokens in pages of 16.
         assert_eq!(load["num_used_tokens"], 3 * 2016);
         assert_eq!(load["queues"]["waiting"], 5);
         assert_eq!(load["disaggregation"], json!({"mode": "null"}));

@@ -14,7 +14,7 @@ use crate::support::{PATIENCE, Pair, Server, fresh_room, greedy, live};
 
 const PROMPT: &str = "47+85+19=?\n";
 const PAGE_BYTES: usize = 16 * 2048;
-const ROW_BYTES: usize = 1344;
+const ROW_BYTES: usize = 5 * 64 + 2 * 512 + 4096 * 4 + 64;
 
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
@@ -81,10 +81,11 @@ impl Peer {
 }
 
 fn hello(fingerprint: u64) -> Vec<u8> {
-    let mut hello = b"RSKV\x01\x00".to_vec();
+    let mut hello = b"RSKV\x02\x00".to_vec();
     hello.extend(fingerprint.to_le_bytes());
     hello.extend(16_u32.to_le_bytes());
     hello.extend((PAGE_BYTES as u64).to_le_bytes());
+    hello.extend((ROW_BYTES as u32).to_le_bytes());
     hello.extend(b"float32");
     hello
 }
@@ -284,6 +285,7 @@ async fn suitable_info(decode: &Server) -> Value {
         "page_size": 16,
         "kv_cache_dtype": "float32",
         "page_bytes": PAGE_BYTES,
+        "metadata_row_bytes": ROW_BYTES,
         "model_fingerprint": state["model_fingerprint"],
     })
 }

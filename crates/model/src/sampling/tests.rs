@@ -83,6 +83,30 @@ fn draws_follow_the_kept_distribution() {
 }
 
 #[test]
+fn what_was_kept_is_told_with_its_share() {
+    let mut scratch = SamplingScratch::default();
+    let mut kept = |params: &SamplingParams| sample_kept(&logits(), params, 3, &mut scratch);
+    assert_eq!(kept(&SamplingParams::default()).1, None);
+    let greedy = kept(&with(|params| (params.temperature, params.top_p) = (0.0, 0.5)));
+    assert_eq!(greedy.1, Some(Kept { token_ids: vec![3], logprob: 0.0 }));
+    for (params, token_ids) in [
+        (with(|params| params.top_p = 0.6), vec![3, 0]),
+        (with(|params| params.top_k = 3), vec![3, 0, 4]),
+        (with(|params| params.min_p = 0.2), vec![3, 0, 4]),
+        (with(|params| (params.min_p, params.top_k) = (0.2, 2)), vec![3, 0]),
+    ] {
+        let mass: f32 = token_ids.iter().map(|token| HALVES[*token as usize]).sum();
+        let (sampled, told) = kept(&params);
+        let told = told.unwrap();
+        assert_eq!((told.token_ids.contains(&sampled.token), told.token_ids), (true, token_ids));
+        let expected = (HALVES[sampled.token as usize] / mass).ln();
+        assert!((told.logprob - expected).abs() < 1e-5, "{} {expected}", told.logprob);
+        // The choice is the one that is made without telling.
+        assert_eq!(sampled, sample(&logits(), &params, 3, &mut SamplingScratch::default()));
+    }
+}
+
+#[test]
 fn seeds_are_independent_of_each_other() {
     // The same position under many seeds is as good a sequence of draws as many positions under one seed.
     let mut scratch = SamplingScratch::default();

@@ -1,0 +1,356 @@
+//! The life of a request: queues, time limits, pauses, retraction, the prefix cache, and what metadata rows carry.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::future::join_all;
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::{Pair, Server, greedy, live};
+
+const PROMPT: &str = "47+85+19=?\n";
+
+fn long(text: &str) -> Value {
+    json!({"text": text, "sampling_params": {"max_new_tokens": 2000, "ignore_eos": true}})
+}
+
+/// The numbers of a base64 list of little-endian int32.
+fn numbers(list: &Value) -> Vec<i32> {
+    let bytes = STANDARD.decode(list.as_str().unwrap_or_else(|| panic!("no list: {list}"))).unwrap();
+    bytes.chunks_exact(4).map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_transfer_limit_ends_requests_as_its_table_says() {
+    // The limit of the transfer is the first that is reached.
+    let pair = Pair::start(&["--disaggregation-transfer-timeout", "0.2"]).await;
+    let mut nobody = pair.paired(&long(PROMPT));
+    nobody["bootstrap_port"] = json!(1);
+    for (server, body, state, status) in [
+        (&pair.prefill, pair.paired(&long(PROMPT)), "Bootstrapping", 504),
+        (&pair.decode, nobody, "Bootstrapping", 504),
+        (&pair.decode, pair.paired(&long(PROMPT)), "WaitingForInput", 500),
+    ] {
+        let message = format!("Request {} timed out after 0.2s in KVPoll.{state}", body["bootstrap_room"]);
+        let (found, reply) = server.post("/generate", &body).await;
+        if status == 504 {
+            // Not an error of HTTP: the reply's finish reason tells.
+            assert_eq!(found, StatusCode::OK, "{reply}");
+            let reason = &reply["meta_info"]["finish_reason"];
+            let expected = json!({"type": "abort", "message": message, "status_code": 504, "err_type": null});
+            assert_eq!(reason, &expected);
+        } else {
+            assert_eq!((found.as_u16(), &reply["error"]["message"]), (status, &json!(message)));
+        }
+        server.until_free().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clocks_stand_still_in_a_pause_and_a_late_one_harms_no_other() {
+    let pair = Pair::start(&["--disaggregation-bootstrap-timeout", "0.3"]).await;
+    let (status, reply) = pair.prefill.post("/pause_generation", &json!({"mode": "in_place"})).await;
+    let paused = json!({"message": "Generation paused successfully.", "status": "ok"});
+    assert_eq!((status, reply), (StatusCode::OK, paused));
+    let body = pair.paired(&json!({"text": PROMPT, "sampling_params": greedy(64)}));
+    let decode_later = async {
+        pair.prefill.until("it waits", |load| live(load) == 1).await;
+        // Longer than the limit.
+        tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+        assert_eq!(pair.prefill.load().await["queues"]["paused"], 1);
+        let go_on = async {
+            pair.decode.until("prefill was told", |load| live(load) == 1).await;
+            pair.prefill.post("/continue_generation", &json!({})).await;
+        };
+        tokio::join!(pair.decode.generate(&body), go_on).0
+    };
+    let (prefill, decode) = tokio::join!(pair.prefill.generate(&body), decode_later);
+    assert_eq!(prefill["meta_info"]["finish_reason"]["type"], "length");
+    assert!(decode["text"].as_str().unwrap().ends_with("#151"), "{decode}");
+
+    // One that is late ends alone.
+    let late = pair.paired(&long(PROMPT));
+    let body = json!({"text": PROMPT, "sampling_params": greedy(64)});
+    let in_time = pair.generate(&body);
+    let ((status, _), _) = tokio::join!(pair.prefill.post("/generate", &late), in_time);
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_half_of_a_pair_is_healthy_by_itself() {
+    let pair = Pair::start(&[]).await;
+    for server in [&pair.prefill, &pair.decode] {
+        assert_eq!(server.text(Method::GET, "/health_generate", "").await.0, StatusCode::OK);
+        let body = json!({
+            "text": PROMPT, "bootstrap_host": "2.2.2.2", "bootstrap_room": 0, "sampling_params": greedy(1),
+        });
+        let replies = join_all([server.generate(&body), server.generate(&body)]).await;
+        assert_eq!(replies[1]["meta_info"]["completion_tokens"], 1);
+        server.until_free().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_holds_requests_or_ends_them() {
+    let server = Server::start(&["--max-running-requests", "2"]).await;
+    let mut body = json!({"text": PROMPT, "return_logprob": true});
+    body["sampling_params"] = json!({"max_new_tokens": 1500, "ignore_eos": true, "sampling_seed": 4});
+    let expected = server.generate(&body).await;
+    for mode in ["in_place", "retract"] {
+        let bodies = [&body; 3];
+        let all = join_all(bodies.iter().map(|body| server.generate(body)));
+        let pause = async {
+            server.until("two run", |load| load["num_running_reqs"] == 2).await;
+            server.post("/pause_generation", &json!({"mode": mode})).await;
+            let load = server.load().await;
+            assert_eq!(live(&load), 3);
+            if mode == "retract" {
+                assert_eq!((&load["num_running_reqs"], &load["num_used_tokens"]), (&json!(0), &json!(0)));
+            }
+            let (status, body) = server.text(Method::GET, "/flush_cache", "").await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+            server.post("/continue_generation", &json!({})).await;
+        };
+        let (replies, ()) = tokio::join!(all, pause);
+        for reply in replies {
+            assert_eq!(reply["output_ids"], expected["output_ids"], "{mode}");
+            let logprobs = |reply: &Value| reply["meta_info"]["output_token_logprobs"].clone();
+            assert_eq!(logprobs(&reply), logprobs(&expected), "{mode}");
+        }
+    }
+    let pause = async {
+        server.until("it runs", |load| load["num_running_reqs"] == 1).await;
+        server.post("/pause_generation", &json!({})).await;
+        assert_eq!(live(&server.load().await), 0);
+    };
+    let ((_, reply), ()) = tokio::join!(server.post("/generate", &body), pause);
+    assert_eq!(reply["meta_info"]["finish_reason"]["type"], "abort");
+    let (status, reply) = server.post("/pause_generation", &json!({"mode": "slowly"})).await;
+    assert!(
+        status == StatusCode::BAD_REQUEST && reply["error"]["message"].as_str().unwrap().contains("mode")
+    );
+    // What comes in a pause is held, and may be aborted.
+    let mut held = long(PROMPT);
+    held["rid"] = json!("held");
+    let abort = async {
+        server.until("it is held", |load| live(load) == 1).await;
+        server.post("/abort_request", &json!({"rid": "held"})).await;
+    };
+    let (reply, ()) = tokio::join!(server.generate(&held), abort);
+    assert_eq!(reply["meta_info"]["finish_reason"]["type"], "abort");
+    server.post("/continue_generation", &json!({})).await;
+    server.generate(&json!({"text": PROMPT, "sampling_params": greedy(4)})).await;
+    server.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_lose_their_pages_lose_no_token() {
+    let alone = Server::start(&[]).await;
+    // So few pages that not all replies fit at once, and none reserved.
+    let tight =
+        ["--max-total-tokens", "512", "--num-reserved-decode-tokens", "0", "--chunked-prefill-size", "16"];
+    let small = Server::start(&tight).await;
+    let pair = Pair::start_with(&[], &tight).await;
+    let bodies: Vec<_> = (0..6)
+        .map(|index| {
+            json!({
+                "text": format!("{index}7+8{index}+19=?\n"),
+                "return_logprob": true, "logprob_start_len": 0,
+                "sampling_params": {"max_new_tokens": 300, "ignore_eos": true, "sampling_seed": index},
+            })
+        })
+        .collect();
+    let expected = join_all(bodies.iter().map(|body| alone.generate(body))).await;
+    let found = join_all(bodies.iter().map(|body| small.generate(body))).await;
+    let paired = join_all(bodies.iter().map(|body| pair.generate(body))).await;
+    let mut retractions = [0; 2];
+    for ((expected, found), (_, decode)) in expected.iter().zip(&found).zip(&paired) {
+        for (place, found) in [found, decode].into_iter().enumerate() {
+            assert_eq!(found["output_ids"], expected["output_ids"]);
+            let (found, expected) = (&found["meta_info"], &expected["meta_info"]);
+            assert_eq!(found["output_token_logprobs"], expected["output_token_logprobs"]);
+            if place == 0 {
+                assert_eq!(found["input_token_logprobs"], expected["input_token_logprobs"]);
+            }
+            retractions[place] += found["num_retractions"].as_u64().unwrap();
+        }
+    }
+    assert!(retractions.iter().all(|count| *count > 0), "{retractions:?}");
+    small.until_free().await;
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cached_beginnings_are_counted_and_change_nothing() {
+    let without = Server::start(&["--disable-radix-cache"]).await;
+    let server = Server::start(&["--page-size", "8"]).await;
+    let pair = Pair::start(&["--page-size", "8"]).await;
+    let ids = |len: usize| (0..len).map(|place| place * 31 % 250).collect::<Vec<_>>();
+    // What is asked, and how many of its tokens were there: whole pages, of which at least one token is computed, and none
+    // whose log-probability is asked for.
+    let mut body = json!({"sampling_params": {"max_new_tokens": 20, "ignore_eos": true, "sampling_seed": 7}});
+    for (prompt, changes, cached) in [
+        (ids(40), json!({}), 0),
+        (ids(40), json!({}), 32),
+        (ids(41), json!({}), 40),
+        (ids(100), json!({"return_logprob": true}), 40),
+        (ids(100), json!({"return_logprob": true}), 96),
+        (ids(100), json!({"return_logprob": true, "logprob_start_len": 20}), 16),
+        (ids(100), json!({"extra_key": "tenant"}), 0),
+        (ids(100), json!({"extra_key": "tenant"}), 96),
+        (ids(7), json!({}), 0),
+    ] {
+        let mut body = body.clone();
+        body["input_ids"] = json!(prompt);
+        body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        let expected = without.generate(&body).await;
+        let found = server.generate(&body).await;
+        let (prefill, decode) = pair.generate(&body).await;
+        for reply in [&found, &decode] {
+            assert_eq!(reply["output_ids"], expected["output_ids"], "{body}");
+            let (reply, expected) = (&reply["meta_info"], &expected["meta_info"]);
+            assert_eq!(reply["output_token_logprobs"], expected["output_token_logprobs"]);
+            assert_eq!(reply["cached_tokens"], cached, "{body}");
+            assert_eq!(reply["cached_tokens_details"], json!({"device": cached, "host": 0}));
+            assert_eq!(expected["cached_tokens"], 0);
+        }
+        assert_eq!(prefill["meta_info"]["cached_tokens"], cached);
+        assert_eq!(found["meta_info"]["input_token_logprobs"], expected["meta_info"]["input_token_logprobs"]);
+    }
+    server.until_free().await;
+    pair.until_free().await;
+    // Nothing is left after a flush, which `until_free` is.
+    body["input_ids"] = json!(ids(100));
+    assert_eq!(server.generate(&body).await["meta_info"]["cached_tokens"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_cache_gives_way() {
+    let server = Server::start(&["--max-total-tokens", "256"]).await;
+    let body = |first: usize| json!({"input_ids": (0..100).map(|place| (first + place) % 250).collect::<Vec<_>>(), "sampling_params": greedy(8)});
+    for round in 0..2 {
+        for first in 0..6 {
+            let reply = server.generate(&body(first)).await;
+            assert_eq!(reply["meta_info"]["cached_tokens"], 0, "{round} {first}");
+        }
+    }
+    assert_eq!(server.generate(&body(5)).await["meta_info"]["cached_tokens"], 96);
+    server.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kept_tokens_are_told_alike_alone_and_in_a_pair() {
+    let alone = Server::start(&[]).await;
+    let pair = Pair::start(&[]).await;
+    let opted = |sampling: Value| {
+        let mut body = json!({"text": PROMPT, "return_logprob": true, "sampling_params": sampling});
+        let params = &mut body["sampling_params"];
+        params["custom_params"] = json!({"return_top_p_token_ids": true, "of_others": 1});
+        (params["sampling_seed"], params["max_new_tokens"]) = (json!(3), json!(24));
+        body
+    };
+    for (sampling, most) in [
+        (json!({"top_p": 0.9, "temperature": 1.5}), 320),
+        (json!({"top_k": 3}), 3),
+        (json!({"min_p": 0.2, "temperature": 2}), 5),
+        (json!({"temperature": 0}), 1),
+    ] {
+        let body = opted(sampling);
+        let expected = alone.generate(&body).await;
+        let (_, decode) = pair.generate(&body).await;
+        let meta = &expected["meta_info"];
+        for name in ["top_p_token_ids", "top_p_token_offsets", "output_token_logprobs"] {
+            assert_eq!(decode["meta_info"][name], meta[name], "{name} {body}");
+        }
+        let (ids, offsets) = (numbers(&meta["top_p_token_ids"]), numbers(&meta["top_p_token_offsets"]));
+        let tokens = expected["output_ids"].as_array().unwrap();
+        assert_eq!((offsets.len(), offsets[0]), (tokens.len() + 1, 0));
+        assert_eq!(*offsets.last().unwrap() as usize, ids.len());
+        for (place, token) in tokens.iter().enumerate() {
+            let kept = &ids[offsets[place] as usize..offsets[place + 1] as usize];
+            assert!((1..=most).contains(&kept.len()) && kept.contains(&(token.as_i64().unwrap() as i32)));
+            let logprob = meta["output_token_logprobs"][place][0].as_f64().unwrap();
+            assert!(logprob <= 0.0 && (kept.len() > 1 || logprob == 0.0), "{logprob} {kept:?}");
+        }
+        // Only at the end of a stream.
+        let events = alone.stream(&body).await;
+        let (last, before) = events.split_last().unwrap();
+        assert_eq!(last["meta_info"]["top_p_token_ids"], meta["top_p_token_ids"]);
+        assert!(before.iter().all(|event| event["meta_info"].get("top_p_token_ids").is_none()));
+    }
+    // Without a filter, without log-probabilities, or without being asked there are none.
+    let mut silent = opted(json!({"top_p": 0.9}));
+    silent["return_logprob"] = json!(false);
+    let mut unasked = opted(json!({"top_p": 0.9}));
+    unasked["sampling_params"]["custom_params"] = json!({});
+    for body in [opted(json!({})), silent, unasked] {
+        let meta = &alone.generate(&body).await["meta_info"];
+        assert!(meta.get("top_p_token_ids").is_none() && meta.get("top_p_token_offsets").is_none(), "{meta}");
+    }
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_may_tell_of_the_prefill_side() {
+    let told = ["--disaggregation-prefill-timing", "--chunked-prefill-size", "4"];
+    let pair = Pair::start(&told).await;
+    let (prefill, decode) = pair.generate(&json!({"text": PROMPT, "sampling_params": greedy(8)})).await;
+    let (prefill, decode) = (&prefill["meta_info"], &decode["meta_info"]);
+    let of = |meta: &Value, name: &str| meta[name].as_f64().unwrap_or_else(|| panic!("no {name}: {meta}"));
+    for name in [
+        "pd_prefill_bootstrap_queue_duration",
+        "pd_prefill_bootstrap_duration",
+        "pd_prefill_alloc_wait_duration",
+    ] {
+        // A duration of zero is not told in a row.
+        if of(prefill, name) > 0.0 {
+            let (own, told) = (of(prefill, name), of(decode, name));
+            assert!((own - told).abs() <= own * 1e-6, "{name}: {own} {told}");
+        }
+    }
+    // The row is written before it is sent.
+    let name = "pd_prefill_forward_duration";
+    assert!(of(decode, name) > 0.0 && of(decode, name) <= of(prefill, name) * (1.0 + 1e-6));
+    pair.until_free().await;
+    // Both must be told to.
+    let pair = Pair::start_with(&told, &[]).await;
+    let (status, reply) = pair.decode.post("/generate", &pair.paired(&json!({"text": PROMPT}))).await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(reply["error"]["message"].as_str().unwrap().contains("disaggregation_prefill_timing"), "{reply}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_may_have_several_replies() {
+    let server = Server::start(&[]).await;
+    let pair = Pair::start(&[]).await;
+    let mut body = json!({
+        "text": ["1+2=?\n", "3+4=?\n"], "rid": "many",
+        "sampling_params": {"n": 3, "max_new_tokens": 12, "temperature": 2, "sampling_seed": 5},
+    });
+    let replies = server.generate(&body).await;
+    let replies = replies.as_array().unwrap();
+    assert_eq!(replies.len(), 6);
+    assert_ne!(replies[0]["output_ids"], replies[1]["output_ids"]);
+    for (index, reply) in replies.iter().enumerate() {
+        assert_eq!(reply["meta_info"]["id"], format!("many_{index}"));
+        // As the one reply with its seed.
+        let text = &body["text"][index / 3];
+        let one = json!({
+            "text": text,
+            "sampling_params": {"max_new_tokens": 12, "temperature": 2, "sampling_seed": 5 + index % 3},
+        });
+        assert_eq!(server.generate(&one).await["output_ids"], reply["output_ids"]);
+    }
+    // As a router sends it, with lists as long as the outputs; and one prompt that is no list.
+    let rooms: Vec<_> = (0..6).map(|_| crate::support::fresh_room()).collect();
+    body["bootstrap_host"] = json!(vec!["127.0.0.1"; 6]);
+    (body["bootstrap_port"], body["bootstrap_room"]) = (json!(vec![pair.bootstrap_port; 6]), json!(rooms));
+    let (_, decode) = tokio::join!(pair.prefill.generate(&body), pair.decode.generate(&body));
+    for (alone, decode) in replies.iter().zip(decode.as_array().unwrap()) {
+        assert_eq!(alone["output_ids"], decode["output_ids"]);
+    }
+    let one = json!({"text": "1+2=?\n", "sampling_params": {"n": 2, "temperature": 0, "max_new_tokens": 20}});
+    assert_eq!(server.generate(&one).await[1]["text"], "1+2=3\n#3");
+    server.until_free().await;
+}
