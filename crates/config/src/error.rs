@@ -54,6 +54,14 @@ pub enum ConfigError {
         /// The name that no option has.
         field: String,
     },
+    /// An option that is known and that there is not.
+    #[error("--{flag} is not an option here: {reason}")]
+    Refused {
+        /// The flag, without its dashes.
+        flag: String,
+        /// Why not, and what there is instead.
+        reason: String,
+    },
     /// Options that are fine by themselves contradict each other.
     #[error("conflicting options: {0}")]
     Conflict(String),

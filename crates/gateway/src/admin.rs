@@ -61,6 +61,9 @@ struct Shown<'a> {
     bootstrap_port: Option<u16>,
     /// Whether its checks do not fail; true while it has not been checked.
     is_healthy: bool,
+    /// Why it gets no requests although it is up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
     /// Of its circuit breaker: closed, open or `half_open`.
     breaker: &'static str,
     /// Legs in flight.
@@ -131,7 +134,7 @@ pub(crate) async fn serve(
 
 fn list(core: &Core) -> Response<ReplyBody> {
     let fleet = core.registry.fleet();
-    let workers: Vec<_> = fleet.all().map(|worker| show(worker)).collect();
+    let workers: Vec<_> = fleet.all().map(|worker| show(core, worker)).collect();
     let count = |kind: RoleKind| fleet.of(kind).len();
     let stats = serde_json::json!({
         "prefill_count": count(RoleKind::Prefill),
@@ -147,7 +150,7 @@ fn list(core: &Core) -> Response<ReplyBody> {
 fn get(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
     let fleet = core.registry.fleet();
     let worker = fleet.get(id).ok_or_else(|| unknown(id))?;
-    Ok(written(StatusCode::OK, &show(worker)))
+    Ok(written(StatusCode::OK, &show(core, worker)))
 }
 
 fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, Refusal> {
@@ -180,7 +183,7 @@ fn change(core: &Core, id: &str, change: &Change) -> Result<Response<ReplyBody>,
     let kept_port = port.filter(|_| matches!(kind, WorkerType::Prefill));
     let role = role(core.mode, Some(kind), change.bootstrap_port.or(kept_port))?;
     let again = core.registry.add(worker.address(), role, Pool::default(), &mut rand::rng());
-    Ok(written(StatusCode::OK, &show(&again)))
+    Ok(written(StatusCode::OK, &show(core, &again)))
 }
 
 /// What is in flight there goes on.
@@ -253,7 +256,7 @@ fn role(mode: Mode, worker_type: Option<WorkerType>, bootstrap_port: Option<u16>
     Ok(role)
 }
 
-fn show(worker: &PooledWorker) -> Shown<'_> {
+fn show<'a>(core: &Core, worker: &'a PooledWorker) -> Shown<'a> {
     let counts = worker.counts();
     Shown {
         id: worker.id.as_str(),
@@ -264,6 +267,7 @@ fn show(worker: &PooledWorker) -> Shown<'_> {
             Role::Regular | Role::Decode => None,
         },
         is_healthy: worker.health() != HealthState::Unhealthy,
+        problem: core.misfits.lock().get(&worker.id).cloned(),
         breaker: worker.breaker().name(),
         load: counts.live,
         legs: Legs {

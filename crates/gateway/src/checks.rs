@@ -7,18 +7,22 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use futures_util::stream::iter;
 use http::uri::PathAndQuery;
-use rollscope_route::{HealthState, Introduced, Introduction, WorkerId};
+use rollscope_route::{HealthState, Introduced, Introduction, RoleKind, WorkerId};
 use serde::Deserialize;
 
 use crate::control::call;
 use crate::core::Core;
+use crate::fault::UpstreamFault;
+use crate::options::{GatewayOptions, LogLevel};
 use crate::outbound::Outbound;
 use crate::pool::{Pool, PooledWorker};
+use crate::reply::WorkerReply;
 
 /// What is read of a worker's `/server_info`.
 #[derive(Debug, Default, Deserialize)]
 struct ServerInfo {
     dp_size: Option<u32>,
+    disaggregation_mode: Option<String>,
     #[serde(default)]
     internal_states: Vec<InternalState>,
 }
@@ -29,61 +33,195 @@ struct InternalState {
     startup_time: Option<serde_json::Value>,
 }
 
-/// A worker that is not known to be healthy is asked so often: it may just be starting.
-const ANXIOUS_INTERVAL: Duration = Duration::from_secs(1);
+/// What is remembered of a worker from check to check.
+#[derive(Clone, Debug)]
+struct Known {
+    since: Instant,
+    /// When it was checked last.
+    checked: Option<Instant>,
+    was_healthy: bool,
+    /// Whether it has been asked who it is, and has answered whatever.
+    is_introduced: bool,
+}
+
 /// So many are asked at once.
 const MAX_CHECKS: usize = 64;
 
-/// Checks the workers for ever.
+/// Checks the workers for ever. Where they are not to be checked, each is only asked who it is, until it answers.
 pub(crate) async fn watch(core: Arc<Core>) {
-    let interval = Duration::from_secs(core.options.startup().health_check_interval_secs);
-    let mut checked: BTreeMap<WorkerId, Instant> = BTreeMap::new();
+    let options = core.options.startup();
+    let interval = Duration::from_secs(options.health_check_interval_secs);
+    let anxious = Duration::from_secs(options.worker_startup_check_interval).min(interval);
+    let mut known: BTreeMap<WorkerId, Known> = BTreeMap::new();
     loop {
         let fleet = core.registry.fleet();
-        let (mut known, mut due) = (BTreeMap::new(), Vec::new());
+        let mut next: BTreeMap<WorkerId, Known> = BTreeMap::new();
         for worker in fleet.all() {
-            let last = checked
-                .get(&worker.id)
-                .filter(|last| worker.health() == HealthState::Healthy && last.elapsed() < interval);
-            if last.is_none() {
-                due.push(Arc::clone(worker));
+            let known = known.remove(&worker.id).unwrap_or_else(Known::new);
+            next.insert(worker.id.clone(), known.seen(worker.health()));
+        }
+        known = next;
+        core.misfits.lock().retain(|id, _| known.contains_key(id));
+        let due = fleet.all().filter(|worker| {
+            let known = known.get(&worker.id);
+            known.is_some_and(|known| known.is_due(worker.health(), (interval, anxious), options))
+        });
+        let due: Vec<_> = due.cloned().collect();
+        let answered = iter(due)
+            .map(|worker| {
+                let core = &core;
+                async move { (worker.id.clone(), check(core, &worker).await) }
+            })
+            .buffer_unordered(MAX_CHECKS);
+        for (id, is_answered) in answered.collect::<Vec<_>>().await {
+            if let Some(known) = known.get_mut(&id) {
+                known.checked = Some(Instant::now());
+                known.is_introduced |= is_answered;
             }
-            known.insert(worker.id.clone(), last.copied().unwrap_or_else(Instant::now));
         }
-        checked = known;
-        iter(due).for_each_concurrent(MAX_CHECKS, |worker| check(&core, worker)).await;
-        tokio::time::sleep(ANXIOUS_INTERVAL.min(interval)).await;
+        give_up(&core, &known);
+        tokio::time::sleep(anxious).await;
     }
 }
 
-async fn check(core: &Core, worker: Arc<PooledWorker>) {
-    let passes = ask(core, &worker, core.health_path.clone()).await.is_some();
-    let mut checked = worker;
+/// Takes out the workers that have been starting for too long.
+fn give_up(core: &Core, known: &BTreeMap<WorkerId, Known>) {
+    let limit = Duration::from_secs(core.options.startup().worker_startup_timeout_secs);
+    let is_late = |known: &Known| !known.was_healthy && known.since.elapsed() >= limit;
+    if limit.is_zero() || core.options.startup().disable_health_check {
+        return;
+    }
+    for (id, _) in known.iter().filter(|(_, known)| is_late(known)) {
+        let fleet = core.registry.fleet();
+        let is_healthy = fleet.get(id.as_str()).is_none_or(|worker| worker.health() == HealthState::Healthy);
+        if let Some(worker) = (!is_healthy).then(|| core.registry.remove(id.as_str())).flatten() {
+            let url = &worker.url;
+            core.notices.tell(
+                LogLevel::Error,
+                format_args!("worker taken out, it was not healthy for --worker-startup-timeout-secs: {url}"),
+            );
+        }
+    }
+}
+
+/// Checks a worker. Whether it has answered who it is.
+async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
+    let is_checked = !core.options.startup().disable_health_check;
+    let passes = !is_checked
+        || ask(core, worker, core.health_path.clone()).await.is_ok_and(|reply| reply.status().is_success());
+    let mut checked = Arc::clone(worker);
+    let mut is_answered = false;
+    let mut is_misfit = false;
     if passes {
-        let introduction = introduction(core, &checked).await;
-        let introduced =
-            core.registry.introduce(checked.id.as_str(), &introduction, Pool::default, &mut rand::rng());
-        if let Ok(Introduced::Restarted(again)) = introduced {
-            checked = again;
+        let answer = ask(core, worker, PathAndQuery::from_static("/server_info")).await;
+        is_answered = answer.is_ok();
+        let reply = answer.ok().filter(|reply| reply.status().is_success());
+        let info = reply.map(|reply| ServerInfo::read(&reply.body.to_bytes())).unwrap_or_default();
+        is_misfit = note_misfit(core, worker, &info);
+        let introduced = core.registry.introduce(
+            worker.id.as_str(),
+            &info.introduction(),
+            Pool::default,
+            &mut rand::rng(),
+        );
+        match introduced {
+            Ok(Introduced::Restarted(again)) => {
+                let url = &again.url;
+                core.notices.tell(LogLevel::Info, format_args!("worker has started anew: {url}"));
+                checked = again;
+            }
+            Ok(Introduced::Same | Introduced::Gone) => {}
+            Err(error) => {
+                let address = worker.address();
+                core.notices.tell(LogLevel::Error, format_args!("worker taken out, {error}: {address}"));
+            }
         }
     }
-    checked.check(passes);
+    let change = (is_checked || is_misfit).then(|| checked.check(passes && !is_misfit)).flatten();
+    if let Some(health) = change {
+        let level = if health == HealthState::Healthy { LogLevel::Info } else { LogLevel::Warn };
+        core.notices.tell(level, format_args!("worker is {}: {}", health.name(), checked.url));
+    }
+    is_answered
 }
 
-/// What a worker says of itself; nothing if it does not.
-async fn introduction(core: &Core, worker: &Arc<PooledWorker>) -> Introduction {
-    let body = ask(core, worker, PathAndQuery::from_static("/server_info")).await.unwrap_or_default();
-    let info: ServerInfo = serde_json::from_slice(&body).unwrap_or_default();
-    let stamp = info.internal_states.into_iter().find_map(|state| state.startup_time);
-    Introduction { stamp: stamp.map(|stamp| stamp.to_string().into()), dp_size: info.dp_size }
+/// Whether a worker says it is something else than it is registered for; that is told once.
+fn note_misfit(core: &Core, worker: &PooledWorker, info: &ServerInfo) -> bool {
+    let Some(mode) = info.contradicts(worker.role.kind()) else {
+        core.misfits.lock().remove(&worker.id);
+        return false;
+    };
+    let role = worker.role.kind();
+    let sentence = format!(
+        "it is registered as a {role} worker, and says itself that its disaggregation_mode is {mode}; \
+         it gets no requests"
+    );
+    let url = &worker.url;
+    if core.misfits.lock().insert(worker.id.clone(), sentence.clone()).is_none() {
+        core.notices.tell(LogLevel::Error, format_args!("worker {url}: {sentence}"));
+    }
+    true
 }
 
-/// The body of a good reply that came in time.
-async fn ask(core: &Core, worker: &Arc<PooledWorker>, path: PathAndQuery) -> Option<bytes::Bytes> {
+async fn ask(
+    core: &Core,
+    worker: &Arc<PooledWorker>,
+    path: PathAndQuery,
+) -> Result<WorkerReply, UpstreamFault> {
     let limit = Duration::from_secs(core.options.startup().health_check_timeout_secs);
-    let outbound = Outbound::get(path);
-    let reply = call(core, worker, &outbound, limit).await.ok()?;
-    reply.status().is_success().then(|| reply.body.to_bytes())
+    call(core, worker, &Outbound::get(path), limit).await
+}
+
+// === impl Known ===
+
+impl Known {
+    fn new() -> Self {
+        Self { since: Instant::now(), checked: None, was_healthy: false, is_introduced: false }
+    }
+
+    fn seen(mut self, health: HealthState) -> Self {
+        self.was_healthy |= health == HealthState::Healthy;
+        self
+    }
+
+    fn is_due(
+        &self,
+        health: HealthState,
+        (interval, anxious): (Duration, Duration),
+        options: &GatewayOptions,
+    ) -> bool {
+        if options.disable_health_check && self.is_introduced {
+            return false;
+        }
+        let pause = if health == HealthState::Healthy { interval } else { anxious };
+        self.checked.is_none_or(|checked| checked.elapsed() >= pause)
+    }
+}
+
+// === impl ServerInfo ===
+
+impl ServerInfo {
+    /// What a worker says of itself; nothing if it does not.
+    fn read(body: &[u8]) -> Self {
+        serde_json::from_slice(body).unwrap_or_default()
+    }
+
+    fn introduction(&self) -> Introduction {
+        let stamp = self.internal_states.iter().find_map(|state| state.startup_time.as_ref());
+        Introduction { stamp: stamp.map(|stamp| stamp.to_string().into()), dp_size: self.dp_size }
+    }
+
+    /// What it says of its role, if that is not the one it is registered for.
+    fn contradicts(&self, role: RoleKind) -> Option<&str> {
+        let mode = self.disaggregation_mode.as_deref()?;
+        let expected = match role {
+            RoleKind::Regular => "null",
+            RoleKind::Prefill => "prefill",
+            RoleKind::Decode => "decode",
+        };
+        // A word that SGLang does not have tells nothing.
+        (mode != expected && ["null", "prefill", "decode"].contains(&mode)).then_some(mode)
+    }
 }
 
 #[cfg(test)]
@@ -99,8 +237,8 @@ mod tests {
             (r#"{"internal_states":[{},{"startup_time":"noon"}]}"#, None, Some("\"noon\"")),
         ] {
             let info: ServerInfo = serde_json::from_slice(body.as_bytes()).unwrap();
-            let found = info.internal_states.iter().find_map(|state| state.startup_time.as_ref());
-            assert_eq!((info.dp_size, found.map(ToString::to_string).as_deref()), (dp_size, stamp), "{body}");
+            let introduction = info.introduction();
+            assert_eq!((introduction.dp_size, introduction.stamp.as_deref()), (dp_size, stamp), "{body}");
         }
     }
 }

@@ -1,20 +1,27 @@
 //! What all requests share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use http::HeaderName;
 use http::uri::PathAndQuery;
+use parking_lot::Mutex;
 use rollscope_config::{ConfigError, Published};
-use rollscope_route::{Availability, Books, Fleet, Registry, RoleKind, Rooms};
+use rollscope_route::{Availability, Books, Fleet, Registry, RoleKind, Rooms, WorkerId};
 use rollscope_trace::{ProfileSink, StepNumber};
 use tokio::sync::watch;
 
+use crate::access::Keys;
 use crate::choosing::Choosers;
 use crate::clock::Clock;
 use crate::control::Tallies;
+use crate::cors::Cors;
 use crate::flight::Over;
+use crate::limits::Limits;
 use crate::live::Live;
+use crate::notices::Notices;
 use crate::options::GatewayOptions;
 use crate::pool::{Pool, PooledWorker};
 use crate::profiler::Profiler;
@@ -38,6 +45,14 @@ pub(crate) struct Core {
     /// The requests, whatever became of them.
     pub(crate) requests: Books,
     pub(crate) counters: Counters,
+    pub(crate) limits: Limits,
+    pub(crate) keys: Keys,
+    pub(crate) cors: Cors,
+    /// Names of headers in which clients name requests.
+    pub(crate) request_ids: Vec<HeaderName>,
+    pub(crate) notices: Notices,
+    /// Workers that contradict what they are registered for, each with a sentence.
+    pub(crate) misfits: Mutex<BTreeMap<WorkerId, String>>,
     pub(crate) clock: Clock,
     /// None if nothing is recorded.
     profiler: Option<Profiler>,
@@ -73,6 +88,7 @@ impl Core {
     pub(crate) fn new(
         published: Published<GatewayOptions>,
         sink: Option<Arc<dyn ProfileSink>>,
+        notices: Notices,
     ) -> Result<Self, ConfigError> {
         let options = published.startup();
         let registry = Registry::with(options.breaker(), options.health());
@@ -81,6 +97,9 @@ impl Core {
         }
         let health_path = options.health_path()?;
         let choosers = Choosers::new(options);
+        let (limits, keys) = (Limits::new(options), Keys::new(options)?);
+        let request_ids = options.request_id_headers.iter().flat_map(|name| name.parse()).collect();
+        let cors = Cors::new(&options.cors_allowed_origins);
         Ok(Self {
             mode: if options.pd_disaggregation { Mode::Pair } else { Mode::Regular },
             options: published,
@@ -93,6 +112,12 @@ impl Core {
             flights: watch::Sender::new(()),
             requests: Books::default(),
             counters: Counters::default(),
+            limits,
+            keys,
+            cors,
+            request_ids,
+            notices,
+            misfits: Mutex::default(),
             clock: Clock::new(),
             profiler: sink.map(Profiler::start).transpose()?,
         })

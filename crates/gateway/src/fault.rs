@@ -45,12 +45,20 @@ pub(crate) enum Refusal {
     BodyLost(#[source] hyper::Error),
     #[error("a disaggregated fleet needs the request body without content-encoding: {encoding}")]
     Encoded { encoding: String },
-    #[error("{limit} requests are live, which is --max-concurrent-requests")]
-    Busy { limit: u64 },
+    #[error("{queue_size} requests wait already, which is --queue-size")]
+    Busy { queue_size: usize },
+    #[error("the request has waited for {limit:?}, which is --queue-timeout-secs")]
+    Queued { limit: Duration },
+    #[error("this call needs a key: Authorization: Bearer KEY")]
+    Unauthorized,
+    #[error("this key is not for this call")]
+    Forbidden,
     #[error(
         "not known to a gateway with --pd-disaggregation, which can not forward it to one worker: {path}"
     )]
     UnknownPath { path: String },
+    #[error("this listener serves /metrics alone: {path}")]
+    OnlyMetrics { path: String },
     #[error("method not allowed for {path}: {method}")]
     Method { method: http::Method, allowed: &'static [http::Method], path: String },
     #[error(transparent)]
@@ -101,13 +109,18 @@ impl Refusal {
             | Self::Malformed(_)
             | Self::BodyLost(_)
             | Self::Unfit(_) => StatusCode::BAD_REQUEST,
-            Self::NoWorker(_) | Self::NoChoice { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoWorker(_) | Self::NoChoice { .. } | Self::Queued { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Encoded { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::UnknownPath { .. } | Self::UnknownWorker { .. } | Self::NotRecording => {
-                StatusCode::NOT_FOUND
-            }
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::UnknownPath { .. }
+            | Self::OnlyMetrics { .. }
+            | Self::UnknownWorker { .. }
+            | Self::NotRecording => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::Worker { fault, .. } => fault.status(),
             Self::Reply(reply) => reply.status(),
@@ -124,7 +137,10 @@ impl Refusal {
             Self::BodyLost(_) => "request_body_lost",
             Self::Encoded { .. } => "unsupported_content_encoding",
             Self::Busy { .. } => "too_many_requests",
-            Self::UnknownPath { .. } => "unknown_path",
+            Self::Queued { .. } => "queue_timeout",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::UnknownPath { .. } | Self::OnlyMetrics { .. } => "unknown_path",
             Self::Method { .. } => "method_not_allowed",
             Self::Unfit(_) => "invalid_worker",
             Self::UnknownWorker { .. } => "unknown_worker",

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::choosing::Decided;
 use crate::clock::Anchor;
 use crate::core::Core;
-use crate::fault::Refusal;
+use crate::limits::Place;
 use crate::pool::PooledWorker;
 use crate::reading::Said;
 
@@ -31,6 +31,8 @@ pub(crate) struct Flight {
     path: Box<str>,
     /// Set while the request is planned, before anybody shares it.
     pub(crate) facts: Facts,
+    /// Among those that are served at once.
+    pub(crate) place: Place,
     state: Mutex<State>,
     live: watch::Receiver<()>,
 }
@@ -93,30 +95,20 @@ pub(crate) struct LegLog {
 // === impl Flight ===
 
 impl Flight {
-    /// Begins one, unless too many are live.
-    pub(crate) fn begin(
-        core: &Arc<Core>,
-        arrival: Anchor,
-        path: &str,
-        headers: &HeaderMap,
-    ) -> Result<Self, Refusal> {
-        let ticket = match core.options.startup().concurrency_limit() {
-            Some(limit) => core.requests.open_below(limit).ok_or_else(|| {
-                core.requests.refuse();
-                Refusal::Busy { limit }
-            })?,
-            None => core.requests.open(),
-        };
+    /// Begins one.
+    pub(crate) fn begin(core: &Arc<Core>, arrival: Anchor, path: &str, headers: &HeaderMap) -> Self {
+        let ticket = core.requests.open();
         let join = join(headers);
         core.steps.add(join.step.as_slice());
-        Ok(Self {
+        Self {
             core: Arc::clone(core),
             arrival,
             path: path.into(),
             facts: Facts::new(join),
+            place: Place::default(),
             state: Mutex::new(State::new(Some(ticket))),
             live: core.flights.subscribe(),
-        })
+        }
     }
 
     /// Takes note of the names that the client gave.

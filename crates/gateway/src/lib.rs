@@ -5,8 +5,9 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `options` | the options, and the fleet they name |
+//! | `options`, `settings`, `refused` | the options, what they mean, and those of SGLang's router that there are not |
 //! | `server`, `routes`, `serving`, `lane` | the gateway; which path leads where; clients' connections; the threads that serve them |
+//! | `access`, `cors`, `limits` | who may call, from where, and how many at once |
 //! | `request` | read, plan, run |
 //! | `relay`, `stream`, `pair`, `prefill` | pass a reply on; event by event; two legs at once; the prefill's half |
 //! | `leg`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, down to the bytes |
@@ -14,7 +15,7 @@
 //! | `reply`, `fault`, `body` | what clients get |
 //! | `checks` | whether the workers are up, and which processes they are |
 //! | `admin`, `control` | workers that come and go; calls to the first worker or to all |
-//! | `metrics`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
+//! | `metrics`, `scrape`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
 //! | `choosing` | which workers, and why |
 //! | `core`, `live`, `clock` | what all requests share |
 //!
@@ -22,12 +23,17 @@
 //! any moment; of recording the gateway knows only
 //! [`ProfileSink::offer`](rollscope_trace::ProfileSink::offer), which never waits.
 
+mod access;
 mod choosing;
+mod cors;
 mod lane;
+mod limits;
 mod options;
+mod refused;
 mod routes;
 mod server;
 mod serving;
+mod settings;
 
 mod request;
 
@@ -58,11 +64,15 @@ mod control;
 mod engine_metrics;
 mod exposition;
 mod metrics;
+mod scrape;
 
 mod clock;
 mod core;
 mod live;
+mod notices;
 
 pub use body::{BoxError, ReplyBody};
-pub use options::{AssignmentName, GatewayOptions, PolicyName};
+pub use notices::Notices;
+pub use options::{AssignmentName, GatewayOptions, LogLevel, PolicyName};
+pub use refused::RefusedOptions;
 pub use server::{Gateway, Mount};

@@ -106,6 +106,12 @@ fn text(core: &Core) -> String {
         page.sample("rollscope_merges_total", &[("result", result)], counter.load(Ordering::Relaxed));
     }
     fan_outs(&mut page, counters);
+    page.family("rollscope_queue_waiting", "gauge", "Requests that wait for their turn.");
+    page.sample("rollscope_queue_waiting", &[], core.limits.waiting() as u64);
+    page.family("rollscope_queue_refused_total", "counter", "Requests that were refused instead of served.");
+    for (reason, count) in [("full", &core.limits.refused), ("timeout", &core.limits.timed_out)] {
+        page.sample("rollscope_queue_refused_total", &[("reason", reason)], count.load(Ordering::Relaxed));
+    }
     let dropped = "Request profiles that the recorder did not take.";
     page.counter("rollscope_records_dropped_total", dropped, &counters.records_dropped);
     let errors = "Connections that could not be accepted.";

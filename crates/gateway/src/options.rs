@@ -1,12 +1,9 @@
-//! The gateway's options, and the fleet that they name.
+//! The gateway's options. What the parts of the gateway make of them stands in `settings`.
 
-use std::time::Duration;
+use rollscope_config::{Choice, options};
+use rollscope_route::{AssignmentMode, PolicyKind};
 
-use http::uri::PathAndQuery;
-use rollscope_config::{Choice, ConfigError, options};
-use rollscope_route::{
-    AssignmentMode, BreakerConfig, HealthConfig, PolicyKind, PolicySettings, Role, WorkerUrl,
-};
+use crate::settings::check;
 
 /// A way of choosing workers, as an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +19,24 @@ impl Choice for PolicyName {
         Self::spelled(PolicyKind::Manual),
         Self::spelled(PolicyKind::PrefixHash),
     ];
+}
+
+/// How grave it is what is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Something does not work.
+    Error,
+    /// Something may not work as it was meant.
+    Warn,
+    /// What happens now and then.
+    Info,
+    /// What happens often.
+    Debug,
+}
+
+impl Choice for LogLevel {
+    const SPELLINGS: &'static [(&'static str, Self)] =
+        &[("debug", Self::Debug), ("info", Self::Info), ("warn", Self::Warn), ("error", Self::Error)];
 }
 
 /// How the manual policy gives a worker to a new key, as an option.
@@ -73,8 +88,30 @@ options! {
             request_head_timeout_secs: f64 = 30.0, range(0.1..=3600.0);
             /// Threads that serve, each with connections of its own; 0 for one a core.
             serving_threads: usize = 0, range(0..=1024);
-            /// Requests that may be live at once; more are refused with status 429. -1 for no limit.
-            max_concurrent_requests: i64 = -1, range(-1..=i64::MAX);
+            /// Requests that may be served at once; more wait. -1 for no limit.
+            max_concurrent_requests: i64 = -1, range(-1..=1 << 32);
+            /// Requests that may wait because of --max-concurrent-requests or --rate-limit-tokens-per-second; more are
+            /// refused with status 429. 0 for none.
+            queue_size: usize = 100, range(0..=1 << 20);
+            /// Seconds that a request may wait; then it is refused with status 503.
+            queue_timeout_secs: u64 = 60, range(1..=604_800);
+            /// Requests that may begin in a second. More may begin at once, up to --max-concurrent-requests or, without
+            /// that limit, up to this number, after as long a pause.
+            rate_limit_tokens_per_second: Option<u32> = None, range(1..=1 << 30);
+            /// Key that clients must send as Authorization: Bearer KEY, and that workers are sent. Probes, figures and
+            /// what tells of the model need none.
+            api_key: Option<String> = None, secret();
+            /// Key for changing the fleet: /workers and the calls that go to all workers. Without one --api-key will do.
+            admin_api_key: Option<String> = None, secret();
+            /// More keys for changing the fleet, of role admin, and for looking at it, of role user: ID:NAME:ROLE:KEY.
+            control_plane_api_keys: Vec<String> = &[], value_name("ID:NAME:ROLE:KEY"), secret();
+            /// Tell of each call that changes the fleet, with the ID of its key.
+            control_plane_audit_enabled: bool = false;
+            /// Origins whose pages may call the gateway from a browser; * for all.
+            cors_allowed_origins: Vec<String> = &[], value_name("ORIGIN");
+            /// Headers in which clients name a request, the first that is there counts. The name is the reply's
+            /// x-request-id; a request without gets one.
+            request_id_headers: Vec<String> = &["x-request-id", "x-correlation-id", "x-trace-id", "request-id"], value_name("HEADER");
             /// Seconds that live requests get to finish when the gateway is told to stop.
             shutdown_grace_period_secs: u64 = 180, range(0..=604_800);
             /// cache_aware: a worker is taken for its cache when it knows more than this share of the prompt.
@@ -122,6 +159,23 @@ options! {
             health_check_endpoint: String = "/health", value_name("PATH");
             /// Do not check workers.
             disable_health_check: bool = false;
+            /// Seconds between two health checks of a worker that is not healthy: it may just be starting.
+            worker_startup_check_interval: u64 = 1, range(1..=3600);
+            /// Seconds after which a worker that never was healthy is taken out; 0 for never.
+            worker_startup_timeout_secs: u64 = 0, range(0..=604_800);
+        }
+        observability {
+            /// What the gateway tells of on stderr: this and what is graver.
+            log_level: LogLevel = LogLevel::Info;
+            /// Port of a further listener for /metrics alone; 0 picks a free one. /metrics is on the gateway's own port
+            /// in any case.
+            prometheus_port: Option<u16> = None;
+            /// Address that the further listener listens on.
+            prometheus_host: String = "127.0.0.1";
+            /// Upper bounds of the buckets of durations, in seconds.
+            prometheus_duration_buckets: Vec<f64> = &[
+                0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0,
+            ], range(0.0..=1e9);
         }
         disagg {
             /// Send each request to a prefill and a decode worker.
@@ -158,152 +212,5 @@ impl PolicyName {
 impl AssignmentName {
     const fn spelled(mode: AssignmentMode) -> (&'static str, Self) {
         (mode.name(), Self(mode))
-    }
-}
-
-// === impl GatewayOptions ===
-
-impl GatewayOptions {
-    /// The workers that the options name, in their order.
-    pub(crate) fn workers(&self) -> Result<Vec<(WorkerUrl, Role)>, ConfigError> {
-        let regular = self.worker_urls.iter().map(|url| (url, Role::Regular));
-        let prefill = self.prefill.iter().map(|(url, port)| (url, Role::Prefill { bootstrap_port: *port }));
-        let decode = self.decode.iter().map(|url| (url, Role::Decode));
-        let mut workers: Vec<(WorkerUrl, Role)> = Vec::new();
-        for (given, role) in regular.chain(prefill).chain(decode) {
-            let url = WorkerUrl::parse(given).map_err(|error| ConfigError::Conflict(error.to_string()))?;
-            if workers.iter().any(|(other, _)| *other == url) {
-                return Err(ConfigError::Conflict(format!("worker URL given twice: {given}")));
-            }
-            workers.push((url, role));
-        }
-        Ok(workers)
-    }
-
-    /// What the policies go by.
-    pub(crate) fn policy_settings(&self) -> PolicySettings {
-        PolicySettings {
-            cache_threshold: self.cache_threshold,
-            balance_abs_threshold: self.balance_abs_threshold,
-            balance_rel_threshold: self.balance_rel_threshold,
-            eviction_interval: Duration::from_secs(self.eviction_interval_secs),
-            max_tree_size_bytes: self.max_tree_size,
-            max_idle: Duration::from_secs(self.max_idle_secs),
-            assignment_mode: self.assignment_mode.0,
-            ..PolicySettings::default()
-        }
-    }
-
-    /// When a worker is healthy.
-    pub(crate) fn health(&self) -> HealthConfig {
-        HealthConfig {
-            failure_threshold: self.health_failure_threshold,
-            success_threshold: self.health_success_threshold,
-        }
-    }
-
-    /// What workers are asked in a health check.
-    pub(crate) fn health_path(&self) -> Result<PathAndQuery, ConfigError> {
-        let path =
-            self.health_check_endpoint.parse().ok().filter(|_| self.health_check_endpoint.starts_with('/'));
-        path.ok_or_else(|| {
-            let given = &self.health_check_endpoint;
-            ConfigError::Conflict(format!("--health-check-endpoint must be a path like /health: {given}"))
-        })
-    }
-
-    /// When a worker's breaker opens and closes.
-    pub(crate) fn breaker(&self) -> BreakerConfig {
-        BreakerConfig {
-            failure_threshold: (!self.disable_circuit_breaker).then_some(self.cb_failure_threshold),
-            success_threshold: self.cb_success_threshold,
-            timeout: Duration::from_secs(self.cb_timeout_duration_secs),
-            window: Duration::from_secs(self.cb_window_duration_secs),
-        }
-    }
-
-    /// Threads that serve.
-    pub fn threads(&self) -> usize {
-        match self.serving_threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
-        }
-    }
-
-    /// The limit on live requests, if there is one.
-    pub(crate) fn concurrency_limit(&self) -> Option<u64> {
-        u64::try_from(self.max_concurrent_requests).ok()
-    }
-}
-
-fn check(options: &GatewayOptions) -> Result<(), ConfigError> {
-    let conflict = |sentence: &str| Err(ConfigError::Conflict(sentence.to_owned()));
-    if options.pd_disaggregation && !options.worker_urls.is_empty() {
-        return conflict(
-            "--worker-urls names workers that do everything, --pd-disaggregation wants --prefill and --decode",
-        );
-    }
-    let names_pair = !options.prefill.is_empty() || !options.decode.is_empty();
-    if !options.pd_disaggregation && names_pair {
-        return conflict("--prefill and --decode need --pd-disaggregation");
-    }
-    if options.max_concurrent_requests == 0 {
-        return conflict("--max-concurrent-requests 0 would refuse every request; -1 means no limit");
-    }
-    options.health_path()?;
-    options.workers().map(drop)
-}
-
-#[cfg(test)]
-mod tests {
-    use rollscope_config::Options as _;
-
-    use super::*;
-
-    fn workers(args: &str) -> Result<String, String> {
-        let options =
-            GatewayOptions::from_args(args.split_whitespace()).map_err(|error| error.to_string())?;
-        let workers = options.workers().unwrap();
-        Ok(workers.iter().map(|(url, role)| format!("{url} {role:?}")).collect::<Vec<_>>().join(", "))
-    }
-
-    #[test]
-    fn a_fleet_is_named_as_for_sglangs_router() {
-        for (args, expected) in [
-            ("", ""),
-            (
-                "--worker-urls http://a:1 http://b:2 --worker http://c:3",
-                "http://a:1 Regular, http://b:2 Regular, http://c:3 Regular",
-            ),
-            (
-                "--pd-disaggregation --prefill http://a:1 8998 --prefill http://b:1 none --prefill http://c:1 --decode http://d:1 --policy random",
-                "http://a:1 Prefill { bootstrap_port: Some(8998) }, http://b:1 Prefill { bootstrap_port: None }, \
-                 http://c:1 Prefill { bootstrap_port: None }, http://d:1 Decode",
-            ),
-            ("--pd-disaggregation --prefill-policy power_of_two", ""),
-        ] {
-            assert_eq!(workers(args).as_deref(), Ok(expected), "{args}");
-        }
-    }
-
-    #[test]
-    fn what_can_not_be_meant_is_refused_before_anything_starts() {
-        for (args, sentence) in [
-            ("--prefill http://a:1", "--prefill and --decode need --pd-disaggregation"),
-            (
-                "--pd-disaggregation --worker-urls http://a:1",
-                "--worker-urls names workers that do everything",
-            ),
-            ("--worker-urls http://a:1 http://a:1/", "worker URL given twice: http://a:1/"),
-            ("--worker-urls http://a:1@2", "no user name"),
-            ("--worker-urls a:1", "must look like http://HOST:PORT"),
-            ("--pd-disaggregation --prefill http://a:1 x", "--prefill"),
-            ("--policy cache", "--policy"),
-            ("--health-check-endpoint health", "must be a path like /health: health"),
-            ("--max-concurrent-requests 0", "-1 means no limit"),
-        ] {
-            let error = workers(args).unwrap_err();
-            assert!(error.contains(sentence), "{args}: {error}");
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::header::{CONTENT_ENCODING, HeaderValue};
+use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
 use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
@@ -19,7 +19,7 @@ use crate::leg::{Answer, is_plain};
 use crate::outbound::Outbound;
 use crate::pair::Pair;
 use crate::relay::relay;
-use crate::reply::{refuse, refuse_plainly};
+use crate::reply::refuse;
 use crate::stream::EventRelay;
 
 /// What is asked for, as far as the gateway must know.
@@ -50,12 +50,15 @@ pub(crate) async fn serve(
 ) -> Response<ReplyBody> {
     let arrival = core.clock.now();
     let (head, incoming) = request.into_parts();
-    let mut flight = match Flight::begin(&core, arrival, head.uri.path(), &head.headers) {
-        Ok(flight) => flight,
-        Err(refusal) => return refuse_plainly(&refusal),
+    let mut flight = Flight::begin(&core, arrival, head.uri.path(), &head.headers);
+    let planned = match core.limits.admit(core.clock.moment()).await {
+        Ok(place) => {
+            flight.place = place;
+            flight.facts.is_profiled = endpoint != Endpoint::Other;
+            plan(&mut flight, &head, incoming, endpoint).await
+        }
+        Err(refusal) => Err(refusal),
     };
-    flight.facts.is_profiled = endpoint != Endpoint::Other;
-    let planned = plan(&mut flight, &head, incoming, endpoint).await;
     let flight = Arc::new(flight);
     let served = match planned {
         Ok(plan) => plan.run(Arc::clone(&flight)).await,
@@ -68,7 +71,16 @@ pub(crate) async fn serve(
     {
         response.headers_mut().insert("x-rollscope-decision", decision);
     }
+    if let Some(name) = request_id(&core, &head.headers) {
+        response.headers_mut().insert("x-request-id", name);
+    }
     response
+}
+
+/// The client's name for the request, or a new one.
+fn request_id(core: &Core, headers: &HeaderMap) -> Option<HeaderValue> {
+    let given = core.request_ids.iter().find_map(|name| headers.get(name)).cloned();
+    given.or_else(|| HeaderValue::try_from(format!("{:032x}", rand::random::<u128>())).ok())
 }
 
 // === impl Plan ===

@@ -2,6 +2,7 @@
 
 use http::Method;
 
+use crate::access::Access;
 use crate::admin::AdminCall;
 use crate::control::FanOut;
 use crate::request::Endpoint;
@@ -83,6 +84,22 @@ impl<'a> Route<'a> {
             Self::All(_)
             | Self::Request(Endpoint::Chat | Endpoint::Completions)
             | Self::Admin(AdminCall::AddWorker | AdminCall::RemoveWorker) => POST,
+        }
+    }
+
+    /// What a call by this method needs.
+    pub(crate) fn access(self, method: &Method) -> Access {
+        match self {
+            Self::Alive
+            | Self::Readiness
+            | Self::Generates
+            | Self::First
+            | Self::Metrics
+            | Self::EngineMetrics => Access::Open,
+            Self::Request(_) | Self::Mount => Access::Use,
+            Self::All(FanOut::Loads) | Self::Admin(AdminCall::ListWorkers) => Access::Look,
+            Self::Admin(AdminCall::Workers | AdminCall::Worker(_)) if method == Method::GET => Access::Look,
+            Self::Admin(_) | Self::All(_) => Access::Change,
         }
     }
 

@@ -9,14 +9,16 @@ use hyper::body::Incoming;
 use rollscope_config::{ConfigError, Published};
 use rollscope_trace::{ProfileSink, StepNumber};
 
+use crate::access::Access;
 use crate::body::{ReplyBody, whole};
 use crate::core::{Core, Mode};
 use crate::fault::Refusal;
-use crate::options::GatewayOptions;
+use crate::notices::Notices;
+use crate::options::{GatewayOptions, LogLevel};
 use crate::reply::refuse_plainly;
 use crate::request::Endpoint;
 use crate::routes::{Route, is_for_any_worker};
-use crate::{admin, control, engine_metrics, metrics, request};
+use crate::{admin, control, cors, engine_metrics, metrics, request};
 
 /// Serves the paths under `/rollscope/`, which belong to somebody else.
 pub type Mount = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<ReplyBody>> + Send + Sync>;
@@ -38,7 +40,17 @@ impl Gateway {
         sink: Option<Arc<dyn ProfileSink>>,
         mount: Option<Mount>,
     ) -> Result<Self, ConfigError> {
-        Ok(Self { core: Arc::new(Core::new(options, sink)?), mount })
+        Self::telling(options, sink, mount, Notices::default())
+    }
+
+    /// As [`Gateway::new`], and it tells of what happens.
+    pub fn telling(
+        options: Published<GatewayOptions>,
+        sink: Option<Arc<dyn ProfileSink>>,
+        mount: Option<Mount>,
+        notices: Notices,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self { core: Arc::new(Core::new(options, sink, notices)?), mount })
     }
 
     /// Tells whether a request of a step is live, going by the `x-rollscope-step` headers of those that are. A request
@@ -49,15 +61,30 @@ impl Gateway {
     }
 
     pub(crate) async fn handle(&self, request: Request<Incoming>) -> Response<ReplyBody> {
-        self.answer(request).await.unwrap_or_else(|refusal| refuse_plainly(&refusal))
+        let cors = &self.core.cors;
+        if let Some(reply) = cors.preflight(&request) {
+            return reply;
+        }
+        let origin = cors.allowed(request.headers());
+        let mut reply = self.answer(request).await.unwrap_or_else(|refusal| refuse_plainly(&refusal));
+        if let Some(origin) = origin {
+            cors::mark(&mut reply, origin);
+        }
+        reply
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<ReplyBody>, Refusal> {
+    async fn answer(&self, mut request: Request<Incoming>) -> Result<Response<ReplyBody>, Refusal> {
         let core = &self.core;
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let route = Route::of(&path);
         if !route.allows(&method) {
             return Err(Refusal::Method { method, allowed: route.methods(), path });
+        }
+        let access = route.access(&method);
+        let key = core.keys.check(access, request.headers_mut())?;
+        if access == Access::Change && core.options.startup().control_plane_audit_enabled {
+            let key = key.unwrap_or("none");
+            core.notices.tell(LogLevel::Info, format_args!("control plane: {method} {path}, key {key}"));
         }
         match route {
             Route::Request(Endpoint::Other) if core.mode == Mode::Pair && is_for_any_worker(&path) => {

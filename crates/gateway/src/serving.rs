@@ -151,9 +151,7 @@ impl Gateway {
     /// What goes on beside the requests, until it is dropped.
     fn upkeep(&self) -> JoinSet<()> {
         let mut upkeep = JoinSet::new();
-        if !self.core.options.startup().disable_health_check {
-            upkeep.spawn(checks::watch(Arc::clone(&self.core)));
-        }
+        upkeep.spawn(checks::watch(Arc::clone(&self.core)));
         let core = Arc::clone(&self.core);
         upkeep.spawn(async move { core.tend().await });
         upkeep

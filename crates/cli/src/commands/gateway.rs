@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{ArgMatches, Command};
 use http_body_util::BodyExt as _;
 use rollscope_config::{ConfigError, OptionSet as _, Options as _, Published, options};
-use rollscope_gateway::{Gateway, GatewayOptions, Mount, ReplyBody};
+use rollscope_gateway::{Gateway, GatewayOptions, Mount, Notices, RefusedOptions, ReplyBody};
 use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle};
 use rollscope_run::{Run, RunInfo, WriterState};
 use rollscope_trace::{ProfileSink, UnixNs};
@@ -33,24 +33,33 @@ options! {
 }
 
 /// What the command takes.
-pub(crate) type Options = (GatewayOptions, RecordingOptions, LifetimeOptions);
+pub(crate) type Options = (GatewayOptions, RefusedOptions, RecordingOptions, LifetimeOptions);
 
 pub(crate) fn command() -> Command {
-    LifetimeOptions::args(RecordingOptions::args(GatewayOptions::command("gateway")))
+    let command = RefusedOptions::args(GatewayOptions::command("gateway"));
+    LifetimeOptions::args(RecordingOptions::args(command))
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let (options, recording, lifetime) = resolve::<Options>(matches)?;
+    let (options, RefusedOptions, recording, lifetime) = resolve::<Options>(matches)?;
     block_on(async {
         let shutdown = shutdown(&lifetime)?;
         let (listener, address) = listen_at(&options.host, options.port).await?;
         let threads = options.threads();
+        let metrics_listener = match options.prometheus_port {
+            Some(port) => Some(listen_at(&options.prometheus_host, port).await?),
+            None => None,
+        };
         let published = Published::publish(options);
         let recorder = match &recording.record {
             Some(dir) => Some(record(Path::new(dir), &recording, &published)?),
             None => None,
         };
         let gateway = gateway(published, recorder.as_ref())?;
+        if let Some((listener, address)) = metrics_listener {
+            output::note(format_args!("figures at http://{address}/metrics"));
+            tokio::spawn(gateway.clone().serve_metrics(listener));
+        }
         ready_line("gateway", address)?;
         let served = gateway.serve_on_threads(threads, listener, shutdown).await;
         served.context("cannot start the serving threads")?;
@@ -63,11 +72,14 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// A gateway with the recorder behind it.
 fn gateway(options: Published<GatewayOptions>, recorder: Option<&Recorder>) -> Result<Gateway, ConfigError> {
+    let notices = Notices::new(options.startup().log_level, |_, what| {
+        output::note(format_args!("rollscope: {what}"));
+    });
     let Some(handle) = recorder.map(Recorder::handle) else {
-        return Gateway::new(options, None, None);
+        return Gateway::telling(options, None, None, notices);
     };
     let sink: Arc<dyn ProfileSink> = Arc::new(handle.clone());
-    let gateway = Gateway::new(options, Some(sink), Some(mount(handle.clone())))?;
+    let gateway = Gateway::telling(options, Some(sink), Some(mount(handle.clone())), notices)?;
     handle.ask_live(gateway.live_steps());
     Ok(gateway)
 }
@@ -125,3 +137,6 @@ fn mount(recorder: RecorderHandle) -> Mount {
         })
     })
 }
+
+#[cfg(test)]
+mod tests;

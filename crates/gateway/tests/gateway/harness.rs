@@ -151,6 +151,16 @@ impl ProfileSink for TestSink {
     }
 }
 
+/// The address of a listener for figures alone.
+pub(crate) async fn metrics_listener() -> SocketAddr {
+    let options = GatewayOptions::from_args([""; 0]).unwrap();
+    let gateway = Gateway::new(Published::publish(options), None, None).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(gateway.serve_metrics(listener));
+    address
+}
+
 /// How often the legs of a worker ended so.
 pub(crate) fn legs(figures: &Figures, worker: SocketAddr, outcome: &str) -> u64 {
     let is_it = |name: &str| {

@@ -18,3 +18,5 @@ mod record;
 mod regular;
 #[cfg(test)]
 mod stream;
+#[cfg(test)]
+mod surface;

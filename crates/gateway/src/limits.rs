@@ -1,0 +1,187 @@
+//! How many requests are served at once and begin in a second, and the queue of those that wait.
+//!
+//! A request waits before its body is read, so that the queue holds connections and no bodies. It is live from its
+//! arrival on: what it waited stands in its profile, between arrival and the dispatch of its first leg.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rollscope_route::Moment;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::fault::Refusal;
+use crate::options::GatewayOptions;
+
+/// The limits of a gateway.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    /// One permit for each request that may be served; none: no limit.
+    places: Option<Arc<Semaphore>>,
+    rate: Option<Rate>,
+    queue_size: usize,
+    queue_timeout: Duration,
+    waiting: AtomicUsize,
+    /// Requests that were refused since too many waited.
+    pub(crate) refused: AtomicU64,
+    /// Requests that were refused since they had waited for too long.
+    pub(crate) timed_out: AtomicU64,
+}
+
+/// A place of a request that is served, until it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// So many may begin in a second (a token bucket).
+#[derive(Debug)]
+struct Rate {
+    per_second: f64,
+    burst: f64,
+    bucket: Mutex<Bucket>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    /// Below zero, so many are on their way to begin.
+    tokens: f64,
+    at: Moment,
+}
+
+/// A place in the queue.
+struct Waiting<'a>(&'a Limits);
+
+// === impl Limits ===
+
+impl Limits {
+    pub(crate) fn new(options: &GatewayOptions) -> Self {
+        let places = options.concurrency_limit();
+        let rate = options.rate_limit_tokens_per_second.map(|per_second| {
+            let burst = places.map_or(f64::from(per_second), |places| places as f64);
+            Rate::new(f64::from(per_second), burst)
+        });
+        Self {
+            places: places.map(|places| Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)))),
+            rate,
+            queue_size: options.queue_size,
+            queue_timeout: Duration::from_secs(options.queue_timeout_secs),
+            waiting: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            timed_out: AtomicU64::new(0),
+        }
+    }
+
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// A place for a request; it waits for one if it has to.
+    pub(crate) async fn admit(&self, now: Moment) -> Result<Place, Refusal> {
+        if self.rate.is_none() && self.places.is_none() {
+            return Ok(Place::default());
+        }
+        let pause = self.rate.as_ref().map_or(Duration::ZERO, |rate| rate.pause(now));
+        if pause.is_zero()
+            && let Some(permit) = self.try_place()
+        {
+            self.spend(now);
+            return Ok(Place { _permit: permit });
+        }
+        let _waiting = self.join_queue()?;
+        let limit = self.queue_timeout;
+        let waited = timeout(limit, async {
+            tokio::time::sleep(self.spend(now)).await;
+            match &self.places {
+                // It is never closed.
+                Some(places) => Arc::clone(places).acquire_owned().await.ok(),
+                None => None,
+            }
+        });
+        let permit = waited.await.map_err(|_| {
+            self.timed_out.fetch_add(1, Ordering::Relaxed);
+            Refusal::Queued { limit }
+        })?;
+        Ok(Place { _permit: permit })
+    }
+
+    /// A permit if one is to be had at once; none is needed where there is no limit.
+    #[expect(clippy::option_option, reason = "whether there is a place, and whether a place needs a permit")]
+    fn try_place(&self) -> Option<Option<OwnedSemaphorePermit>> {
+        let Some(places) = &self.places else { return Some(None) };
+        Arc::clone(places).try_acquire_owned().ok().map(Some)
+    }
+
+    fn join_queue(&self) -> Result<Waiting<'_>, Refusal> {
+        let join = |waiting| (waiting < self.queue_size).then_some(waiting + 1);
+        let joined = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, join);
+        joined.map(|_| Waiting(self)).map_err(|_| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            Refusal::Busy { queue_size: self.queue_size }
+        })
+    }
+
+    fn spend(&self, now: Moment) -> Duration {
+        self.rate.as_ref().map_or(Duration::ZERO, |rate| rate.spend(now))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl Rate ===
+
+impl Rate {
+    fn new(per_second: f64, burst: f64) -> Self {
+        Self { per_second, burst, bucket: Mutex::new(Bucket { tokens: burst, at: Moment::default() }) }
+    }
+
+    /// Time until the next may begin.
+    fn pause(&self, now: Moment) -> Duration {
+        let mut bucket = self.bucket.lock();
+        bucket.fill(now, self);
+        self.pause_of(bucket.tokens - 1.0)
+    }
+
+    /// Takes a token, if need be one that is yet to come; time until it is there.
+    fn spend(&self, now: Moment) -> Duration {
+        let mut bucket = self.bucket.lock();
+        bucket.fill(now, self);
+        bucket.tokens -= 1.0;
+        self.pause_of(bucket.tokens)
+    }
+
+    fn pause_of(&self, tokens: f64) -> Duration {
+        Duration::from_secs_f64((-tokens).max(0.0) / self.per_second)
+    }
+}
+
+impl Bucket {
+    fn fill(&mut self, now: Moment, rate: &Rate) {
+        let passed = now.since(self.at).as_secs_f64();
+        self.tokens = (self.tokens + passed * rate.per_second).min(rate.burst);
+        self.at = self.at.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_lets_a_burst_begin_and_then_so_many_a_second() {
+        let rate = Rate::new(2.0, 3.0);
+        let at = |millis| Moment(Duration::from_millis(millis));
+        let spent: Vec<u128> = [0, 0, 0, 0, 0].map(|millis| rate.spend(at(millis)).as_millis()).to_vec();
+        assert_eq!(spent, [0, 0, 0, 500, 1000]);
+        assert_eq!(rate.pause(at(1000)).as_millis(), 500, "two have been promised the tokens of a second");
+        assert_eq!(rate.spend(at(3_600_000)).as_millis(), 0);
+        assert_eq!(rate.pause(at(0)).as_millis(), 0, "time does not go back");
+    }
+}

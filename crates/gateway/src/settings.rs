@@ -1,0 +1,211 @@
+//! What the options mean for the parts of the gateway, and which of them contradict each other.
+
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue};
+use rollscope_config::ConfigError;
+use rollscope_route::{BreakerConfig, HealthConfig, PolicySettings, Role, WorkerUrl};
+
+use crate::options::GatewayOptions;
+
+/// A key of the control plane.
+#[derive(Debug)]
+pub(crate) struct ControlKey {
+    pub(crate) id: String,
+    /// Whether it may change something.
+    pub(crate) is_admin: bool,
+    pub(crate) key: String,
+}
+
+// === impl GatewayOptions ===
+
+impl GatewayOptions {
+    /// The workers that the options name, in their order.
+    pub(crate) fn workers(&self) -> Result<Vec<(WorkerUrl, Role)>, ConfigError> {
+        let regular = self.worker_urls.iter().map(|url| (url, Role::Regular));
+        let prefill = self.prefill.iter().map(|(url, port)| (url, Role::Prefill { bootstrap_port: *port }));
+        let decode = self.decode.iter().map(|url| (url, Role::Decode));
+        let mut workers: Vec<(WorkerUrl, Role)> = Vec::new();
+        for (given, role) in regular.chain(prefill).chain(decode) {
+            let url = WorkerUrl::parse(given).map_err(|error| ConfigError::Conflict(error.to_string()))?;
+            if workers.iter().any(|(other, _)| *other == url) {
+                return Err(ConfigError::Conflict(format!("worker URL given twice: {given}")));
+            }
+            workers.push((url, role));
+        }
+        Ok(workers)
+    }
+
+    /// What the policies go by.
+    pub(crate) fn policy_settings(&self) -> PolicySettings {
+        PolicySettings {
+            cache_threshold: self.cache_threshold,
+            balance_abs_threshold: self.balance_abs_threshold,
+            balance_rel_threshold: self.balance_rel_threshold,
+            eviction_interval: Duration::from_secs(self.eviction_interval_secs),
+            max_tree_size_bytes: self.max_tree_size,
+            max_idle: Duration::from_secs(self.max_idle_secs),
+            assignment_mode: self.assignment_mode.0,
+            ..PolicySettings::default()
+        }
+    }
+
+    /// When a worker is healthy.
+    pub(crate) fn health(&self) -> HealthConfig {
+        HealthConfig {
+            failure_threshold: self.health_failure_threshold,
+            success_threshold: self.health_success_threshold,
+        }
+    }
+
+    /// What workers are asked in a health check.
+    pub(crate) fn health_path(&self) -> Result<PathAndQuery, ConfigError> {
+        let path =
+            self.health_check_endpoint.parse().ok().filter(|_| self.health_check_endpoint.starts_with('/'));
+        path.ok_or_else(|| {
+            let given = &self.health_check_endpoint;
+            ConfigError::Conflict(format!("--health-check-endpoint must be a path like /health: {given}"))
+        })
+    }
+
+    /// When a worker's breaker opens and closes.
+    pub(crate) fn breaker(&self) -> BreakerConfig {
+        BreakerConfig {
+            failure_threshold: (!self.disable_circuit_breaker).then_some(self.cb_failure_threshold),
+            success_threshold: self.cb_success_threshold,
+            timeout: Duration::from_secs(self.cb_timeout_duration_secs),
+            window: Duration::from_secs(self.cb_window_duration_secs),
+        }
+    }
+
+    /// Threads that serve.
+    pub fn threads(&self) -> usize {
+        match self.serving_threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        }
+    }
+
+    /// The limit on live requests, if there is one.
+    pub(crate) fn concurrency_limit(&self) -> Option<usize> {
+        usize::try_from(self.max_concurrent_requests).ok()
+    }
+
+    /// The keys of the control plane: `ID:NAME:ROLE:KEY`, of which only the key may hold colons.
+    pub(crate) fn control_keys(&self) -> Result<Vec<ControlKey>, ConfigError> {
+        self.control_plane_api_keys.iter().map(|given| control_key(given)).collect()
+    }
+}
+
+fn control_key(given: &str) -> Result<ControlKey, ConfigError> {
+    let mut parts = given.splitn(4, ':');
+    let (Some(id), Some(_name), Some(role), Some(key)) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        let sentence = "--control-plane-api-keys must look like ID:NAME:ROLE:KEY";
+        return Err(ConfigError::Conflict(sentence.to_owned()));
+    };
+    let is_admin = match role {
+        "admin" => true,
+        "user" => false,
+        _ => {
+            let sentence = format!("the role in --control-plane-api-keys must be admin or user: {role}");
+            return Err(ConfigError::Conflict(sentence));
+        }
+    };
+    if key.is_empty() {
+        let sentence = format!("a key in --control-plane-api-keys is empty: {id}");
+        return Err(ConfigError::Conflict(sentence));
+    }
+    Ok(ControlKey { id: id.to_owned(), is_admin, key: key.to_owned() })
+}
+
+/// Whether options that are fine by themselves agree.
+pub(crate) fn check(options: &GatewayOptions) -> Result<(), ConfigError> {
+    let conflict = |sentence: &str| Err(ConfigError::Conflict(sentence.to_owned()));
+    if options.pd_disaggregation && !options.worker_urls.is_empty() {
+        return conflict(
+            "--worker-urls names workers that do everything, --pd-disaggregation wants --prefill and --decode",
+        );
+    }
+    let names_pair = !options.prefill.is_empty() || !options.decode.is_empty();
+    if !options.pd_disaggregation && names_pair {
+        return conflict("--prefill and --decode need --pd-disaggregation");
+    }
+    if options.max_concurrent_requests == 0 {
+        return conflict("--max-concurrent-requests 0 would refuse every request; -1 means no limit");
+    }
+    for (flag, key) in [("--api-key", &options.api_key), ("--admin-api-key", &options.admin_api_key)] {
+        if key.as_ref().is_some_and(|key| HeaderValue::from_str(&format!("Bearer {key}")).is_err()) {
+            return Err(ConfigError::Conflict(format!("{flag} has a byte that no header may have")));
+        }
+    }
+    for name in &options.request_id_headers {
+        if HeaderName::try_from(name.as_str()).is_err() {
+            return Err(ConfigError::Conflict(format!(
+                "--request-id-headers: no header has this name: {name}"
+            )));
+        }
+    }
+    if !options.prometheus_duration_buckets.is_sorted_by(|a, b| a < b) {
+        return conflict("--prometheus-duration-buckets must rise");
+    }
+    options.control_keys()?;
+    options.health_path()?;
+    options.workers().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use rollscope_config::Options as _;
+
+    use super::*;
+
+    fn workers(args: &str) -> Result<String, String> {
+        let options =
+            GatewayOptions::from_args(args.split_whitespace()).map_err(|error| error.to_string())?;
+        let workers = options.workers().unwrap();
+        Ok(workers.iter().map(|(url, role)| format!("{url} {role:?}")).collect::<Vec<_>>().join(", "))
+    }
+
+    #[test]
+    fn a_fleet_is_named_as_for_sglangs_router() {
+        for (args, expected) in [
+            ("", ""),
+            (
+                "--worker-urls http://a:1 http://b:2 --worker http://c:3",
+                "http://a:1 Regular, http://b:2 Regular, http://c:3 Regular",
+            ),
+            (
+                "--pd-disaggregation --prefill http://a:1 8998 --prefill http://b:1 none --prefill http://c:1 --decode http://d:1 --policy random",
+                "http://a:1 Prefill { bootstrap_port: Some(8998) }, http://b:1 Prefill { bootstrap_port: None }, \
+                 http://c:1 Prefill { bootstrap_port: None }, http://d:1 Decode",
+            ),
+            ("--pd-disaggregation --prefill-policy power_of_two", ""),
+        ] {
+            assert_eq!(workers(args).as_deref(), Ok(expected), "{args}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_meant_is_refused_before_anything_starts() {
+        for (args, sentence) in [
+            ("--prefill http://a:1", "--prefill and --decode need --pd-disaggregation"),
+            (
+                "--pd-disaggregation --worker-urls http://a:1",
+                "--worker-urls names workers that do everything",
+            ),
+            ("--worker-urls http://a:1 http://a:1/", "worker URL given twice: http://a:1/"),
+            ("--worker-urls http://a:1@2", "no user name"),
+            ("--worker-urls a:1", "must look like http://HOST:PORT"),
+            ("--pd-disaggregation --prefill http://a:1 x", "--prefill"),
+            ("--policy cache", "--policy"),
+            ("--health-check-endpoint health", "must be a path like /health: health"),
+            ("--max-concurrent-requests 0", "-1 means no limit"),
+        ] {
+            let error = workers(args).unwrap_err();
+            assert!(error.contains(sentence), "{args}: {error}");
+        }
+    }
+}
