@@ -2,7 +2,7 @@
 
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use rollscope_route::{HealthState, Role, RoleKind, UrlError, WorkerAddress, WorkerUrl};
+use rollscope_route::{HealthState, Role, RoleKind, UrlError, WorkerAddress};
 use serde::{Deserialize, Serialize};
 
 use crate::body::ReplyBody;
@@ -155,7 +155,7 @@ fn get(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
 
 fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, Refusal> {
     let worker = core.registry.add(
-        WorkerUrl::parse(&registration.url).map_err(Unfit::from)?,
+        WorkerAddress::parse(&registration.url).map_err(Unfit::from)?,
         role(core.mode, registration.worker_type, registration.bootstrap_port)?,
         Pool::default(),
         &mut rand::rng(),
@@ -163,7 +163,7 @@ fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, 
     let reply = serde_json::json!({
         "status": "registered",
         "worker_id": worker.id.as_str(),
-        "url": worker.url.as_str(),
+        "url": &*worker.name,
         "worker_type": worker.role.kind().name(),
     });
     Ok(written(StatusCode::CREATED, &reply))
@@ -189,7 +189,7 @@ fn change(core: &Core, id: &str, change: &Change) -> Result<Response<ReplyBody>,
 /// What is in flight there goes on.
 fn remove(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
     let worker = core.registry.remove(id).ok_or_else(|| unknown(id))?;
-    let reply = serde_json::json!({ "status": "removed", "worker_id": id, "url": worker.url.as_str() });
+    let reply = serde_json::json!({ "status": "removed", "worker_id": id, "url": &*worker.name });
     Ok(written(StatusCode::OK, &reply))
 }
 
@@ -260,7 +260,7 @@ fn show<'a>(core: &Core, worker: &'a PooledWorker) -> Shown<'a> {
     let counts = worker.counts();
     Shown {
         id: worker.id.as_str(),
-        url: worker.url.as_str(),
+        url: &worker.name,
         worker_type: worker.role.kind().name(),
         bootstrap_port: match worker.role {
             Role::Prefill { bootstrap_port } => bootstrap_port,

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use futures_util::stream::iter;
 use http::uri::PathAndQuery;
-use rollscope_route::{HealthState, Introduced, Introduction, RoleKind, WorkerId};
+use rollscope_route::{
+    HealthState, Introduced, Introduction, MAX_DP_SIZE, RoleKind, WorkerAddress, WorkerId,
+};
 use serde::Deserialize;
 
 use crate::control::call;
@@ -95,7 +97,7 @@ fn give_up(core: &Core, known: &BTreeMap<WorkerId, Known>) {
         let fleet = core.registry.fleet();
         let is_healthy = fleet.get(id.as_str()).is_none_or(|worker| worker.health() == HealthState::Healthy);
         if let Some(worker) = (!is_healthy).then(|| core.registry.remove(id.as_str())).flatten() {
-            let url = &worker.url;
+            let url = &worker.name;
             core.notices.tell(
                 LogLevel::Error,
                 format_args!("worker taken out, it was not healthy for --worker-startup-timeout-secs: {url}"),
@@ -126,11 +128,16 @@ async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
         );
         match introduced {
             Ok(Introduced::Restarted(again)) => {
-                let url = &again.url;
+                let url = &again.name;
                 core.notices.tell(LogLevel::Info, format_args!("worker has started anew: {url}"));
                 checked = again;
             }
-            Ok(Introduced::Same | Introduced::Gone) => {}
+            Ok(Introduced::Same) => {
+                if expand(core, worker) {
+                    return is_answered;
+                }
+            }
+            Ok(Introduced::Gone) => {}
             Err(error) => {
                 let address = worker.address();
                 core.notices.tell(LogLevel::Error, format_args!("worker taken out, {error}: {address}"));
@@ -140,9 +147,22 @@ async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
     let change = (is_checked || is_misfit).then(|| checked.check(passes && !is_misfit)).flatten();
     if let Some(health) = change {
         let level = if health == HealthState::Healthy { LogLevel::Info } else { LogLevel::Warn };
-        core.notices.tell(level, format_args!("worker is {}: {}", health.name(), checked.url));
+        core.notices.tell(level, format_args!("worker is {}: {}", health.name(), checked.name));
     }
     is_answered
+}
+
+/// With `--dp-aware`, has a worker for each rank stand in a server's place, once it is known how many there are.
+fn expand(core: &Core, worker: &PooledWorker) -> bool {
+    let Some(dp_size @ 1..=MAX_DP_SIZE) = worker.dp_size() else { return false };
+    if !core.options.startup().dp_aware || worker.rank.is_some() {
+        return false;
+    }
+    for rank in 0..dp_size {
+        let address = WorkerAddress { url: worker.url.clone(), rank: Some(rank) };
+        core.registry.add(address, worker.role, Pool::default(), &mut rand::rng());
+    }
+    true
 }
 
 /// Whether a worker says it is something else than it is registered for; that is told once.
@@ -156,7 +176,7 @@ fn note_misfit(core: &Core, worker: &PooledWorker, info: &ServerInfo) -> bool {
         "it is registered as a {role} worker, and says itself that its disaggregation_mode is {mode}; \
          it gets no requests"
     );
-    let url = &worker.url;
+    let url = &worker.name;
     if core.misfits.lock().insert(worker.id.clone(), sentence.clone()).is_none() {
         core.notices.tell(LogLevel::Error, format_args!("worker {url}: {sentence}"));
     }

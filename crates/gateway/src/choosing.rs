@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollscope_route::{Ask, Chosen, Decision, LegGuard, NoChoice, Policy, Prompt, RoleKind};
+use rollscope_route::{Ask, Chosen, Decision, DpRank, LegGuard, NoChoice, Policy, Prompt, RoleKind};
 use rollscope_trace::Join;
 use rollscope_wire::Chunks;
 
@@ -31,6 +31,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) prompt: Option<Chunks>,
     /// Of the body.
     pub(crate) size_bytes: u64,
+    /// The data-parallel rank that the client asks for.
+    pub(crate) rank: Option<u32>,
 }
 
 /// A worker at which a leg has begun.
@@ -38,6 +40,8 @@ pub(crate) struct Wish<'a> {
 pub(crate) struct Seat {
     pub(crate) worker: Arc<PooledWorker>,
     pub(crate) guard: LegGuard,
+    /// The rank that the leg is for, if it is for one.
+    pub(crate) dp_rank: Option<DpRank>,
 }
 
 /// What was decided.
@@ -109,7 +113,7 @@ impl Core {
             routing_key: wish.join.session.as_deref().map(str::as_bytes),
             group: wish.join.group.as_deref().map(str::as_bytes),
             prompt: Prompt(&pieces),
-            rank: None,
+            rank: wish.rank,
             now: self.clock.moment(),
             seed: rand::random(),
         };
@@ -121,11 +125,11 @@ impl Core {
     }
 
     fn take(&self, role: RoleKind, chosen: Chosen<Pool>, wish: &Wish<'_>) -> Result<Seat, Refusal> {
-        let Chosen { worker, decision, .. } = chosen;
+        let Chosen { worker, decision, dp_rank } = chosen;
         let begun = worker.begin(wish.size_bytes, self.clock.moment());
         let why = NoChoice::Unavailable(decision.considered);
         let guard = begun.map_err(|_| Refusal::NoChoice { role, why })?;
-        Ok(Seat { worker, guard })
+        Ok(Seat { worker, guard, dp_rank })
     }
 
     /// Has the policies do what is due from time to time, for ever.

@@ -140,7 +140,7 @@ pub(crate) async fn call(
 }
 
 fn worker_fault(worker: &PooledWorker, fault: UpstreamFault) -> Refusal {
-    Refusal::Worker { role: worker.role.kind(), url: worker.url.to_string(), fault }
+    Refusal::Worker { role: worker.role.kind(), url: worker.name.to_string(), fault }
 }
 
 /// A body as a JSON value: itself if it is JSON, else a string.

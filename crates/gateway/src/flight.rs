@@ -292,7 +292,7 @@ impl LegLog {
         let mut leg = rollscope_trace::Leg {
             role: self.role,
             worker: WorkerRef {
-                url: self.worker.url.as_str().into(),
+                url: self.worker.name.clone(),
                 instance: self.worker.id.as_str().into(),
             },
             dispatch: self.dispatch,

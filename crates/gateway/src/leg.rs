@@ -81,7 +81,7 @@ const MAX_REFUSAL_BYTES: usize = 16 << 20;
 
 impl Leg {
     fn begin(flight: &Arc<Flight>, role: RoleKind, seat: Seat) -> Self {
-        let Seat { worker, guard } = seat;
+        let Seat { worker, guard, .. } = seat;
         let number = flight.enter(LegLog {
             role: leg_role(role),
             worker: Arc::clone(&worker),
@@ -113,7 +113,7 @@ impl Leg {
         if let UpstreamFault::Timeout { .. } = fault {
             self.tell_worker();
         }
-        Refusal::Worker { role: self.role, url: self.worker.url.to_string(), fault }
+        Refusal::Worker { role: self.role, url: self.worker.name.to_string(), fault }
     }
 
     /// Tells the worker that nobody waits any more.

@@ -79,20 +79,20 @@ fn text(core: &Core) -> String {
     let workers: Vec<_> = fleet.all().map(|worker| (worker, worker.counts())).collect();
     page.family("rollscope_legs_started_total", "counter", "Calls to a worker.");
     for (worker, counts) in &workers {
-        let labels = [("worker", worker.url.as_str()), ("role", worker.role.kind().name())];
+        let labels = [("worker", &*worker.name), ("role", worker.role.kind().name())];
         page.sample("rollscope_legs_started_total", &labels, counts.started);
     }
     page.family("rollscope_legs_total", "counter", "Calls to a worker that have ended, by how they ended.");
     for (worker, counts) in &workers {
         for (outcome, count) in by_outcome(counts) {
             let labels =
-                [("worker", worker.url.as_str()), ("role", worker.role.kind().name()), ("outcome", outcome)];
+                [("worker", &*worker.name), ("role", worker.role.kind().name()), ("outcome", outcome)];
             page.sample("rollscope_legs_total", &labels, count);
         }
     }
     page.family("rollscope_worker_in_flight", "gauge", "Calls to a worker that have not ended.");
     for (worker, counts) in &workers {
-        let labels = [("worker", worker.url.as_str()), ("role", worker.role.kind().name())];
+        let labels = [("worker", &*worker.name), ("role", worker.role.kind().name())];
         page.sample("rollscope_worker_in_flight", &labels, counts.live);
     }
 

@@ -73,6 +73,9 @@ options! {
             /// without one the same sample group, at one worker. In a disaggregated fleet it holds for both sides
             /// unless they have their own.
             policy: PolicyName = PolicyName(PolicyKind::RoundRobin);
+            /// Take each data-parallel rank of a worker for a worker of its own, as if named URL@RANK: loads, decisions
+            /// and figures are then by rank, and requests carry routed_dp_rank.
+            dp_aware: bool = false;
             /// Largest request body that is taken, in bytes.
             max_payload_size: usize = 512 << 20, range(1..=1 << 40);
             /// Seconds until a worker that has not finished its reply is given up. Long generations take half an hour.

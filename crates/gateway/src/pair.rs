@@ -29,7 +29,10 @@ use crate::stream::EventRelay;
 pub(crate) struct Pair {
     pub(crate) prefill: Seat,
     pub(crate) decode: Seat,
+    /// What the prefill worker is sent.
     pub(crate) outbound: Outbound,
+    /// What decode is sent instead of the body: it may be for another rank.
+    pub(crate) decode_body: Chunks,
     /// Whether the replies are SGLang's, which can be merged.
     pub(crate) is_merging: bool,
     /// Whether log-probabilities of the prompt are asked for.
@@ -41,8 +44,10 @@ pub(crate) struct Pair {
 impl Pair {
     /// Serves the request.
     pub(crate) async fn run(self, flight: Arc<Flight>) -> Result<Response<ReplyBody>, Refusal> {
-        let mut prefill = Prefill::begin(&flight, self.prefill, self.outbound.clone(), self.is_merging);
-        let decode = Answer::call(Arc::clone(&flight), RoleKind::Decode, self.decode, self.outbound);
+        let mut outbound = self.outbound.clone();
+        outbound.body = self.decode_body;
+        let mut prefill = Prefill::begin(&flight, self.prefill, self.outbound, self.is_merging);
+        let decode = Answer::call(Arc::clone(&flight), RoleKind::Decode, self.decode, outbound);
         let answer = prefill.or_refuse(decode).await?;
         if !answer.is_success() {
             return Err(prefill.or_refuse(answer.into_refusal()).await?);

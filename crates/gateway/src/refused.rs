@@ -26,8 +26,7 @@ enum Takes {
 }
 
 const BUCKET: &str = "there is no policy bucket; --policy power_of_two and cache_aware balance by load";
-const KUBERNETES: &str =
-    "no Kubernetes API is asked; --discover takes the DNS name of a headless service, --workers-file a file";
+const KUBERNETES: &str = "no Kubernetes API is asked; register workers by POST /workers";
 const MODELS: &str = "the gateway serves one model's workers; start one gateway for each model";
 const TEXT: &str = "the gateway neither tokenizes nor parses text; give the option to the workers";
 const STORE: &str = "the gateway stores no conversations; its --record keeps what was measured";
@@ -52,6 +51,7 @@ const REFUSED: &[Refused] = &[
     one("retry_max_backoff_ms", RETRIES),
     one("retry_backoff_multiplier", RETRIES),
     one("retry_jitter_factor", RETRIES),
+    Refused { only: Some("true"), ..flag("disable_retries", RETRIES) },
     one("model_path", TEXT),
     one("tokenizer_path", TEXT),
     one("chat_template", TEXT),
@@ -113,7 +113,8 @@ impl OptionSet for RefusedOptions {
         for refused in REFUSED {
             let spec = refused.spec();
             let given = values(&spec)?;
-            if Some(&given) != spec.default.as_ref() && given.as_str() != refused.only.or(Some("")) {
+            let is_so_anyway = refused.only.is_some_and(|only| given.as_str().unwrap_or("true") == only);
+            if Some(&given) != spec.default.as_ref() && !is_so_anyway {
                 return Err(ConfigError::Refused { flag: spec.flag, reason: spec.help });
             }
         }

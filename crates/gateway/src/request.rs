@@ -7,8 +7,8 @@ use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use rollscope_route::{Role, RoleKind};
-use rollscope_wire::{Bootstrap, Chunks, Dialect, GenerateRequest};
+use rollscope_route::{DpRank, Role, RoleKind};
+use rollscope_wire::{Bootstrap, Chunks, Dialect, GenerateRequest, Ranks};
 
 use crate::body::ReplyBody;
 use crate::choosing::{Decided, Seat, Wish};
@@ -120,29 +120,42 @@ async fn plan(
     flight.facts.shape = request.shape;
     flight.facts.stream = request.stream;
     let prompt = core.choosers.reads_prompt.then(|| request.prompt()).flatten();
-    let wish = Wish { join: &flight.facts.join, prompt, size_bytes: body.len() as u64 };
+    let rank = request.routed_dp_rank;
+    let wish = Wish { join: &flight.facts.join, prompt, size_bytes: body.len() as u64, rank };
     if core.mode == Mode::Regular {
         let (seat, decided) = core.seat(&wish)?;
         flight.facts.decided = decided;
+        let body = match seat.worker.rank {
+            routed @ Some(_) => request.placed(None, Ranks { routed, prefill: None }),
+            None => body,
+        };
         let outbound = Outbound::forward(head, body);
         return Ok(Plan::One { seat, outbound, is_read: endpoint == Endpoint::Generate });
     }
     let ([prefill, decode], decided) = core.seat_pair(&wish)?;
     flight.facts.decided = decided;
-    let rooms = core.rooms.draw(request.shape.samples(), &mut rand::rng());
+    let rooms = core.rooms.draw_at(request.shape.samples(), prefill.dp_rank, &mut rand::rng());
     let port = match prefill.worker.role {
         Role::Prefill { bootstrap_port } => bootstrap_port,
         Role::Regular | Role::Decode => None,
     };
     let bootstrap = Bootstrap { host: prefill.worker.url.host(), port, rooms: rooms.rooms() };
-    let mut outbound = Outbound::forward(head, request.with_bootstrap(&bootstrap));
+    let prefill_rank = prefill.dp_rank.map(DpRank::rank);
+    let prefill_ranks = Ranks { routed: prefill_rank, prefill: None };
+    let decode_ranks = Ranks { routed: decode.dp_rank.map(DpRank::rank), prefill: prefill_rank };
+    let mut outbound = Outbound::forward(head, request.placed(Some(&bootstrap), prefill_ranks));
+    let decode_body = if decode_ranks == prefill_ranks {
+        outbound.body.clone()
+    } else {
+        request.placed(Some(&bootstrap), decode_ranks)
+    };
     let is_merging = endpoint == Endpoint::Generate;
     if is_merging {
         outbound.ask_for_identity();
     }
     let joins_logprobs = is_merging && request.return_logprob;
     flight.facts.rooms = Some(rooms);
-    Ok(Plan::Pair(Pair { prefill, decode, outbound, is_merging, joins_logprobs }))
+    Ok(Plan::Pair(Pair { prefill, decode, outbound, decode_body, is_merging, joins_logprobs }))
 }
 
 /// A request that is not read: it goes to one worker as it is.
@@ -151,7 +164,7 @@ fn plan_unread(flight: &mut Flight, head: &http::request::Parts, body: Chunks) -
         let encoding = head.headers.get(CONTENT_ENCODING).map_or(String::new(), |value| format!("{value:?}"));
         return Err(Refusal::Encoded { encoding });
     }
-    let wish = Wish { join: &flight.facts.join, prompt: None, size_bytes: body.len() as u64 };
+    let wish = Wish { join: &flight.facts.join, prompt: None, size_bytes: body.len() as u64, rank: None };
     let (seat, decided) = flight.core.seat(&wish)?;
     flight.facts.decided = decided;
     Ok(Plan::One { seat, outbound: Outbound::forward(head, body), is_read: false })

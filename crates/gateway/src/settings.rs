@@ -1,11 +1,12 @@
 //! What the options mean for the parts of the gateway, and which of them contradict each other.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue};
 use rollscope_config::ConfigError;
-use rollscope_route::{BreakerConfig, HealthConfig, PolicySettings, Role, WorkerUrl};
+use rollscope_route::{BreakerConfig, HealthConfig, PolicySettings, Role, WorkerAddress, WorkerUrl};
 
 use crate::options::GatewayOptions;
 
@@ -22,18 +23,26 @@ pub(crate) struct ControlKey {
 
 impl GatewayOptions {
     /// The workers that the options name, in their order.
-    pub(crate) fn workers(&self) -> Result<Vec<(WorkerUrl, Role)>, ConfigError> {
-        let regular = self.worker_urls.iter().map(|url| (url, Role::Regular));
-        let prefill = self.prefill.iter().map(|(url, port)| (url, Role::Prefill { bootstrap_port: *port }));
-        let decode = self.decode.iter().map(|url| (url, Role::Decode));
-        let mut workers: Vec<(WorkerUrl, Role)> = Vec::new();
-        for (given, role) in regular.chain(prefill).chain(decode) {
-            let url = WorkerUrl::parse(given).map_err(|error| ConfigError::Conflict(error.to_string()))?;
-            if workers.iter().any(|(other, _)| *other == url) {
-                return Err(ConfigError::Conflict(format!("worker URL given twice: {given}")));
+    pub(crate) fn workers(&self) -> Result<Vec<(WorkerAddress, Role)>, ConfigError> {
+        let regular = self.worker_urls.iter().map(|url| ("--worker-urls", url, Role::Regular));
+        let prefill = self
+            .prefill
+            .iter()
+            .map(|(url, port)| ("--prefill", url, Role::Prefill { bootstrap_port: *port }));
+        let decode = self.decode.iter().map(|url| ("--decode", url, Role::Decode));
+        let mut workers: Vec<(WorkerAddress, Role)> = Vec::new();
+        for (flag, given, role) in regular.chain(prefill).chain(decode) {
+            let address = address(flag, given)?;
+            let is_known = |other: &WorkerAddress| {
+                other.url == address.url
+                    && (other.rank == address.rank || other.rank.is_none() || address.rank.is_none())
+            };
+            if workers.iter().any(|(other, _)| is_known(other)) {
+                return conflict(format!("worker URL given twice: {given}"));
             }
-            workers.push((url, role));
+            workers.push((address, role));
         }
+        ports_differ(&workers)?;
         Ok(workers)
     }
 
@@ -98,32 +107,64 @@ impl GatewayOptions {
     }
 }
 
+fn conflict<T>(sentence: impl Into<String>) -> Result<T, ConfigError> {
+    Err(ConfigError::Conflict(sentence.into()))
+}
+
+fn address(flag: &str, given: &str) -> Result<WorkerAddress, ConfigError> {
+    if given.parse::<u16>().is_ok() {
+        return conflict(format!(
+            "{flag} wants the URL before the port, http://HOST:PORT [BOOTSTRAP_PORT]: {given}"
+        ));
+    }
+    WorkerAddress::parse(given).or_else(|error| conflict(format!("{flag}: {error}")))
+}
+
+/// Two servers on one host can not both listen on a bootstrap port.
+fn ports_differ(workers: &[(WorkerAddress, Role)]) -> Result<(), ConfigError> {
+    let mut taken: BTreeMap<(&str, u16), &WorkerUrl> = BTreeMap::new();
+    for (address, role) in workers {
+        let Role::Prefill { bootstrap_port: Some(port) } = role else { continue };
+        let (host, http_port) = address.url.socket_address();
+        if *port == http_port {
+            return conflict(format!(
+                "--prefill: the bootstrap port is the one of the URL: {} {port}",
+                address.url
+            ));
+        }
+        let other = *taken.entry((host, *port)).or_insert(&address.url);
+        if *other != address.url {
+            let url = &address.url;
+            return conflict(format!(
+                "--prefill: two workers on one host have the same bootstrap port: {other} {port}, {url} {port}"
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn control_key(given: &str) -> Result<ControlKey, ConfigError> {
     let mut parts = given.splitn(4, ':');
     let (Some(id), Some(_name), Some(role), Some(key)) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        let sentence = "--control-plane-api-keys must look like ID:NAME:ROLE:KEY";
-        return Err(ConfigError::Conflict(sentence.to_owned()));
+        return conflict("--control-plane-api-keys must look like ID:NAME:ROLE:KEY");
     };
     let is_admin = match role {
         "admin" => true,
         "user" => false,
         _ => {
-            let sentence = format!("the role in --control-plane-api-keys must be admin or user: {role}");
-            return Err(ConfigError::Conflict(sentence));
+            return conflict(format!("the role in --control-plane-api-keys must be admin or user: {role}"));
         }
     };
     if key.is_empty() {
-        let sentence = format!("a key in --control-plane-api-keys is empty: {id}");
-        return Err(ConfigError::Conflict(sentence));
+        return conflict(format!("a key in --control-plane-api-keys is empty: {id}"));
     }
     Ok(ControlKey { id: id.to_owned(), is_admin, key: key.to_owned() })
 }
 
 /// Whether options that are fine by themselves agree.
 pub(crate) fn check(options: &GatewayOptions) -> Result<(), ConfigError> {
-    let conflict = |sentence: &str| Err(ConfigError::Conflict(sentence.to_owned()));
     if options.pd_disaggregation && !options.worker_urls.is_empty() {
         return conflict(
             "--worker-urls names workers that do everything, --pd-disaggregation wants --prefill and --decode",
@@ -138,7 +179,7 @@ pub(crate) fn check(options: &GatewayOptions) -> Result<(), ConfigError> {
     }
     for (flag, key) in [("--api-key", &options.api_key), ("--admin-api-key", &options.admin_api_key)] {
         if key.as_ref().is_some_and(|key| HeaderValue::from_str(&format!("Bearer {key}")).is_err()) {
-            return Err(ConfigError::Conflict(format!("{flag} has a byte that no header may have")));
+            return conflict(format!("{flag} has a byte that no header may have"));
         }
     }
     for name in &options.request_id_headers {
@@ -183,6 +224,11 @@ mod tests {
                  http://c:1 Prefill { bootstrap_port: None }, http://d:1 Decode",
             ),
             ("--pd-disaggregation --prefill-policy power_of_two", ""),
+            ("--worker-urls http://a:1@0 http://a:1@1", "http://a:1@0 Regular, http://a:1@1 Regular"),
+            (
+                "--pd-disaggregation --prefill http://a:1 9 --prefill http://b:1 9",
+                "http://a:1 Prefill { bootstrap_port: Some(9) }, http://b:1 Prefill { bootstrap_port: Some(9) }",
+            ),
         ] {
             assert_eq!(workers(args).as_deref(), Ok(expected), "{args}");
         }
@@ -197,8 +243,23 @@ mod tests {
                 "--worker-urls names workers that do everything",
             ),
             ("--worker-urls http://a:1 http://a:1/", "worker URL given twice: http://a:1/"),
-            ("--worker-urls http://a:1@2", "no user name"),
-            ("--worker-urls a:1", "must look like http://HOST:PORT"),
+            ("--worker-urls http://a:1@x", "--worker-urls: worker URL must have no user name"),
+            ("--worker-urls a:1", "--worker-urls: worker URL must look like http://HOST:PORT"),
+            ("--worker-urls http://a:1@0 http://a:1@0", "worker URL given twice: http://a:1@0"),
+            ("--worker-urls http://a:1 http://a:1@0", "worker URL given twice: http://a:1@0"),
+            ("--pd-disaggregation --prefill 8998 http://a:1", "--prefill"),
+            ("--pd-disaggregation --prefill 8998", "--prefill wants the URL before the port"),
+            ("--pd-disaggregation --decode http://a:1 8998", "--decode wants the URL before the port"),
+            ("--pd-disaggregation --prefill http://a:1 1", "the bootstrap port is the one of the URL"),
+            (
+                "--pd-disaggregation --prefill http://a:1 9 --prefill http://a:2 9",
+                "same bootstrap port: http://a:1 9, http://a:2 9",
+            ),
+            ("--control-plane-api-keys a:b:c", "ID:NAME:ROLE:KEY"),
+            ("--control-plane-api-keys a:b:root:k", "must be admin or user: root"),
+            ("--control-plane-api-keys a:b:admin:", "is empty: a"),
+            ("--request-id-headers x:y", "no header has this name: x:y"),
+            ("--prometheus-duration-buckets 1 0.5", "must rise"),
             ("--pd-disaggregation --prefill http://a:1 x", "--prefill"),
             ("--policy cache", "--policy"),
             ("--health-check-endpoint health", "must be a path like /health: health"),

@@ -180,15 +180,13 @@ enum Fitness {
 }
 
 fn fitness<T>(worker: &Worker<T>, ask: &Ask<'_>) -> Fitness {
-    if let Some(asked) = ask.rank
-        && worker.rank.map_or_else(|| worker.dp_rank(Some(asked)).is_none(), |rank| rank != asked)
-    {
-        return Fitness::OtherRank;
-    }
-    // A room leads to a rank only when the number of ranks is known.
-    let needs_rooms = worker.role.kind() == RoleKind::Prefill && worker.rank.is_some();
-    if needs_rooms && worker.dp_rank(None).is_none() {
-        return Fitness::UnknownRank;
+    let is_prefill = worker.role.kind() == RoleKind::Prefill;
+    match (worker.rank, worker.dp_size(), ask.rank) {
+        (Some(rank), _, Some(asked)) if rank != asked => return Fitness::OtherRank,
+        (None, Some(_), Some(asked)) if worker.dp_rank(Some(asked)).is_none() => return Fitness::OtherRank,
+        // A room leads to a rank only when the number of ranks is known.
+        (Some(_), None, _) | (None, None, Some(_)) if is_prefill => return Fitness::UnknownRank,
+        _ => {}
     }
     Fitness::Fit(worker.availability(ask.now))
 }

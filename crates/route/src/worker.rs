@@ -25,6 +25,8 @@ pub struct Worker<T> {
     /// The instance's own name: a worker that is registered anew at the same URL, or that has started anew, gets
     /// another, with new books, a closed breaker and a new link.
     pub id: WorkerId,
+    /// Where it is, with its rank if it is one: what people and figures call it.
+    pub name: Box<str>,
     /// Where it is.
     pub url: WorkerUrl,
     /// The rank that is meant, if it is one.
@@ -84,9 +86,11 @@ pub enum RoleKind {
 
 impl<T> Worker<T> {
     pub(crate) fn new(id: WorkerId, address: WorkerAddress, role: Role, link: T, vitals: Vitals) -> Self {
-        let place = StableHash::new().add(address.to_string().as_bytes()).finish();
+        let name = address.to_string();
+        let place = StableHash::new().add(name.as_bytes()).finish();
         Self {
             id,
+            name: name.into(),
             url: address.url,
             rank: address.rank,
             role,

@@ -33,5 +33,5 @@ pub use error::{Malformed, Mismatch, Problem};
 pub use event::{Event, EventSplitter, Part};
 pub use merge::{LogprobJoin, PrefillShare};
 pub use reply::{Element, Reply};
-pub use request::{Bootstrap, Dialect, GenerateRequest, Shape};
+pub use request::{Bootstrap, Dialect, GenerateRequest, Ranks, Shape};
 pub use scalar::Scalar;

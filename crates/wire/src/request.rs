@@ -20,6 +20,8 @@ pub struct GenerateRequest<'a> {
     pub return_logprob: bool,
     /// `rid`: one name, or one for each prompt of a batch.
     pub rids: Vec<String>,
+    /// `routed_dp_rank`, or what it was called before, `data_parallel_rank`: the rank that the client asks for.
+    pub routed_dp_rank: Option<u32>,
     source: &'a Chunks,
     object: Object<'a>,
 }
@@ -55,10 +57,20 @@ pub struct Bootstrap<'a> {
     pub rooms: &'a [u64],
 }
 
+/// For which data-parallel ranks a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ranks {
+    /// Of the worker that it is sent to.
+    pub routed: Option<u32>,
+    /// Of the prefill worker.
+    pub prefill: Option<u32>,
+}
+
 /// Larger batches are refused: each sample costs a room.
 pub(crate) const MAX_SAMPLES: usize = 1 << 16;
 const PROMPT_FIELDS: [&[u8]; 4] = [b"text", b"input_ids", b"prompt", b"messages"];
 const BOOTSTRAP_FIELDS: [&[u8]; 3] = [b"bootstrap_host", b"bootstrap_port", b"bootstrap_room"];
+const RANK_FIELDS: [&[u8]; 3] = [b"routed_dp_rank", b"data_parallel_rank", b"disagg_prefill_dp_rank"];
 
 // === impl GenerateRequest ===
 
@@ -68,6 +80,7 @@ impl<'a> GenerateRequest<'a> {
         let (mut stream, mut return_logprob, mut rids) = (false, false, Vec::new());
         // Prompts of a batch by the field that holds them: of a field that stands twice the last counts.
         let (mut prompts, mut n) = ([None; 3], 1);
+        let mut routed_dp_rank = None;
         let mut cursor = Cursor::new(source);
         let object = Object::read(&mut cursor, |cursor, name| {
             match (name, dialect) {
@@ -76,6 +89,9 @@ impl<'a> GenerateRequest<'a> {
                     return_logprob = scalars(cursor)?.contains(&Scalar::Bool(true));
                 }
                 (b"rid", _) => rids = texts(cursor)?,
+                (b"routed_dp_rank" | b"data_parallel_rank", _) => {
+                    routed_dp_rank = rank(cursor.scalar()?.as_ref()).or(routed_dp_rank);
+                }
                 (b"text", Dialect::Generate) | (b"prompt", Dialect::Completions) => {
                     prompts[0] = count_prompts(source, cursor, 1)?;
                 }
@@ -97,7 +113,7 @@ impl<'a> GenerateRequest<'a> {
         if shape.samples() > MAX_SAMPLES {
             return Err(Malformed { offset: object.range.start, problem: Problem::Count });
         }
-        Ok(Self { shape, stream, return_logprob, rids, source, object })
+        Ok(Self { shape, stream, return_logprob, rids, routed_dp_rank, source, object })
     }
 
     /// The prompt as it stands in the body, whether text, token ids or messages.
@@ -110,11 +126,33 @@ impl<'a> GenerateRequest<'a> {
     /// The body with these bootstrap fields in place of the client's own: scalars for a single request, lists
     /// of one value a sample for a batch.
     pub fn with_bootstrap(&self, bootstrap: &Bootstrap<'_>) -> Chunks {
+        self.placed(Some(bootstrap), Ranks::default())
+    }
+
+    /// The body with all that says where it is served: bootstrap fields, and the ranks, if there are any, in place of
+    /// the client's own.
+    pub fn placed(&self, bootstrap: Option<&Bootstrap<'_>>, ranks: Ranks) -> Chunks {
+        let mut members = bootstrap.map_or(Vec::new(), |bootstrap| bootstrap.members(self.shape));
+        members.extend(ranks.members(members.is_empty()).into_bytes());
+        let (has_bootstrap, has_ranks) = (bootstrap.is_some(), ranks != Ranks::default());
         let mut splicer = Splicer::new(self.source);
-        splicer.edit(&self.object, &Chunks::from(bootstrap.members(self.shape)), |field| {
-            if BOOTSTRAP_FIELDS.contains(&field.name()) { Fate::Drop } else { Fate::Keep }
+        splicer.edit(&self.object, &Chunks::from(members), |field| {
+            let is_written = (has_bootstrap && BOOTSTRAP_FIELDS.contains(&field.name()))
+                || (has_ranks && RANK_FIELDS.contains(&field.name()));
+            if is_written { Fate::Drop } else { Fate::Keep }
         });
         splicer.finish()
+    }
+}
+
+// === impl Ranks ===
+
+impl Ranks {
+    fn members(self, is_first: bool) -> String {
+        let ranks = [("routed_dp_rank", self.routed), ("disagg_prefill_dp_rank", self.prefill)];
+        let members = ranks.into_iter().filter_map(|(name, rank)| Some(format!("\"{name}\":{}", rank?)));
+        let members = members.collect::<Vec<_>>().join(",");
+        if is_first || members.is_empty() { members } else { format!(",{members}") }
     }
 }
 
@@ -202,6 +240,16 @@ fn count(scalar: Option<&Scalar<'_>>) -> usize {
     match scalar {
         Some(Scalar::Number(n)) if *n >= 1.0 => *n as usize,
         _ => 1,
+    }
+}
+
+/// A rank; what is none is the worker's to refuse.
+fn rank(scalar: Option<&Scalar<'_>>) -> Option<u32> {
+    match scalar {
+        Some(Scalar::Number(rank)) if *rank >= 0.0 && rank.fract() == 0.0 && *rank <= f64::from(u32::MAX) => {
+            Some(*rank as u32)
+        }
+        _ => None,
     }
 }
 

@@ -80,7 +80,7 @@ async fn a_pair_is_registered_with_its_port() {
 async fn a_worker_that_can_not_be_is_refused_with_a_sentence() {
     for (args, body, sentence) in [
         ("", "", "the body must be an object"),
-        ("", r#"{"url":"http://a:1@2"}"#, "no user name"),
+        ("", r#"{"url":"http://a:1@x"}"#, "no user name"),
         ("", r#"{"url":"http://a:1","worker_type":"prefill"}"#, "worker_type regular"),
         ("", r#"{"url":"http://a:1","bootstrap_port":1}"#, "only a prefill worker"),
         ("--pd-disaggregation", r#"{"url":"http://a:1"}"#, "worker_type prefill or decode"),

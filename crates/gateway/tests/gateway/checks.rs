@@ -9,7 +9,7 @@ const CHECKS: &str =
     "--health-check-interval-secs 1 --health-failure-threshold 1 --health-success-threshold 1";
 
 /// Waits until the first worker is shown so; gives its id.
-async fn shown(gateway: &TestGateway, what: &str, is_it: impl Fn(&Value) -> bool) -> String {
+pub(crate) async fn shown(gateway: &TestGateway, what: &str, is_it: impl Fn(&Value) -> bool) -> String {
     patient(what, async {
         loop {
             let listed = Client::get(gateway.address, "/workers").await.text().await;
@@ -73,4 +73,39 @@ async fn a_worker_that_starts_anew_is_another_instance() {
     assert_eq!(gateway.generate("{}").await.status, 200);
     assert_eq!(worker.calls("/generate").len(), 1);
     assert_eq!(Client::get(gateway.address, &format!("/workers/{old}")).await.status, 404);
+}
+
+#[tokio::test]
+async fn workers_in_each_others_place_are_told_of_and_get_nothing() {
+    for no_checks in ["", "--disable-health-check"] {
+        let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+        for (worker, mode) in [(&prefill, "prefill"), (&decode, "decode")] {
+            worker.on("/health", Script::json(200, ""));
+            worker.on("/server_info", Script::json(200, &format!(r#"{{"disaggregation_mode":"{mode}"}}"#)));
+        }
+        // The two are swapped.
+        let gateway =
+            TestGateway::pair(decode.address(), prefill.address(), &format!("{CHECKS} {no_checks}")).await;
+        shown(&gateway, "a worker with a problem", |worker| worker["problem"].is_string()).await;
+        shown(&gateway, "a worker that gets nothing", |worker| worker["is_healthy"] == false).await;
+        let listed = Client::get(gateway.address, "/workers").await.text().await;
+        let sentence =
+            "registered as a prefill worker, and says itself that its disaggregation_mode is decode";
+        assert!(listed.contains(sentence), "{listed}");
+        let reply = gateway.generate("{}").await;
+        assert_eq!(reply.status, 503);
+        assert!(decode.calls("/generate").is_empty() && prefill.calls("/generate").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_never_gets_up_is_taken_out() {
+    let worker = FakeWorker::start().await;
+    worker.on("/health", Script::json(503, ""));
+    let args = format!("--worker-urls {} {CHECKS} --worker-startup-timeout-secs 1", worker.url());
+    let gateway = TestGateway::start(&args).await;
+    patient("the worker's end", async {
+        while !Client::get(gateway.address, "/list_workers").await.text().await.contains("[]") {}
+    })
+    .await;
 }

@@ -13,6 +13,8 @@ mod harness;
 #[cfg(test)]
 mod pair;
 #[cfg(test)]
+mod ranks;
+#[cfg(test)]
 mod record;
 #[cfg(test)]
 mod regular;

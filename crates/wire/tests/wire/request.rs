@@ -1,7 +1,7 @@
 //! Requests: their shape, and the bootstrap fields in them.
 
 use proptest::prelude::*;
-use rollscope_wire::{Bootstrap, Chunks, Dialect, GenerateRequest, Malformed, Problem, Shape};
+use rollscope_wire::{Bootstrap, Chunks, Dialect, GenerateRequest, Malformed, Problem, Ranks, Shape};
 use serde_json::json;
 
 use crate::json::{cut, cuts, member, name, object, occurrences, text, tree, value};
@@ -171,5 +171,37 @@ proptest! {
             let rooms = vec![1; request.shape.samples()];
             request.with_bootstrap(&Bootstrap { host: "h", port: None, rooms: &rooms });
         }
+    }
+}
+
+#[test]
+fn ranks_take_the_place_of_the_clients_own() {
+    let placed = |body: &'static str, routed, prefill| {
+        let body = Chunks::from(body);
+        let request = GenerateRequest::scan(&body, Dialect::Generate).unwrap();
+        text(&request.placed(None, Ranks { routed, prefill }))
+    };
+    for (body, routed, prefill, expected) in [
+        (r#"{"text":"a"}"#, None, None, r#"{"text":"a"}"#),
+        (r#"{"text":"a","routed_dp_rank":3}"#, None, None, r#"{"text":"a","routed_dp_rank":3}"#),
+        (r#"{"text":"a","routed_dp_rank":3}"#, Some(1), None, r#"{"routed_dp_rank":1,"text":"a"}"#),
+        (
+            r#"{"data_parallel_rank":3,"text":"a" }"#,
+            Some(0),
+            Some(2),
+            r#"{"routed_dp_rank":0,"disagg_prefill_dp_rank":2,"text":"a" }"#,
+        ),
+        ("{}", None, Some(2), r#"{"disagg_prefill_dp_rank":2}"#),
+    ] {
+        assert_eq!(placed(body, routed, prefill), expected);
+    }
+    for (body, rank) in [
+        (r#"{"routed_dp_rank":3}"#, Some(3)),
+        (r#"{"data_parallel_rank":0}"#, Some(0)),
+        (r#"{"routed_dp_rank":-1}"#, None),
+        (r#"{"routed_dp_rank":1.5}"#, None),
+        (r#"{"routed_dp_rank":null,"data_parallel_rank":2}"#, Some(2)),
+    ] {
+        assert_eq!(scan(body, Dialect::Generate).routed_dp_rank, rank, "{body}");
     }
 }

@@ -1,0 +1,110 @@
+//! Workers that are data-parallel ranks of one server.
+
+use rollscope_testkit::{Client, FakeWorker, Script, patient};
+use serde_json::Value;
+
+use crate::harness::TestGateway;
+
+const REPLY: &str = r#"{"text":"x","meta_info":{"finish_reason":{"type":"stop"}}}"#;
+
+async fn server(dp_size: u32) -> FakeWorker {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::json(200, REPLY));
+    worker.on("/server_info", Script::json(200, &format!(r#"{{"dp_size":{dp_size}}}"#)));
+    for path in ["/metrics", "/flush_cache", "/health"] {
+        worker.on(path, Script::json(200, ""));
+    }
+    worker
+}
+
+fn bodies(worker: &FakeWorker) -> Vec<Value> {
+    let calls = worker.calls("/generate");
+    calls.iter().map(|call| serde_json::from_str(&call.request.text()).unwrap()).collect()
+}
+
+/// Waits until a request is served; gives nothing.
+async fn served(gateway: &TestGateway, body: &str) {
+    patient("a request that is served", async { while gateway.generate(body).await.status != 200 {} }).await;
+}
+
+#[tokio::test]
+async fn each_rank_has_its_load_and_is_named_to_the_worker() {
+    let worker = server(2).await;
+    let url = worker.url();
+    let gateway = TestGateway::start(&format!("--worker-urls {url}@0 {url}@1")).await;
+    for _ in 0..2 {
+        assert_eq!(gateway.generate(r#"{"text":"a","x":1.0}"#).await.text().await, REPLY);
+    }
+    let mut sent: Vec<_> = worker.calls("/generate").iter().map(|call| call.request.text()).collect();
+    sent.sort();
+    assert_eq!(
+        sent,
+        [r#"{"routed_dp_rank":0,"text":"a","x":1.0}"#, r#"{"routed_dp_rank":1,"text":"a","x":1.0}"#]
+    );
+    let figures = gateway.settled(&[("completed", 2)]).await;
+    for rank in 0..2 {
+        let labels = format!("worker=\"{url}@{rank}\",role=\"regular\"");
+        assert_eq!(figures[&format!("rollscope_legs_started_total{{{labels}}}")], 1);
+    }
+    let reply = Client::post(gateway.address, "/flush_cache", "").await.text().await;
+    assert_eq!(reply.matches("worker").count(), 1, "a server is asked once: {reply}");
+    Client::get(gateway.address, "/engine_metrics").await.text().await;
+    assert_eq!(worker.calls("/metrics").len(), 1);
+
+    // A client's own choice is kept to, and one that cannot be is refused.
+    served(&gateway, r#"{"text":"a","data_parallel_rank":1}"#).await;
+    let last = bodies(&worker).pop().unwrap();
+    assert_eq!((&last["routed_dp_rank"], last.get("data_parallel_rank")), (&1.into(), None));
+    let refused = gateway.generate(r#"{"routed_dp_rank":2}"#).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().await.contains("data-parallel rank"));
+}
+
+#[tokio::test]
+async fn a_server_stands_for_its_ranks_when_they_are_asked_for() {
+    let worker = server(3).await;
+    for more in ["", "--health-check-interval-secs 1"] {
+        let gateway = TestGateway::start(&format!("--worker-urls {} --dp-aware {more}", worker.url())).await;
+        patient("a worker for each rank", async {
+            loop {
+                let listed = Client::get(gateway.address, "/list_workers").await.text().await;
+                let urls: Value = serde_json::from_str(&listed).unwrap();
+                let expected: Vec<String> = (0..3).map(|rank| format!("{}@{rank}", worker.url())).collect();
+                if urls["urls"] == serde_json::json!(expected) {
+                    return;
+                }
+            }
+        })
+        .await;
+        served(&gateway, "{}").await;
+        assert!(bodies(&worker).pop().unwrap()["routed_dp_rank"].is_u64());
+    }
+}
+
+#[tokio::test]
+async fn a_room_leads_to_the_prefill_rank_that_was_chosen() {
+    let (prefill, decode) = (server(4).await, server(2).await);
+    let args = format!(
+        "--pd-disaggregation --prefill {}@3 8998 --decode {}@0 --decode {}@1",
+        prefill.url(),
+        decode.url(),
+        decode.url()
+    );
+    let gateway = TestGateway::start(&args).await;
+    for _ in 0..4 {
+        served(&gateway, r#"{"text":"a"}"#).await;
+    }
+    let (sent, received) = (bodies(&prefill), bodies(&decode));
+    assert_eq!((sent.len(), received.len()), (4, 4));
+    for body in &sent {
+        assert_eq!(body["bootstrap_room"].as_u64().unwrap() % 4, 3);
+        assert_eq!((&body["routed_dp_rank"], body.get("disagg_prefill_dp_rank")), (&3.into(), None));
+    }
+    for body in &received {
+        assert_eq!(body["bootstrap_room"].as_u64().unwrap() % 4, 3);
+        assert_eq!(body["disagg_prefill_dp_rank"], 3);
+    }
+    let mut ranks: Vec<_> = received.iter().map(|body| body["routed_dp_rank"].as_u64().unwrap()).collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, [0, 0, 1, 1]);
+}
