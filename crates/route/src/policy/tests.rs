@@ -191,7 +191,7 @@ fn a_rank_that_is_asked_for_is_kept() {
     assert_eq!(yard.counts(&policy, 4, Ask::default()), [0, 0, 2, 2]);
     assert!(chosen(&policy, &yard, Ask::default()).ends_with(", 2 of unknown rank"));
     let unknown = policy.decide(&yard.workers(), &rank(1)).unwrap_err();
-    assert_eq!(unknown.to_string(), "no worker is available of 4, 3 of another rank, 1 of unknown rank");
+    assert_eq!(unknown.to_string(), "no worker is available of 4, 1 of another rank, 3 of unknown rank");
     for (worker, dp_size) in workers.iter().zip([2, 2, 4, 1]) {
         let introduction = Introduction { stamp: None, dp_size: Some(dp_size) };
         let rng = yard.rng.get_mut();

@@ -54,7 +54,7 @@ fn every_option_of_sglangs_router_is_one_here_or_refused_by_name() {
             None => assert_eq!(result, Ok(()), "--{flag} {words}"),
             // What says only what is so anyway.
             Some(_) if ["backend", "disable-retries"].contains(&flag) => {
-                assert_eq!(result, Ok(()), "--{flag} {words}")
+                assert_eq!(result, Ok(()), "--{flag} {words}");
             }
             Some(spec) => {
                 let expected = format!("--{flag} is not an option here: {}", spec.help);
