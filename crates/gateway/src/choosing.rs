@@ -28,11 +28,13 @@ pub(crate) struct Choosers {
 #[derive(Debug)]
 pub(crate) struct Wish<'a> {
     pub(crate) join: &'a Join,
-    pub(crate) prompt: Option<Chunks>,
+    pub(crate) prompt: Option<&'a Chunks>,
     /// Of the body.
     pub(crate) size_bytes: u64,
     /// The data-parallel rank that the client asks for.
     pub(crate) rank: Option<u32>,
+    /// Names of workers where it has been in vain.
+    pub(crate) avoided: &'a [String],
 }
 
 /// A worker at which a leg has begun.
@@ -108,12 +110,14 @@ impl Core {
     }
 
     fn choose(&self, role: RoleKind, wish: &Wish<'_>) -> Result<Chosen<Pool>, Refusal> {
-        let pieces: Vec<&[u8]> = wish.prompt.iter().flat_map(Chunks::pieces).map(Bytes::as_ref).collect();
+        let pieces: Vec<&[u8]> =
+            wish.prompt.into_iter().flat_map(Chunks::pieces).map(Bytes::as_ref).collect();
         let ask = Ask {
             routing_key: wish.join.session.as_deref().map(str::as_bytes),
             group: wish.join.group.as_deref().map(str::as_bytes),
             prompt: Prompt(&pieces),
             rank: wish.rank,
+            avoided: wish.avoided,
             now: self.clock.moment(),
             seed: rand::random(),
         };

@@ -13,6 +13,7 @@ use rollscope_route::{Availability, Books, Fleet, Registry, RoleKind, Rooms, Wor
 use rollscope_trace::{ProfileSink, StepNumber};
 use tokio::sync::watch;
 
+use crate::abort::Aborts;
 use crate::access::Keys;
 use crate::choosing::Choosers;
 use crate::clock::Clock;
@@ -38,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) rooms: Rooms,
     /// The names that clients gave to live requests.
     pub(crate) rids: Live<String>,
+    /// Those of requests that are being aborted.
+    pub(crate) aborts: Aborts,
     /// The steps of live requests, as their headers say.
     pub(crate) steps: Arc<Live<StepNumber>>,
     /// Each live request has a receiver, so that the gateway's end can wait for the last.
@@ -108,6 +111,7 @@ impl Core {
             health_path,
             rooms: Rooms::default(),
             rids: Live::default(),
+            aborts: Aborts::default(),
             steps: Arc::default(),
             flights: watch::Sender::new(()),
             requests: Books::default(),

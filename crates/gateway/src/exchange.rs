@@ -47,7 +47,7 @@ pub(crate) async fn exchange(
         match connection.call(&outbound.method, &request_head, &outbound.body).await {
             Ok(head) => return Ok(Exchange::new(head, connection, worker, false)),
             Err(error) if error.is_sent && outbound.method != Method::GET => {
-                return Err(UpstreamFault::Lost(error.broken));
+                return Err(UpstreamFault::KeptLost(error.broken));
             }
             Err(_) => is_retry = true,
         }

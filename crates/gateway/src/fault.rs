@@ -20,12 +20,18 @@ pub(crate) enum UpstreamFault {
     ConnectTimeout { limit: Duration },
     #[error("connection lost before the reply: {0}")]
     Lost(#[source] Broken),
+    /// The worker may have closed a connection that was kept, as the request came.
+    #[error("kept connection lost before the reply: {0}")]
+    KeptLost(#[source] Broken),
     #[error("reply cut: {0}")]
     Cut(#[source] Broken),
     #[error("reply ended without its last event")]
     Unfinished,
     #[error("reply not finished within {limit:?}")]
     Timeout { limit: Duration },
+    /// A worker of a pair that is up may have waited for the other one.
+    #[error("reply not finished within {limit:?}, though the worker is up")]
+    Waited { limit: Duration },
     #[error("reply larger than {limit_bytes} bytes")]
     TooLarge { limit_bytes: usize },
 }
@@ -74,16 +80,26 @@ pub(crate) enum Refusal {
     Reply(Box<WorkerReply>),
 }
 
+/// Where another try may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Another<'a> {
+    /// Anywhere but at this URL.
+    Elsewhere(&'a str),
+    /// At the same worker too.
+    Anywhere,
+}
+
 // === impl UpstreamFault ===
 
 impl UpstreamFault {
     /// What it tells about the worker.
     pub(crate) fn verdict(&self) -> Verdict {
         match self {
-            Self::TooLarge { .. } => Verdict::Neutral,
+            Self::TooLarge { .. } | Self::Waited { .. } => Verdict::Neutral,
             Self::Connect(_)
             | Self::ConnectTimeout { .. }
             | Self::Lost(_)
+            | Self::KeptLost(_)
             | Self::Cut(_)
             | Self::Unfinished
             | Self::Timeout { .. } => Verdict::Failure,
@@ -93,15 +109,51 @@ impl UpstreamFault {
     /// Status of a reply that tells of it.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::Timeout { .. } | Self::ConnectTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Self::Timeout { .. } | Self::Waited { .. } | Self::ConnectTimeout { .. } => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
             _ => StatusCode::BAD_GATEWAY,
         }
+    }
+
+    /// Whether the worker, if it is alive at all, may still be at work on the request.
+    pub(crate) fn leaves_work(&self) -> bool {
+        matches!(
+            self,
+            Self::Timeout { .. } | Self::Waited { .. } | Self::Lost(_) | Self::KeptLost(_) | Self::Cut(_)
+        )
     }
 }
 
 // === impl Refusal ===
 
 impl Refusal {
+    /// Whether a worker that is up has not answered in time.
+    pub(crate) fn has_waited(&self) -> bool {
+        matches!(self, Self::Worker { fault: UpstreamFault::Waited { .. }, .. })
+    }
+
+    /// Whether a worker that does not answer anything has not answered in time.
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self, Self::Worker { fault: UpstreamFault::Timeout { .. }, .. })
+    }
+
+    /// Whether another try may be made, and where.
+    ///
+    /// What goes to one worker is sent again only if that worker can not have seen it. Of a pair each try is given a
+    /// room of its own, in which nobody can meet who was called for the try before; so it may also be made where a
+    /// connection broke before the reply.
+    pub(crate) fn another_try(&self) -> Option<Another<'_>> {
+        let Self::Worker { role, url, fault } = self else { return None };
+        let is_pair = *role != RoleKind::Regular;
+        match fault {
+            UpstreamFault::Connect(_) | UpstreamFault::ConnectTimeout { .. } => Some(Another::Elsewhere(url)),
+            UpstreamFault::Lost(_) if is_pair => Some(Another::Elsewhere(url)),
+            UpstreamFault::KeptLost(_) if is_pair => Some(Another::Anywhere),
+            _ => None,
+        }
+    }
+
     /// Status of the reply.
     pub(crate) fn status(&self) -> StatusCode {
         match self {

@@ -58,9 +58,6 @@ pub(crate) struct Facts {
     pub(crate) rids: Vec<String>,
     pub(crate) shape: Shape,
     pub(crate) stream: bool,
-    /// Why these workers.
-    pub(crate) decided: Decided,
-    pub(crate) rooms: Option<RoomGuard>,
     /// Whether it leaves a profile: generations do, what is merely forwarded does not.
     pub(crate) is_profiled: bool,
 }
@@ -69,6 +66,9 @@ pub(crate) struct Facts {
 #[derive(Debug)]
 struct State {
     ticket: Option<Ticket>,
+    /// Why these workers: those of the last try.
+    decided: Decided,
+    rooms: Option<RoomGuard>,
     legs: Vec<LegLog>,
     retries: u32,
     status: Option<u16>,
@@ -137,6 +137,18 @@ impl Flight {
         }
     }
 
+    /// Takes note of who is to serve it, and where they meet.
+    pub(crate) fn decide(&self, decided: Decided, rooms: Option<RoomGuard>) {
+        let mut state = self.state.lock();
+        (state.decided, state.rooms) = (decided, rooms);
+    }
+
+    /// Why these workers; nothing if none were chosen.
+    pub(crate) fn decision(&self) -> Option<String> {
+        let state = self.state.lock();
+        (!matches!(state.decided, Decided::Nothing)).then(|| state.decided.to_string())
+    }
+
     pub(crate) fn count_retry(&self) {
         self.state.lock().retries += 1;
     }
@@ -172,7 +184,7 @@ impl Drop for Flight {
             );
         }
         self.core.rids.remove(&self.facts.rids);
-        self.facts.rooms = None;
+        self.state.get_mut().rooms = None;
         if !self.facts.is_profiled || !self.core.is_recording() {
             return self.core.steps.remove(self.facts.join.step.as_slice());
         }
@@ -231,7 +243,7 @@ impl Over {
             status: self.state.status,
             outcome: self.state.outcome,
             error: self.state.error.as_deref().map(Into::into),
-            decision: self.facts.decided.to_string().into(),
+            decision: self.state.decided.to_string().into(),
             retries: self.state.retries,
             legs: self
                 .state
@@ -256,15 +268,7 @@ impl Drop for Over {
 
 impl Facts {
     fn new(join: Join) -> Self {
-        Self {
-            join,
-            rids: Vec::new(),
-            shape: Shape::Single,
-            stream: false,
-            decided: Decided::Nothing,
-            rooms: None,
-            is_profiled: false,
-        }
+        Self { join, rids: Vec::new(), shape: Shape::Single, stream: false, is_profiled: false }
     }
 }
 
@@ -274,6 +278,8 @@ impl State {
     fn new(ticket: Option<Ticket>) -> Self {
         Self {
             ticket,
+            decided: Decided::Nothing,
+            rooms: None,
             legs: Vec::new(),
             retries: 0,
             status: None,

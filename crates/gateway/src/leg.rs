@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use rollscope_route::{LegGuard, RoleKind, Verdict};
 use rollscope_trace::{LegRole, Outcome};
@@ -21,6 +22,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use crate::abort::abort_later;
 use crate::choosing::Seat;
+use crate::control::call;
 use crate::exchange::{Exchange, UpstreamBody, exchange};
 use crate::fault::{Refusal, UpstreamFault};
 use crate::flight::{Flight, LegLog, ending};
@@ -110,10 +112,22 @@ impl Leg {
 
     fn fail(&mut self, outcome: Outcome, fault: UpstreamFault) -> Refusal {
         self.end(outcome, Some(fault.to_string()), fault.verdict());
-        if let UpstreamFault::Timeout { .. } = fault {
+        if fault.leaves_work() {
             self.tell_worker();
         }
         Refusal::Worker { role: self.role, url: self.worker.name.to_string(), fault }
+    }
+
+    /// The worker has not answered in time. One of a pair may only have waited for the other, so it is asked whether it
+    /// is up: the one that is not is to blame.
+    async fn time_out(&mut self, outcome: Outcome, limit: Duration) -> Refusal {
+        let core = &self.flight.core;
+        let is_up = self.role != RoleKind::Regular && {
+            let limit = Duration::from_secs(core.options.startup().health_check_timeout_secs);
+            call(core, &self.worker, &Outbound::get(core.health_path.clone()), limit).await.is_ok()
+        };
+        let fault = if is_up { UpstreamFault::Waited { limit } } else { UpstreamFault::Timeout { limit } };
+        self.fail(outcome, fault)
     }
 
     /// Tells the worker that nobody waits any more.
@@ -147,12 +161,12 @@ impl Answer {
         let Exchange { head, body, is_retry } = match deadline.bound(exchanging).await {
             Some(Ok(exchange)) => exchange,
             Some(Err(fault)) => return Err(leg.fail(Outcome::Failed, fault)),
-            None => return Err(leg.fail(Outcome::Failed, UpstreamFault::Timeout { limit: deadline.limit })),
+            None => return Err(leg.time_out(Outcome::Failed, deadline.limit).await),
         };
         if is_retry {
             flight.count_retry();
         }
-        leg.verdict = Verdict::of_status(head.status.as_u16(), retry_after(&head.headers));
+        leg.verdict = verdict(role, &head);
         flight.log(leg.number, |log| log.status = Some(head.status.as_u16()));
         let body = LegBody { leg, upstream: body, deadline, has_begun: false };
         Ok(Self { head, body })
@@ -192,15 +206,15 @@ impl LegBody {
     /// The same, but what is left of a body is one piece if it is known to be no longer than this.
     async fn next_whole(&mut self, limit_bytes: usize) -> Result<Option<Bytes>, Refusal> {
         let limit_bytes = if self.has_begun { limit_bytes } else { 0 };
-        let outcome = match self.deadline.bound(self.upstream.next_whole(limit_bytes)).await {
+        let fault = match self.deadline.bound(self.upstream.next_whole(limit_bytes)).await {
             Some(Ok(piece)) => {
                 self.stamp(piece.is_some());
                 return Ok(piece);
             }
             Some(Err(fault)) => fault,
-            None => UpstreamFault::Timeout { limit: self.deadline.limit },
+            None => return Err(self.leg.time_out(Outcome::Truncated, self.deadline.limit).await),
         };
-        Err(self.leg.fail(Outcome::Truncated, outcome))
+        Err(self.leg.fail(Outcome::Truncated, fault))
     }
 
     /// Reads the rest, and keeps it up to a limit; the piece that goes beyond is still kept, what follows is left.
@@ -296,6 +310,15 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
 /// Whether headers announce a body that is not encoded.
 pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// What a reply's head tells about the worker.
+fn verdict(role: RoleKind, head: &http::response::Parts) -> Verdict {
+    // One of a pair that has waited in vain for the other says so by this.
+    if role != RoleKind::Regular && head.status == StatusCode::GATEWAY_TIMEOUT {
+        return Verdict::Neutral;
+    }
+    Verdict::of_status(head.status.as_u16(), retry_after(&head.headers))
 }
 
 /// How long a worker wants to be left alone.

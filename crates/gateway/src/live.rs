@@ -43,6 +43,11 @@ impl Live<String> {
         let mut hit = live.range(rid.to_owned()..).take_while(|(other, _)| other.starts_with(rid));
         !rid.is_empty() && hit.all(|(other, count)| other == rid && *count <= 1)
     }
+
+    /// Whether aborting one of these names would hit a request of that name.
+    pub(crate) fn has_prefix_of(&self, rid: &str) -> bool {
+        self.0.lock().keys().any(|name| rid.starts_with(&**name))
+    }
 }
 
 impl<T> Default for Live<T> {

@@ -11,6 +11,7 @@ use rollscope_route::RoleKind;
 use rollscope_trace::Outcome;
 use rollscope_wire::{Chunks, Element, EventSplitter, Part, PrefillShare, Reply};
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::choosing::Seat;
@@ -31,6 +32,8 @@ pub(crate) struct Prefill {
 
 enum State {
     Pending(BoxFuture<'static, Result<PrefillShare, Refusal>>),
+    /// One task, which is ended when it is dropped.
+    Free(JoinSet<Result<PrefillShare, Refusal>>),
     Done(PrefillShare),
     /// It failed when that no longer mattered.
     Lost,
@@ -67,11 +70,23 @@ impl Prefill {
         tokio::pin!(work);
         tokio::select! {
             biased;
-            ended = run => {
-                self.state = State::Done(ended?);
-                work.await
-            }
-            done = &mut work => done,
+            ended = &mut *run => match ended {
+                Ok(share) => {
+                    self.state = State::Done(share);
+                    work.await
+                }
+                Err(refusal) => {
+                    self.state = State::Lost;
+                    if !refusal.has_waited() {
+                        return Err(refusal);
+                    }
+                    work.await.map_err(|other| blame(refusal, Some(other)))
+                }
+            },
+            done = &mut work => match done {
+                Err(refusal) if refusal.has_waited() => Err(blame(refusal, run.await.err())),
+                done => done,
+            },
         }
     }
 
@@ -87,15 +102,30 @@ impl Prefill {
 
     /// Waits until the leg has ended. Dropping the future loses nothing.
     pub(crate) async fn settled(&mut self) {
-        if let State::Pending(run) = &mut self.state {
-            self.state = run.await.map_or(State::Lost, State::Done);
-        }
+        let ended = match &mut self.state {
+            State::Pending(run) => Some(run.await),
+            State::Free(task) => task.join_next().await.and_then(Result::ok),
+            State::Done(_) | State::Lost => return,
+        };
+        self.state = ended.and_then(Result::ok).map_or(State::Lost, State::Done);
+    }
+
+    /// Lets the leg proceed by itself from now on: a client that reads slowly must not delay it and its stamps.
+    pub(crate) fn set_free(&mut self) {
+        self.state = match std::mem::replace(&mut self.state, State::Lost) {
+            State::Pending(run) => {
+                let mut task = JoinSet::new();
+                task.spawn(run);
+                State::Free(task)
+            }
+            state => state,
+        };
     }
 
     /// Lets the leg end by itself, for so long, when the reply no longer needs it: workers are not told to abort what
     /// they have as good as done, and the profile waits for what the prefill worker measured.
     pub(crate) fn linger(mut self, limit: Duration) {
-        let State::Pending(_) = self.state else { return };
+        let (State::Pending(_) | State::Free(_)) = self.state else { return };
         // Without a runtime the program is ending, and the leg with it.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move { drop(timeout(limit, self.settled()).await) });
@@ -109,6 +139,12 @@ impl Prefill {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Of two refusals the one that counts, where the first comes of a worker that is up and has only waited: if the time of
+/// the other worker is up as well and it is down, it is to blame.
+fn blame(waited: Refusal, other: Option<Refusal>) -> Refusal {
+    other.filter(Refusal::is_silence).unwrap_or(waited)
 }
 
 /// The leg from begin to end.

@@ -11,9 +11,9 @@ use rollscope_route::{DpRank, Role, RoleKind};
 use rollscope_wire::{Bootstrap, Chunks, Dialect, GenerateRequest, Ranks};
 
 use crate::body::ReplyBody;
-use crate::choosing::{Decided, Seat, Wish};
+use crate::choosing::{Seat, Wish};
 use crate::core::{Core, Mode};
-use crate::fault::Refusal;
+use crate::fault::{Another, Refusal};
 use crate::flight::Flight;
 use crate::leg::{Answer, is_plain};
 use crate::outbound::Outbound;
@@ -42,6 +42,20 @@ enum Plan {
     Pair(Pair),
 }
 
+/// A request that has been read.
+struct Asked<'a> {
+    head: &'a http::request::Parts,
+    body: &'a Chunks,
+    endpoint: Endpoint,
+    /// What the body says; nothing if it goes to one worker unread.
+    request: Option<GenerateRequest<'a>>,
+    /// Read only for policies that go by it.
+    prompt: Option<Chunks>,
+}
+
+/// So often a request is given to workers.
+const MAX_TRIES: usize = 3;
+
 /// Serves a request.
 pub(crate) async fn serve(
     core: Arc<Core>,
@@ -51,23 +65,18 @@ pub(crate) async fn serve(
     let arrival = core.clock.now();
     let (head, incoming) = request.into_parts();
     let mut flight = Flight::begin(&core, arrival, head.uri.path(), &head.headers);
-    let planned = match core.limits.admit(core.clock.moment()).await {
+    let (flight, served) = match core.limits.admit(core.clock.moment()).await {
         Ok(place) => {
             flight.place = place;
             flight.facts.is_profiled = endpoint != Endpoint::Other;
-            plan(&mut flight, &head, incoming, endpoint).await
+            attend(flight, &head, incoming, endpoint).await
         }
-        Err(refusal) => Err(refusal),
-    };
-    let flight = Arc::new(flight);
-    let served = match planned {
-        Ok(plan) => plan.run(Arc::clone(&flight)).await,
-        Err(refusal) => Err(refusal),
+        Err(refusal) => (Arc::new(flight), Err(refusal)),
     };
     let mut response = served.unwrap_or_else(|refusal| refuse(Arc::clone(&flight), refusal));
     if head.headers.get("x-rollscope-explain").is_some_and(|value| value == "1")
-        && !matches!(flight.facts.decided, Decided::Nothing)
-        && let Ok(decision) = HeaderValue::from_str(&flight.facts.decided.to_string())
+        && let Some(decision) = flight.decision()
+        && let Ok(decision) = HeaderValue::from_str(&decision)
     {
         response.headers_mut().insert("x-rollscope-decision", decision);
     }
@@ -81,6 +90,110 @@ pub(crate) async fn serve(
 fn request_id(core: &Core, headers: &HeaderMap) -> Option<HeaderValue> {
     let given = core.request_ids.iter().find_map(|name| headers.get(name)).cloned();
     given.or_else(|| HeaderValue::try_from(format!("{:032x}", rand::random::<u128>())).ok())
+}
+
+/// Reads the request and has workers serve it.
+async fn attend(
+    mut flight: Flight,
+    head: &http::request::Parts,
+    incoming: Incoming,
+    endpoint: Endpoint,
+) -> (Arc<Flight>, Result<Response<ReplyBody>, Refusal>) {
+    let body = match read_body(incoming, flight.core.options.startup().max_payload_size).await {
+        Ok(body) => body,
+        Err(refusal) => return (Arc::new(flight), Err(refusal)),
+    };
+    let dialect = endpoint.dialect().filter(|_| is_plain(&head.headers));
+    let request = match dialect.map(|dialect| GenerateRequest::scan(&body, dialect)).transpose() {
+        Ok(request) => request,
+        Err(malformed) => return (Arc::new(flight), Err(malformed.into())),
+    };
+    let mut prompt = None;
+    if let Some(request) = &request {
+        flight.name(request.rids.clone());
+        flight.facts.shape = request.shape;
+        flight.facts.stream = request.stream;
+        prompt = flight.core.choosers.reads_prompt.then(|| request.prompt()).flatten();
+    }
+    let flight = Arc::new(flight);
+    let asked = Asked { head, body: &body, endpoint, request, prompt };
+    let served = asked.serve(&flight).await;
+    (flight, served)
+}
+
+// === impl Asked ===
+
+impl Asked<'_> {
+    /// Has workers serve it; others, if those that were chosen first can not have begun it.
+    async fn serve(&self, flight: &Arc<Flight>) -> Result<Response<ReplyBody>, Refusal> {
+        let core = &flight.core;
+        core.aborts.past(&flight.facts.rids).await;
+        let mut avoided = Vec::new();
+        let mut served = self.plan(flight, &avoided)?.run(Arc::clone(flight)).await;
+        for _ in 1..MAX_TRIES {
+            match served.as_ref().err().and_then(Refusal::another_try) {
+                Some(Another::Elsewhere(url)) => avoided.push(url.to_owned()),
+                Some(Another::Anywhere) => {}
+                None => break,
+            }
+            // The other half of a pair is being told to forget it.
+            core.aborts.past(&flight.facts.rids).await;
+            let Ok(plan) = self.plan(flight, &avoided) else { break };
+            flight.count_retry();
+            served = plan.run(Arc::clone(flight)).await;
+        }
+        served
+    }
+
+    /// Decides what is to be done.
+    fn plan(&self, flight: &Flight, avoided: &[String]) -> Result<Plan, Refusal> {
+        let core = &flight.core;
+        let wish = Wish {
+            join: &flight.facts.join,
+            prompt: self.prompt.as_ref(),
+            size_bytes: self.body.len() as u64,
+            rank: self.request.as_ref().and_then(|request| request.routed_dp_rank),
+            avoided,
+        };
+        if core.mode == Mode::Regular {
+            let (seat, decided) = core.seat(&wish)?;
+            flight.decide(decided, None);
+            let body = match (&self.request, seat.worker.rank) {
+                (Some(request), routed @ Some(_)) => request.placed(None, Ranks { routed, prefill: None }),
+                _ => self.body.clone(),
+            };
+            let is_read = self.request.is_some() && self.endpoint == Endpoint::Generate;
+            return Ok(Plan::One { seat, outbound: Outbound::forward(self.head, body), is_read });
+        }
+        let Some(request) = &self.request else {
+            let encoding = self.head.headers.get(CONTENT_ENCODING);
+            let encoding = encoding.map_or(String::new(), |value| format!("{value:?}"));
+            return Err(Refusal::Encoded { encoding });
+        };
+        let ([prefill, decode], decided) = core.seat_pair(&wish)?;
+        let rooms = core.rooms.draw_at(request.shape.samples(), prefill.dp_rank, &mut rand::rng());
+        let port = match prefill.worker.role {
+            Role::Prefill { bootstrap_port } => bootstrap_port,
+            Role::Regular | Role::Decode => None,
+        };
+        let bootstrap = Bootstrap { host: prefill.worker.url.host(), port, rooms: rooms.rooms() };
+        let prefill_rank = prefill.dp_rank.map(DpRank::rank);
+        let prefill_ranks = Ranks { routed: prefill_rank, prefill: None };
+        let decode_ranks = Ranks { routed: decode.dp_rank.map(DpRank::rank), prefill: prefill_rank };
+        let mut outbound = Outbound::forward(self.head, request.placed(Some(&bootstrap), prefill_ranks));
+        let decode_body = if decode_ranks == prefill_ranks {
+            outbound.body.clone()
+        } else {
+            request.placed(Some(&bootstrap), decode_ranks)
+        };
+        let is_merging = self.endpoint == Endpoint::Generate;
+        if is_merging {
+            outbound.ask_for_identity();
+        }
+        let joins_logprobs = is_merging && request.return_logprob;
+        flight.decide(decided, Some(rooms));
+        Ok(Plan::Pair(Pair { prefill, decode, outbound, decode_body, is_merging, joins_logprobs }))
+    }
 }
 
 // === impl Plan ===
@@ -100,74 +213,6 @@ impl Plan {
             }
         }
     }
-}
-
-/// Reads the request and decides what is to be done.
-async fn plan(
-    flight: &mut Flight,
-    head: &http::request::Parts,
-    incoming: Incoming,
-    endpoint: Endpoint,
-) -> Result<Plan, Refusal> {
-    let core = Arc::clone(&flight.core);
-    let body = read_body(incoming, core.options.startup().max_payload_size).await?;
-    let dialect = endpoint.dialect().filter(|_| is_plain(&head.headers));
-    let Some(dialect) = dialect else {
-        return plan_unread(flight, head, body);
-    };
-    let request = GenerateRequest::scan(&body, dialect)?;
-    flight.name(request.rids.clone());
-    flight.facts.shape = request.shape;
-    flight.facts.stream = request.stream;
-    let prompt = core.choosers.reads_prompt.then(|| request.prompt()).flatten();
-    let rank = request.routed_dp_rank;
-    let wish = Wish { join: &flight.facts.join, prompt, size_bytes: body.len() as u64, rank };
-    if core.mode == Mode::Regular {
-        let (seat, decided) = core.seat(&wish)?;
-        flight.facts.decided = decided;
-        let body = match seat.worker.rank {
-            routed @ Some(_) => request.placed(None, Ranks { routed, prefill: None }),
-            None => body,
-        };
-        let outbound = Outbound::forward(head, body);
-        return Ok(Plan::One { seat, outbound, is_read: endpoint == Endpoint::Generate });
-    }
-    let ([prefill, decode], decided) = core.seat_pair(&wish)?;
-    flight.facts.decided = decided;
-    let rooms = core.rooms.draw_at(request.shape.samples(), prefill.dp_rank, &mut rand::rng());
-    let port = match prefill.worker.role {
-        Role::Prefill { bootstrap_port } => bootstrap_port,
-        Role::Regular | Role::Decode => None,
-    };
-    let bootstrap = Bootstrap { host: prefill.worker.url.host(), port, rooms: rooms.rooms() };
-    let prefill_rank = prefill.dp_rank.map(DpRank::rank);
-    let prefill_ranks = Ranks { routed: prefill_rank, prefill: None };
-    let decode_ranks = Ranks { routed: decode.dp_rank.map(DpRank::rank), prefill: prefill_rank };
-    let mut outbound = Outbound::forward(head, request.placed(Some(&bootstrap), prefill_ranks));
-    let decode_body = if decode_ranks == prefill_ranks {
-        outbound.body.clone()
-    } else {
-        request.placed(Some(&bootstrap), decode_ranks)
-    };
-    let is_merging = endpoint == Endpoint::Generate;
-    if is_merging {
-        outbound.ask_for_identity();
-    }
-    let joins_logprobs = is_merging && request.return_logprob;
-    flight.facts.rooms = Some(rooms);
-    Ok(Plan::Pair(Pair { prefill, decode, outbound, decode_body, is_merging, joins_logprobs }))
-}
-
-/// A request that is not read: it goes to one worker as it is.
-fn plan_unread(flight: &mut Flight, head: &http::request::Parts, body: Chunks) -> Result<Plan, Refusal> {
-    if flight.core.mode == Mode::Pair {
-        let encoding = head.headers.get(CONTENT_ENCODING).map_or(String::new(), |value| format!("{value:?}"));
-        return Err(Refusal::Encoded { encoding });
-    }
-    let wish = Wish { join: &flight.facts.join, prompt: None, size_bytes: body.len() as u64, rank: None };
-    let (seat, decided) = flight.core.seat(&wish)?;
-    flight.facts.decided = decided;
-    Ok(Plan::One { seat, outbound: Outbound::forward(head, body), is_read: false })
 }
 
 pub(crate) async fn read_body(mut incoming: Incoming, limit_bytes: usize) -> Result<Chunks, Refusal> {

@@ -78,6 +78,9 @@ enum Stage {
     Over,
 }
 
+/// More of comments, such as a worker sends to keep a connection open, is not held back for the first event.
+const MAX_PREAMBLE_BYTES: usize = 64 << 10;
+
 // === impl EventRelay ===
 
 impl EventRelay {
@@ -102,9 +105,12 @@ impl EventRelay {
     /// Waits for the first event with a payload, before which nothing is promised to the client.
     pub(crate) async fn first_event(&mut self) -> Result<(), Refusal> {
         let is_payload = |part: &Part| !matches!(part, Part::Event(event) if event.payload().is_none());
-        while !self.parts.iter().any(is_payload) {
+        let (mut seen, mut held_bytes) = (0, 0);
+        while !self.parts.iter().skip(seen).any(is_payload) && held_bytes <= MAX_PREAMBLE_BYTES {
+            seen = self.parts.len();
             match self.body.next().await? {
                 Some(received) => {
+                    held_bytes += received.len();
                     self.splitter.push(received);
                     self.parts.extend(std::iter::from_fn(|| self.splitter.next_part()));
                 }
@@ -116,8 +122,11 @@ impl EventRelay {
 
     /// The stream as a reply, with the share of a prefill worker that is asked for from now on.
     pub(crate) fn into_response(mut self, prefill: Option<(Prefill, bool)>) -> Response<ReplyBody> {
-        self.merge = prefill.map(|(prefill, joins_logprobs)| Merge {
-            prefill,
+        self.merge = prefill.map(|(mut prefill, joins_logprobs)| Merge {
+            prefill: {
+                prefill.set_free();
+                prefill
+            },
             joins_logprobs,
             joined: vec![false; self.flight.facts.shape.samples().max(1)],
             patience: if joins_logprobs { Patience::ForListOrLast } else { Patience::ForLast },

@@ -18,6 +18,8 @@ pub struct Ask<'a> {
     pub prompt: Prompt<'a>,
     /// The data-parallel rank that the request asks for itself.
     pub rank: Option<u32>,
+    /// Names of workers at whose servers the request has been already, in vain: they are not to be chosen.
+    pub avoided: &'a [String],
     /// When.
     pub now: Moment,
     /// Randomness, to be drawn for each choice: two choices with one seed are made alike.

@@ -71,6 +71,7 @@ impl<'a> Candidates<'a> {
                 Fitness::Fit(Availability::Open) => &mut considered.open,
                 Fitness::Fit(Availability::Unhealthy) => &mut considered.unhealthy,
                 Fitness::Fit(Availability::Draining) => &mut considered.draining,
+                Fitness::Avoided => &mut considered.avoided,
                 Fitness::OtherRank => &mut considered.other_rank,
                 Fitness::UnknownRank => &mut considered.unknown_rank,
             };
@@ -175,11 +176,20 @@ impl Loads {
 /// Whether a worker may be chosen, and why not.
 enum Fitness {
     Fit(Availability),
+    Avoided,
     OtherRank,
     UnknownRank,
 }
 
 fn fitness<T>(worker: &Worker<T>, ask: &Ask<'_>) -> Fitness {
+    // All ranks of a server are at one URL.
+    let is_here = |name: &String| {
+        let rank = name.strip_prefix(worker.url.as_str());
+        rank.is_some_and(|rank| rank.is_empty() || rank.starts_with('@'))
+    };
+    if ask.avoided.iter().any(is_here) {
+        return Fitness::Avoided;
+    }
     let is_prefill = worker.role.kind() == RoleKind::Prefill;
     match (worker.rank, worker.dp_size(), ask.rank) {
         (Some(rank), _, Some(asked)) if rank != asked => return Fitness::OtherRank,

@@ -31,6 +31,8 @@ pub struct Considered {
     pub workers: usize,
     /// Those that could be chosen.
     pub candidates: usize,
+    /// That the request has been at already, in vain.
+    pub avoided: usize,
     /// Of another data-parallel rank than the one that is asked for.
     pub other_rank: usize,
     /// That have not said yet whether they have the rank that they are registered for.
@@ -182,6 +184,7 @@ impl fmt::Display for Decision {
 impl fmt::Display for LeftOut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (count, what) in [
+            (self.0.avoided, "tried in vain"),
             (self.0.other_rank, "of another rank"),
             (self.0.unknown_rank, "of unknown rank"),
             (self.0.draining, "draining"),

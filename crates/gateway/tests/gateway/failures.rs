@@ -6,6 +6,14 @@ use rollscope_trace::LegRole;
 
 use crate::harness::{TestGateway, legs};
 
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Unary,
+    Stream,
+    Batch,
+}
+
 /// A way to fail.
 struct Fault {
     name: &'static str,
@@ -18,39 +26,57 @@ struct Fault {
     leg: &'static str,
 }
 
+const SHAPES: [Shape; 3] = [Shape::Unary, Shape::Stream, Shape::Batch];
 const ABORT: &str = r#"{"text":"","meta_info":{"id":"x","finish_reason":{"type":"abort","message":"out of memory","status_code":null}}}"#;
 
-fn faults(stream: bool) -> Vec<Fault> {
-    let head = || {
-        if stream {
-            Script::sse()
-        } else {
-            Script::head(200, &[("content-type", "application/json")], Some(500))
+// === impl Shape ===
+
+impl Shape {
+    fn request(self) -> &'static str {
+        match self {
+            Self::Unary => r#"{"text":"a","rid":"r-1"}"#,
+            Self::Stream => r#"{"text":"a","rid":"r-1","stream":true}"#,
+            Self::Batch => r#"{"text":["a","b"],"rid":["r-1","r-2"]}"#,
         }
-    };
-    let abort =
-        if stream { Script::sse().event(ABORT).event("[DONE]").end() } else { Script::json(200, ABORT) };
+    }
+
+    /// The head of a good reply.
+    fn head(self) -> Script {
+        match self {
+            Self::Stream => Script::sse(),
+            Self::Unary | Self::Batch => {
+                Script::head(200, &[("content-type", "application/json")], Some(500))
+            }
+        }
+    }
+
+    /// A reply by which the worker gives up.
+    fn abort(self) -> Script {
+        match self {
+            Self::Unary => Script::json(200, ABORT),
+            Self::Stream => Script::sse().event(ABORT).event("[DONE]").end(),
+            Self::Batch => {
+                let good = r#"{"text":"a","meta_info":{"finish_reason":{"type":"stop"}}}"#;
+                Script::json(200, &format!("[{good},{ABORT}]"))
+            }
+        }
+    }
+}
+
+fn faults(shape: Shape) -> Vec<Fault> {
+    let half = if shape == Shape::Stream { "data: {\"te" } else { "{\"te" };
     let fault = |name, script, status, body, leg| Fault { name, script: Some(script), status, body, leg };
+    let (refused, lost, cut) = ("no connection", "connection lost before the reply", "reply cut");
     vec![
-        Fault { name: "refuse", script: None, status: 502, body: "no connection", leg: "failed" },
-        fault("reset before head", Script::new().reset(), 502, "connection lost before the reply", "failed"),
-        fault("close before head", Script::new().close(), 502, "connection lost before the reply", "failed"),
-        fault(
-            "garbage",
-            Script::new().raw("no HTTP\r\n\r\n").close(),
-            502,
-            "connection lost before the reply",
-            "failed",
-        ),
-        fault("reset after head", head().reset(), 502, "reply cut", "truncated"),
-        fault("close after head", head().close(), 502, "reply cut", "truncated"),
-        fault(
-            "half body",
-            head().send(if stream { "data: {\"te" } else { "{\"te" }).close(),
-            502,
-            "reply cut",
-            "truncated",
-        ),
+        Fault { name: "refuse", script: None, status: 502, body: refused, leg: "failed" },
+        fault("reset before head", Script::new().reset(), 502, lost, "failed"),
+        fault("close before head", Script::new().close(), 502, lost, "failed"),
+        fault("garbage", Script::new().raw("no HTTP\r\n\r\n").close(), 502, lost, "failed"),
+        fault("reset after head", shape.head().reset(), 502, cut, "truncated"),
+        fault("close after head", shape.head().close(), 502, cut, "truncated"),
+        fault("half body", shape.head().send(half).close(), 502, cut, "truncated"),
+        fault("hang", Script::new().hang(), 504, "reply not finished within 1s", "failed"),
+        fault("hang after head", shape.head().hang(), 504, "reply not finished within 1s", "truncated"),
         fault(
             "4xx",
             Script::json(400, r#"{"error":{"message":"prompt too long"}}"#),
@@ -60,7 +86,7 @@ fn faults(stream: bool) -> Vec<Fault> {
         ),
         fault("429", Script::json(429, "queue full"), 429, "queue full", "failed"),
         fault("5xx", Script::json(500, "scheduler died"), 500, "scheduler died", "failed"),
-        fault("200 abort", abort, 200, "out of memory", "failed"),
+        fault("200 abort", shape.abort(), 200, "out of memory", "failed"),
     ]
 }
 
@@ -69,28 +95,33 @@ async fn failing(fault: &Fault) -> (Option<FakeWorker>, std::net::SocketAddr) {
     let Some(script) = &fault.script else { return (None, refusing_address().await) };
     let worker = FakeWorker::start().await;
     worker.on("/generate", script.clone());
+    worker.on("/health", Script::new().reset());
     let address = worker.address();
     (Some(worker), address)
 }
 
-async fn check(fault: &Fault, failing_role: LegRole, stream: bool) {
+async fn check(fault: &Fault, failing_role: LegRole, shape: Shape) {
     let prefill_fails = failing_role == LegRole::Prefill;
-    let what = format!("{} of {}, stream: {stream}", fault.name, failing_role.name());
+    let (hangs, is_refused) = (fault.name.starts_with("hang"), fault.script.is_none());
+    let what = format!("{} of {}, {shape:?}", fault.name, failing_role.name());
     let (_failing, failing) = failing(fault).await;
     let other = FakeWorker::start().await;
     // A decode worker may have announced its stream long before its first token.
-    let waits = if stream && prefill_fails { Script::sse().hang() } else { Script::new().hang() };
+    let waits =
+        if shape == Shape::Stream && prefill_fails { Script::sse().hang() } else { Script::new().hang() };
     other.on("/generate", waits);
     other.on("/abort_request", Script::json(200, ""));
+    other.on("/health", Script::json(200, ""));
     let (prefill, decode) =
         if prefill_fails { (failing, other.address()) } else { (other.address(), failing) };
-    let gateway = TestGateway::pair(prefill, decode, "").await;
-    let reply = gateway.generate(&format!(r#"{{"text":"a","rid":"r-1","stream":{stream}}}"#)).await;
+    let more = if hangs { "--request-timeout-secs 1" } else { "" };
+    let gateway = TestGateway::pair(prefill, decode, more).await;
+    let reply = gateway.generate(shape.request()).await;
     assert_eq!(reply.status, fault.status, "{what}");
     let code = if prefill_fails { "prefill_server_error" } else { "decode_server_error" };
     let body = reply.text().await;
     assert!(body.contains(fault.body), "{what}: {body}");
-    assert_eq!(body.contains(code), fault.status == 502, "{what}: {body}");
+    assert_eq!(body.contains(code), fault.status > 501, "{what}: {body}");
     for call in other.calls("/generate").iter().take(1) {
         assert_ne!(call.end, Some(CallEnd::Played), "{what}");
         assert_eq!(other.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft), "{what}");
@@ -98,32 +129,35 @@ async fn check(fault: &Fault, failing_role: LegRole, stream: bool) {
     let figures = gateway.settled(&[("failed", 1), ("completed", 0), ("aborted", 0)]).await;
     assert_eq!(legs(&figures, failing, fault.leg), 1, "{what}: {figures:#?}");
     // A refused connection may be noticed before the other worker is called at all.
-    if fault.script.is_some() || !other.calls("/generate").is_empty() {
-        assert_eq!(legs(&figures, other.address(), "aborted"), 1, "{what}: {figures:#?}");
+    if !is_refused || !other.calls("/generate").is_empty() {
+        // The other one's time is up at the same moment.
+        let given_up = ["aborted", "failed", "truncated"];
+        let given_up = &given_up[..if hangs { 3 } else { 1 }];
+        let count: u64 = given_up.iter().map(|end| legs(&figures, other.address(), end)).sum();
+        assert_eq!(count, 1, "{what}: {figures:#?}");
         let told = other.arrived("/abort_request", 1).await;
         assert_eq!(told[0].request.text(), r#"{"rid":"r-1"}"#, "{what}");
     }
 }
 
-#[tokio::test]
-async fn prefill_fails() {
-    for stream in [false, true] {
-        for fault in faults(stream) {
-            check(&fault, LegRole::Prefill, stream).await;
+async fn check_all(failing_role: LegRole, shape: Shape) {
+    for fault in faults(shape) {
+        // A streamed abort of decode is its own last word, an event like any other.
+        let is_last_word = shape == Shape::Stream && fault.name == "200 abort";
+        if !(is_last_word && failing_role == LegRole::Decode) {
+            check(&fault, failing_role, shape).await;
         }
     }
 }
 
 #[tokio::test]
+async fn prefill_fails() {
+    futures_util::future::join_all(SHAPES.map(|shape| check_all(LegRole::Prefill, shape))).await;
+}
+
+#[tokio::test]
 async fn decode_fails() {
-    for stream in [false, true] {
-        for fault in faults(stream) {
-            // A streamed abort is decode's own last word, an event like any other.
-            if !(stream && fault.name == "200 abort") {
-                check(&fault, LegRole::Decode, stream).await;
-            }
-        }
-    }
+    futures_util::future::join_all(SHAPES.map(|shape| check_all(LegRole::Decode, shape))).await;
 }
 
 #[tokio::test]

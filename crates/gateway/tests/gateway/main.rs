@@ -22,3 +22,5 @@ mod regular;
 mod stream;
 #[cfg(test)]
 mod surface;
+#[cfg(test)]
+mod tries;

@@ -220,6 +220,7 @@ fn a_worker_that_is_tried_again_gets_no_more_than_its_probes() {
         for key in 0..100_u64 {
             let key = key.to_le_bytes();
             let ask = Ask {
+                avoided: &[],
                 routing_key: Some(&key),
                 prompt: Prompt(&[&key]),
                 now,
