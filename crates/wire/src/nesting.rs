@@ -12,9 +12,18 @@
 //!    deep, in one whose brackets take turns, as in `],[`: the depth then never falls by more than one. Only in what
 //!    remains, its last block as a rule, are the brackets gone through.
 //!
+//! Most of a list of log-probabilities is one `],[` after the other, without a string. There counting is enough, in rows
+//! of 128 bytes: if every closing bracket of a row has a comma and an opening one behind it, and every opening one comes
+//! from there, the depth is the same behind the row, and was never less by more than one.
+//!
+//! All of this is plain code that the compiler makes vector instructions of; it is compiled a second time for processors
+//! with wider ones.
+//!
 //! A mask holds its bits by columns: bit 8 c + r stands for byte 8 r + c. The compiler makes vector instructions of
 //! and-ing comparisons with a table of weights and or-ing the rows together, which gives this order; the order of
 //! the bytes themselves would cost twice as much, and only escapes and the last block need it.
+
+#![expect(clippy::inline_always, reason = "what is compiled a second time is what is inlined there")]
 
 /// A container that is being passed, bracket by bracket and from piece to piece of its body.
 #[derive(Debug)]
@@ -29,7 +38,18 @@ pub(crate) struct Nesting {
     is_escaped: bool,
 }
 
+/// [`Nesting::pass`], to be compiled for processors with wider vectors.
+#[cfg(target_arch = "x86_64")]
+struct Passage<'a> {
+    nesting: &'a mut Nesting,
+    bytes: &'a [u8],
+}
+
 const BLOCK_BYTES: usize = 64;
+/// Counts of a row have room in a byte.
+const ROW_BYTES: usize = 128;
+/// A row, and where the bracket stands that its last byte calls for.
+const ROW_AND_NEXT_BYTES: usize = ROW_BYTES + 2;
 
 /// The bit of its column that a byte has.
 const WEIGHTS: [u8; BLOCK_BYTES] = {
@@ -52,21 +72,71 @@ impl Nesting {
 
     /// Passes over bytes; up to where, if the container ends in them.
     pub(crate) fn end_in(&mut self, bytes: &[u8]) -> Option<usize> {
-        for (number, bytes) in bytes.chunks(BLOCK_BYTES).enumerate() {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(wide) = pulp::x86::V3::try_new() {
+            return wide.vectorize(Passage { nesting: self, bytes });
+        }
+        self.pass(bytes)
+    }
+
+    #[inline(always)]
+    fn pass(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut passed = 0;
+        while passed < bytes.len() {
+            passed += self.pass_rows(&bytes[passed..]);
+            let rest = &bytes[passed..];
+            let length = rest.len().min(BLOCK_BYTES);
             let mut padded = [0; BLOCK_BYTES];
-            let block = bytes.try_into().unwrap_or_else(|_| {
-                padded[..bytes.len()].copy_from_slice(bytes);
+            let block = rest.first_chunk().unwrap_or_else(|| {
+                padded[..length].copy_from_slice(rest);
                 &padded
             });
-            if let Some(end) = self.end_in_block(block, bytes.len()) {
-                return Some(number * BLOCK_BYTES + end);
+            if let Some(end) = self.end_in_block(block, length) {
+                return Some(passed + end);
             }
+            passed += length;
         }
         None
     }
 
+    /// Passes over rows of `],[` and of what is neither a bracket nor a string; how many bytes that are.
+    #[inline(always)]
+    fn pass_rows(&mut self, bytes: &[u8]) -> usize {
+        // The first two bytes could only be called for by what is gone.
+        let is_apart = bytes.iter().take(2).all(|byte| *byte != self.open);
+        if self.depth < 2 || self.in_string != 0 || self.is_escaped || !is_apart {
+            return 0;
+        }
+        let mut passed = 0;
+        while let Some(row) = bytes[passed..].first_chunk()
+            && self.takes_turns(row)
+        {
+            passed += ROW_BYTES;
+        }
+        if passed > 0 {
+            // What the last row calls for has been taken to be there, and is looked at again.
+            self.depth -= bytes[passed..].iter().take(2).filter(|byte| **byte == self.open).count();
+        }
+        passed
+    }
+
+    /// Whether every closing bracket of a row has a comma and an opening one behind it, every opening one comes from there,
+    /// and there is no string.
+    #[inline(always)]
+    fn takes_turns(&self, row: &[u8; ROW_AND_NEXT_BYTES]) -> bool {
+        let (mut opened, mut closed, mut turned, mut others) = (0_u8, 0_u8, 0_u8, 0_u8);
+        for at in 0..ROW_BYTES {
+            let (close, open) = (u8::from(row[at] == self.close), u8::from(row[at + 2] == self.open));
+            opened += open;
+            closed += close;
+            turned += close & open & u8::from(row[at + 1] == b',');
+            others |= u8::from(row[at] == b'"') | u8::from(row[at] == b'\\');
+        }
+        others == 0 && opened == turned && closed == turned
+    }
+
     /// Passes over the first `length` bytes of a block; what follows them is zero.
-    #[inline]
+    #[inline(always)]
     fn end_in_block(&mut self, block: &[u8; BLOCK_BYTES], length: usize) -> Option<usize> {
         let mut quotes = mask(block, b'"');
         let has_backslash = block.iter().fold(0, |has, byte| has | u8::from(*byte == b'\\')) > 0;
@@ -124,8 +194,20 @@ impl Nesting {
     }
 }
 
+// === impl Passage ===
+
+#[cfg(target_arch = "x86_64")]
+impl pulp::NullaryFnOnce for Passage<'_> {
+    type Output = Option<usize>;
+
+    #[inline(always)]
+    fn call(self) -> Option<usize> {
+        self.nesting.pass(self.bytes)
+    }
+}
+
 /// Where a byte stands in a block.
-#[inline]
+#[inline(always)]
 fn mask(block: &[u8; BLOCK_BYTES], byte: u8) -> u64 {
     let hit = |at: usize| u8::from(block[at] == byte).wrapping_neg() & WEIGHTS[at];
     let mut rows = [0; 16];
@@ -137,7 +219,7 @@ fn mask(block: &[u8; BLOCK_BYTES], byte: u8) -> u64 {
 }
 
 /// Of each byte whether it and those before it have an odd number of bits in the mask.
-#[inline]
+#[inline(always)]
 fn parity(mask: u64) -> u64 {
     let mut within_row = mask ^ (mask << 8);
     within_row ^= within_row << 16;
@@ -209,7 +291,7 @@ mod tests {
 
         #[test]
         fn the_end_is_where_a_walk_byte_by_byte_finds_it(
-            bytes in "([\\[\\]{},1]|\"[\\[\\]{}a]{0,3}\"|\"(\\\\\\\\|\\\\\"|[a\\[\\]]){0,70}\"|\\],\\[){0,80}[\\]\"]{0,4}",
+            bytes in "([\\[\\]{},1]|(-0.12345,1,null\\],\\[){0,30}|\"[\\[\\]{}a]{0,3}\"|\"(\\\\\\\\|\\\\\"|[a\\[\\]]){0,70}\"|\\],\\[){0,80}[\\]\"]{0,4}",
             pieces in prop::collection::vec(1_usize..200, 1..6),
         ) {
             check(bytes.as_bytes(), &pieces);
@@ -229,6 +311,12 @@ mod tests {
         for text in [
             format!("{}{}x", "[".repeat(1000), "]".repeat(1001)),
             format!("{}]]", "[0.1,2,null],".repeat(500)),
+            format!("[{}1]]]x", "[0.1,2,null],".repeat(500)),
+            format!("[{}[1]]]x", "[-0.25,2,null],".repeat(100)),
+            format!("[[{}1]]]]x", "[1],".repeat(100)),
+            format!("[{}]]x", "1],[".repeat(100)),
+            format!("[{}]]]]]]", "1]],[[".repeat(100)),
+            format!("[{}", "],1]".repeat(100)),
             format!("{}]]", "[0.1,2,\"\\\\\"],[0.1,3,\"\\\"]\"], ".repeat(500)),
             "]".to_owned(),
             String::new(),
