@@ -1,5 +1,7 @@
 //! Workers that come and go: `/workers`, and the older `/add_worker`, `/remove_worker`, `/list_workers`.
 
+use std::sync::Arc;
+
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use rollscope_route::{HealthState, Role, RoleKind, UrlError, WorkerAddress};
@@ -27,12 +29,23 @@ pub(crate) enum AdminCall<'a> {
     ListWorkers,
 }
 
-/// Body of POST /workers. What else SGLang's router takes (labels, priority, cost) means nothing here.
+/// Body of POST /workers, and an entry of `--workers-file`. What else SGLang's router takes (labels, priority, cost)
+/// means nothing here.
 #[derive(Debug, Deserialize)]
-struct Registration {
+pub(crate) struct Registration {
     url: String,
     worker_type: Option<WorkerType>,
     bootstrap_port: Option<u16>,
+    /// What the worker is sent as Authorization: Bearer; without it, `--api-key`.
+    api_key: Option<String>,
+}
+
+/// A worker that can be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fit {
+    pub(crate) address: WorkerAddress,
+    pub(crate) role: Role,
+    key: Option<String>,
 }
 
 /// Body of PUT /workers/ID: what is to change.
@@ -41,6 +54,7 @@ struct Registration {
 struct Change {
     worker_type: Option<WorkerType>,
     bootstrap_port: Option<u16>,
+    api_key: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -94,7 +108,9 @@ pub(crate) enum Unfit {
     NotRegular,
     #[error("only a prefill worker has a bootstrap_port")]
     Port,
-    #[error("the body must be an object with worker_type or bootstrap_port: {0}")]
+    #[error("api_key has a byte that no header may have")]
+    Key,
+    #[error("the body must be an object with worker_type, bootstrap_port or api_key: {0}")]
     Change(serde_json::Error),
     #[error("the worker must be named in the query: {path}?url=http://HOST:PORT")]
     Unnamed { path: String },
@@ -154,12 +170,7 @@ fn get(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
 }
 
 fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, Refusal> {
-    let worker = core.registry.add(
-        WorkerAddress::parse(&registration.url).map_err(Unfit::from)?,
-        role(core.mode, registration.worker_type, registration.bootstrap_port)?,
-        Pool::default(),
-        &mut rand::rng(),
-    );
+    let worker = registration.fit(core.mode)?.register(core)?;
     let reply = serde_json::json!({
         "status": "registered",
         "worker_id": worker.id.as_str(),
@@ -182,7 +193,11 @@ fn change(core: &Core, id: &str, change: &Change) -> Result<Response<ReplyBody>,
     let kind = change.worker_type.unwrap_or(kind);
     let kept_port = port.filter(|_| matches!(kind, WorkerType::Prefill));
     let role = role(core.mode, Some(kind), change.bootstrap_port.or(kept_port))?;
-    let again = core.registry.add(worker.address(), role, Pool::default(), &mut rand::rng());
+    let link = match &change.api_key {
+        Some(key) => Pool::with_key(Some(key)).map_err(|_| Unfit::Key)?,
+        None => worker.link.again(),
+    };
+    let again = core.registry.add(worker.address(), role, link, &mut rand::rng());
     Ok(written(StatusCode::OK, &show(core, &again)))
 }
 
@@ -202,7 +217,8 @@ fn add_by_query(core: &Core, uri: &Uri) -> Result<Response<ReplyBody>, Refusal> 
         None => None,
         Some(given) => Some(given.parse().map_err(|_| Unfit::PortNumber { given })?),
     };
-    add(core, &Registration { url: named_worker(uri)?, worker_type, bootstrap_port })
+    let (url, api_key) = (named_worker(uri)?, in_query(uri, "api_key"));
+    add(core, &Registration { url, worker_type, bootstrap_port, api_key })
 }
 
 fn remove_by_query(core: &Core, uri: &Uri) -> Result<Response<ReplyBody>, Refusal> {
@@ -296,5 +312,32 @@ impl WorkerType {
         [(Self::Regular, "regular"), (Self::Prefill, "prefill"), (Self::Decode, "decode")]
             .into_iter()
             .find_map(|(kind, spelling)| (spelling == name).then_some(kind))
+    }
+}
+
+// === impl Registration ===
+
+impl Registration {
+    /// What is registered, if it can be.
+    pub(crate) fn fit(&self, mode: Mode) -> Result<Fit, Unfit> {
+        Ok(Fit {
+            address: WorkerAddress::parse(&self.url)?,
+            role: role(mode, self.worker_type, self.bootstrap_port)?,
+            key: self.api_key.clone(),
+        })
+    }
+}
+
+// === impl Fit ===
+
+impl Fit {
+    pub(crate) fn new(address: WorkerAddress, role: Role) -> Self {
+        Self { address, role, key: None }
+    }
+
+    pub(crate) fn register(&self, core: &Core) -> Result<Arc<PooledWorker>, Unfit> {
+        let key = self.key.as_deref().or(core.options.startup().api_key.as_deref());
+        let link = Pool::with_key(key).map_err(|_| Unfit::Key)?;
+        Ok(core.registry.add(self.address.clone(), self.role, link, &mut rand::rng()))
     }
 }

@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::fault::UpstreamFault;
 use crate::options::{GatewayOptions, LogLevel};
 use crate::outbound::Outbound;
-use crate::pool::{Pool, PooledWorker};
+use crate::pool::PooledWorker;
 use crate::reply::WorkerReply;
 
 /// What is read of a worker's `/server_info`.
@@ -123,7 +123,7 @@ async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
         let introduced = core.registry.introduce(
             worker.id.as_str(),
             &info.introduction(),
-            Pool::default,
+            || worker.link.again(),
             &mut rand::rng(),
         );
         match introduced {
@@ -160,7 +160,7 @@ fn expand(core: &Core, worker: &PooledWorker) -> bool {
     }
     for rank in 0..dp_size {
         let address = WorkerAddress { url: worker.url.clone(), rank: Some(rank) };
-        core.registry.add(address, worker.role, Pool::default(), &mut rand::rng());
+        core.registry.add(address, worker.role, worker.link.again(), &mut rand::rng());
     }
     true
 }

@@ -13,6 +13,7 @@ use crate::core::Core;
 use crate::fault::Refusal;
 use crate::options::GatewayOptions;
 use crate::pool::{Pool, PooledWorker};
+use crate::{discovery, loads};
 
 /// How the workers of each role are chosen.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Choosers {
     decode: Policy,
     /// Whether one of them goes by the prompt.
     pub(crate) reads_prompt: bool,
+    /// Whether one of them goes by loads.
+    pub(crate) weighs_loads: bool,
 }
 
 /// What a choice goes by.
@@ -73,6 +76,7 @@ impl Choosers {
             prefill: Policy::with(prefill, &settings),
             decode: Policy::with(decode, &settings),
             reads_prompt: used.iter().any(|kind| kind.reads_prompt()),
+            weighs_loads: used.iter().any(|kind| kind.weighs_loads()),
         }
     }
 
@@ -136,8 +140,13 @@ impl Core {
         Ok(Seat { worker, guard, dp_rank })
     }
 
-    /// Has the policies do what is due from time to time, for ever.
+    /// What goes on beside the requests, for ever.
     pub(crate) async fn tend(&self) {
+        tokio::join!(self.tend_policies(), loads::watch(self), discovery::watch(self));
+    }
+
+    /// Has the policies do what is due from time to time.
+    async fn tend_policies(&self) {
         loop {
             tokio::time::sleep(TEND_INTERVAL).await;
             let Choosers { regular, prefill, decode, .. } = &self.choosers;

@@ -95,8 +95,10 @@ impl Core {
     ) -> Result<Self, ConfigError> {
         let options = published.startup();
         let registry = Registry::with(options.breaker(), options.health());
-        for (url, role) in options.workers()? {
-            registry.add(url, role, Pool::default(), &mut rand::rng());
+        for (address, role) in options.workers()? {
+            let link = Pool::with_key(options.api_key.as_deref());
+            let link = link.map_err(|error| ConfigError::Conflict(format!("--api-key: {error}")))?;
+            registry.add(address, role, link, &mut rand::rng());
         }
         let health_path = options.health_path()?;
         let choosers = Choosers::new(options);

@@ -41,7 +41,7 @@ pub(crate) async fn exchange(
     outbound: &Outbound,
     connect_limit: Duration,
 ) -> Result<Exchange, UpstreamFault> {
-    let request_head = outbound.head_to(&worker.url);
+    let request_head = outbound.head_to(&worker.url, worker.link.authorization());
     let mut is_retry = false;
     if let Some(mut connection) = worker.link.take() {
         match connection.call(&outbound.method, &request_head, &outbound.body).await {

@@ -13,7 +13,8 @@
 //! | `leg`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, down to the bytes |
 //! | `flight`, `reading`, `profiler` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `fault`, `body` | what clients get |
-//! | `checks` | whether the workers are up, and which processes they are |
+//! | `checks`, `loads` | whether the workers are up, which processes they are, and what they have to do |
+//! | `discovery` | workers that a file or a DNS name tells of |
 //! | `admin`, `control` | workers that come and go; calls to the first worker or to all |
 //! | `metrics`, `scrape`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
 //! | `choosing` | which workers, and why |
@@ -61,8 +62,10 @@ mod reply;
 mod admin;
 mod checks;
 mod control;
+mod discovery;
 mod engine_metrics;
 mod exposition;
+mod loads;
 mod metrics;
 mod scrape;
 

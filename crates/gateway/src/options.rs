@@ -162,6 +162,17 @@ options! {
             health_check_endpoint: String = "/health", value_name("PATH");
             /// Do not check workers.
             disable_health_check: bool = false;
+            /// A file that lists the workers, as an array of what POST /workers takes. It is looked at each second; whoever
+            /// writes it puts another in its place. What can not be read changes nothing and is told.
+            workers_file: Option<String> = None, value_name("FILE");
+            /// Workers behind a DNS name, such as a headless service: all of its addresses, at this port.
+            discover: Vec<String> = &[], value_name("NAME:PORT");
+            /// Seconds between two looks at a name.
+            discovery_interval_secs: u64 = 10, range(1..=86_400);
+            /// Seconds between two questions to each worker about its load, where a policy goes by loads; 0 for none.
+            load_poll_interval_secs: f64 = 1.0, range(0.0..=3600.0);
+            /// Seconds after which what a worker has said of its load no longer counts.
+            max_load_age_secs: f64 = 5.0, range(0.001..=86400.0);
             /// Seconds between two health checks of a worker that is not healthy: it may just be starting.
             worker_startup_check_interval: u64 = 1, range(1..=3600);
             /// Seconds after which a worker that never was healthy is taken out; 0 for never.
@@ -187,6 +198,10 @@ options! {
             prefill: Vec<(String, Option<u16>)> = &[], value_name("URL [BOOTSTRAP_PORT|none]");
             /// A decode worker: http://HOST:PORT.
             decode: Vec<String> = &[], value_name("URL");
+            /// Prefill workers behind a DNS name, and the port of their bootstrap servers.
+            discover_prefill: Vec<(String, Option<u16>)> = &[], value_name("NAME:PORT [BOOTSTRAP_PORT|none]");
+            /// Decode workers behind a DNS name.
+            discover_decode: Vec<String> = &[], value_name("NAME:PORT");
             /// How a prefill worker is chosen, if not as --policy says.
             prefill_policy: Option<PolicyName> = None;
             /// How a decode worker is chosen, if not as --policy says.

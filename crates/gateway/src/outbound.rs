@@ -2,8 +2,8 @@
 
 use http::Method;
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
-    TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName,
+    HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::PathAndQuery;
 use rollscope_route::WorkerUrl;
@@ -67,8 +67,8 @@ impl Outbound {
         self.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
 
-    /// The head of the request to a worker.
-    pub(crate) fn head_to(&self, worker: &WorkerUrl) -> Vec<u8> {
+    /// The head of the request to a worker, which may want an authorization of its own.
+    pub(crate) fn head_to(&self, worker: &WorkerUrl, authorization: Option<&HeaderValue>) -> Vec<u8> {
         let mut head = Vec::with_capacity(HEAD_BYTES);
         let target = self.target.as_str();
         for part in [self.method.as_str(), " ", worker.path(), target, " HTTP/1.1\r\nhost: "] {
@@ -76,7 +76,9 @@ impl Outbound {
         }
         head.extend_from_slice(worker.authority().as_bytes());
         head.extend_from_slice(b"\r\n");
-        for (name, value) in &self.headers {
+        let own = authorization.map(|value| (&AUTHORIZATION, value));
+        let is_kept = |(name, _): &(&HeaderName, &HeaderValue)| own.is_none() || *name != AUTHORIZATION;
+        for (name, value) in self.headers.iter().filter(is_kept).chain(own) {
             for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
                 head.extend_from_slice(part);
             }
@@ -128,7 +130,7 @@ mod tests {
             .0;
         let mut outbound = Outbound::forward(&head, Chunks::from("{}"));
         outbound.ask_for_identity();
-        let written = outbound.head_to(&WorkerUrl::parse("http://w:1/base/").unwrap());
+        let written = outbound.head_to(&WorkerUrl::parse("http://w:1/base/").unwrap(), None);
         let mut lines: Vec<_> = std::str::from_utf8(&written).unwrap().split("\r\n").collect();
         assert_eq!(lines.split_off(lines.len() - 2), ["", ""]);
         assert_eq!(lines.remove(0), "POST /base/generate?x=1 HTTP/1.1");
@@ -142,9 +144,9 @@ mod tests {
     #[test]
     fn only_what_may_have_a_body_has_a_length() {
         let url = WorkerUrl::parse("http://[::1]").unwrap();
-        let get = Outbound::get(PathAndQuery::from_static("/health")).head_to(&url);
+        let get = Outbound::get(PathAndQuery::from_static("/health")).head_to(&url, None);
         assert_eq!(get, b"GET /health HTTP/1.1\r\nhost: [::1]\r\n\r\n");
-        let post = Outbound::post_json("/x", Vec::new()).head_to(&url);
+        let post = Outbound::post_json("/x", Vec::new()).head_to(&url, None);
         assert!(post.ends_with(b"\r\ncontent-length: 0\r\n\r\n"));
     }
 }

@@ -5,6 +5,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use http::HeaderValue;
+use http::header::InvalidHeaderValue;
 use parking_lot::Mutex;
 use rollscope_route::Worker;
 use tokio::net::TcpStream;
@@ -17,6 +19,8 @@ use crate::fault::UpstreamFault;
 pub(crate) struct Pool {
     /// By serving thread; the first is for everybody else. The one used last is on top.
     shelves: Box<[Mutex<Vec<Idle>>]>,
+    /// What the worker is sent as Authorization, in place of what the client has sent.
+    authorization: Option<HeaderValue>,
 }
 
 pub(crate) type PooledWorker = Worker<Pool>;
@@ -45,6 +49,26 @@ pub(crate) fn claim_shelf(thread: usize) {
 // === impl Pool ===
 
 impl Pool {
+    /// No connections yet, to a worker that wants this key.
+    pub(crate) fn with_key(key: Option<&str>) -> Result<Self, InvalidHeaderValue> {
+        let authorization = key.map(|key| HeaderValue::try_from(format!("Bearer {key}"))).transpose()?;
+        Ok(Self::new(authorization))
+    }
+
+    /// No connections yet, to a process that has taken the worker's place.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.authorization.clone())
+    }
+
+    pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
+        self.authorization.as_ref()
+    }
+
+    fn new(authorization: Option<HeaderValue>) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { shelves: (0..=threads).map(|_| Mutex::default()).collect(), authorization }
+    }
+
     /// Takes an idle connection that is open, as far as is known.
     pub(crate) fn take(&self) -> Option<Connection> {
         let mut idle = self.shelf().lock();
@@ -76,13 +100,6 @@ impl Pool {
 
     fn shelf(&self) -> &Mutex<Vec<Idle>> {
         &self.shelves[SHELF.get() % self.shelves.len()]
-    }
-}
-
-impl Default for Pool {
-    fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { shelves: (0..=threads).map(|_| Mutex::default()).collect() }
     }
 }
 

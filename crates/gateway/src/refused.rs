@@ -26,7 +26,7 @@ enum Takes {
 }
 
 const BUCKET: &str = "there is no policy bucket; --policy power_of_two and cache_aware balance by load";
-const KUBERNETES: &str = "no Kubernetes API is asked; register workers by POST /workers";
+const KUBERNETES: &str = "no Kubernetes API is asked; --discover, --discover-prefill and --discover-decode take a headless service's name, --workers-file a file";
 const MODELS: &str = "the gateway serves one model's workers; start one gateway for each model";
 const TEXT: &str = "the gateway neither tokenizes nor parses text; give the option to the workers";
 const STORE: &str = "the gateway stores no conversations; its --record keeps what was measured";

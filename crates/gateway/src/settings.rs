@@ -56,6 +56,8 @@ impl GatewayOptions {
             max_tree_size_bytes: self.max_tree_size,
             max_idle: Duration::from_secs(self.max_idle_secs),
             assignment_mode: self.assignment_mode.0,
+            max_load_age: (self.load_poll_interval_secs > 0.0)
+                .then(|| Duration::from_secs_f64(self.max_load_age_secs)),
             ..PolicySettings::default()
         }
     }
@@ -174,13 +176,27 @@ pub(crate) fn check(options: &GatewayOptions) -> Result<(), ConfigError> {
     if !options.pd_disaggregation && names_pair {
         return conflict("--prefill and --decode need --pd-disaggregation");
     }
+    let discovers_pair = !options.discover_prefill.is_empty() || !options.discover_decode.is_empty();
+    if options.pd_disaggregation && !options.discover.is_empty() {
+        return conflict(
+            "--discover finds workers that do everything, --pd-disaggregation wants --discover-prefill and --discover-decode",
+        );
+    }
+    if !options.pd_disaggregation && discovers_pair {
+        return conflict("--discover-prefill and --discover-decode need --pd-disaggregation");
+    }
+    let names = options.discover.iter().chain(&options.discover_decode);
+    for name in names.chain(options.discover_prefill.iter().map(|(name, _)| name)) {
+        let port = name.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        if !matches!(port, Some(Ok(_))) {
+            return conflict(format!("a name to discover must look like NAME:PORT: {name}"));
+        }
+    }
     if options.max_concurrent_requests == 0 {
         return conflict("--max-concurrent-requests 0 would refuse every request; -1 means no limit");
     }
-    for (flag, key) in [("--api-key", &options.api_key), ("--admin-api-key", &options.admin_api_key)] {
-        if key.as_ref().is_some_and(|key| HeaderValue::from_str(&format!("Bearer {key}")).is_err()) {
-            return conflict(format!("{flag} has a byte that no header may have"));
-        }
+    if options.api_key.as_ref().is_some_and(|key| HeaderValue::from_str(key).is_err()) {
+        return conflict("--api-key has a byte that no header may have");
     }
     for name in &options.request_id_headers {
         if HeaderName::try_from(name.as_str()).is_err() {

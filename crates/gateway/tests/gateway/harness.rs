@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rollscope_config::{Options as _, Published};
-use rollscope_gateway::{Gateway, GatewayOptions};
+use rollscope_gateway::{Gateway, GatewayOptions, LogLevel, Notices};
 use rollscope_testkit::{Client, FakeWorker, Reply, eventually, patient};
 use rollscope_trace::{Dropped, Profile, ProfileSink};
 use tokio::net::TcpListener;
@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 pub(crate) struct TestGateway {
     pub(crate) address: SocketAddr,
     pub(crate) sink: Arc<TestSink>,
+    told: Arc<Mutex<Vec<String>>>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
 }
@@ -46,12 +47,18 @@ impl TestGateway {
         let args = args.split_whitespace().chain(no_checks);
         let options = GatewayOptions::from_args(args).unwrap();
         let sink = Arc::new(TestSink { profiles: Mutex::default(), capacity });
-        let gateway = Gateway::new(Published::publish(options), Some(sink.clone()), None).unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let notices = Notices::new(LogLevel::Debug, {
+            let told = Arc::clone(&told);
+            move |_, what| told.lock().push(what.to_string())
+        });
+        let published = Published::publish(options);
+        let gateway = Gateway::telling(published, Some(sink.clone()), None, notices).unwrap();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let served = tokio::spawn(gateway.serve(listener, async { drop(stopped.await) }));
-        Self { address, sink, stop, served }
+        Self { address, sink, told, stop, served }
     }
 
     /// A gateway of workers that do everything.
@@ -108,6 +115,16 @@ impl TestGateway {
             assert_eq!(*started, sum(&format!("rollscope_legs_total{{{labels},")), "{labels}");
         }
         figures
+    }
+
+    /// Waits until it has told something with these words.
+    pub(crate) async fn tells(&self, words: &str) {
+        eventually(words, || self.told.lock().iter().any(|told| told.contains(words))).await;
+    }
+
+    /// What it has told so far.
+    pub(crate) fn told(&self) -> Vec<String> {
+        self.told.lock().clone()
     }
 
     /// The profiles, once there are so many.

@@ -162,6 +162,14 @@ impl PolicyKind {
         }
     }
 
+    /// Whether it goes by loads, so that workers are worth being asked for theirs.
+    pub fn weighs_loads(self) -> bool {
+        match self {
+            Self::PowerOfTwo | Self::CacheAware | Self::PrefixHash => true,
+            Self::RoundRobin | Self::Random | Self::ConsistentHashing | Self::Manual => false,
+        }
+    }
+
     /// Whether it goes by the prompt, so that it has to be found in the request.
     pub fn reads_prompt(self) -> bool {
         match self {

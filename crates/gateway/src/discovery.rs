@@ -1,0 +1,169 @@
+//! Workers that come and go with a file or a DNS name.
+//!
+//! A source is looked at from time to time. What it names that it did not name before is registered, and what it no longer
+//! names is taken out; what others have registered is left alone. A source that can not be read changes nothing: the
+//! workers that it named stay, and that it can not be read is told once.
+//!
+//! Names are resolved by the operating system, so `/etc/hosts` and search domains count; it tells addresses (A and
+//! AAAA records), and the port is the option's.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rollscope_route::{Role, UrlError, WorkerAddress};
+use tokio::net::lookup_host;
+
+use crate::admin::{Fit, Registration, Unfit};
+use crate::core::Core;
+use crate::options::LogLevel;
+
+/// Where workers are told of.
+#[derive(Debug)]
+enum Source {
+    File(Box<Path>),
+    /// `NAME:PORT`.
+    Dns {
+        name: String,
+        role: Role,
+    },
+}
+
+/// What a source has told.
+#[derive(Debug, Default)]
+struct Told {
+    workers: Vec<Fit>,
+    trouble: Option<String>,
+}
+
+/// Why a source can not be read.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("cannot read the file: {0}")]
+    Read(std::io::Error),
+    #[error("the file is no array of workers: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("worker {number} of the file can not be: {why}")]
+    Worker { number: usize, why: Unfit },
+    #[error("the name can not be resolved: {0}")]
+    Resolve(std::io::Error),
+    #[error(transparent)]
+    Address(#[from] UrlError),
+}
+
+/// Between two looks at a file.
+const FILE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Looks at all sources for ever.
+pub(crate) async fn watch(core: &Core) {
+    let options = core.options.startup();
+    let file = options.workers_file.iter().map(|path| Source::File(Path::new(path).into()));
+    let dns = |name: &String, role| Source::Dns { name: name.clone(), role };
+    let regular = options.discover.iter().map(|name| dns(name, Role::Regular));
+    let prefill = options
+        .discover_prefill
+        .iter()
+        .map(|(name, port)| dns(name, Role::Prefill { bootstrap_port: *port }));
+    let decode = options.discover_decode.iter().map(|name| dns(name, Role::Decode));
+    let sources = file.chain(regular).chain(prefill).chain(decode);
+    join_all(sources.map(|source| follow(core, source))).await;
+}
+
+async fn follow(core: &Core, source: Source) {
+    let interval = match source {
+        Source::File(_) => FILE_INTERVAL,
+        Source::Dns { .. } => Duration::from_secs(core.options.startup().discovery_interval_secs),
+    };
+    let mut told = Told::default();
+    loop {
+        match source.look(core).await {
+            Ok(workers) => {
+                told.trouble = None;
+                told.replace(core, &source, workers);
+            }
+            Err(trouble) => {
+                let trouble = trouble.to_string();
+                if told.trouble.as_ref() != Some(&trouble) {
+                    let kept = told.workers.len();
+                    core.notices.tell(
+                        LogLevel::Error,
+                        format_args!("{}: {trouble}; its {kept} workers stay", source.name()),
+                    );
+                    told.trouble = Some(trouble);
+                }
+            }
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Dns { name, .. } => name.clone(),
+        }
+    }
+
+    async fn look(&self, core: &Core) -> Result<Vec<Fit>, Trouble> {
+        match self {
+            Self::File(path) => {
+                let text = tokio::fs::read(path).await.map_err(Trouble::Read)?;
+                let listed: Vec<Registration> = serde_json::from_slice(&text)?;
+                let fit = |(at, listed): (usize, &Registration)| {
+                    listed.fit(core.mode).map_err(|why| Trouble::Worker { number: at + 1, why })
+                };
+                listed.iter().enumerate().map(fit).collect()
+            }
+            Self::Dns { name, role } => {
+                let mut addresses: Vec<SocketAddr> =
+                    lookup_host(name.as_str()).await.map_err(Trouble::Resolve)?.collect();
+                // The resolver may tell one twice, and each time in another order.
+                addresses.sort_unstable();
+                addresses.dedup();
+                let fit = |address| Ok(Fit::new(WorkerAddress::parse(&format!("http://{address}"))?, *role));
+                addresses.into_iter().map(fit).collect()
+            }
+        }
+    }
+}
+
+// === impl Told ===
+
+impl Told {
+    fn replace(&mut self, core: &Core, source: &Source, workers: Vec<Fit>) {
+        let source = source.name();
+        for gone in self.workers.iter().filter(|worker| !workers.contains(worker)) {
+            // One that is told of otherwise than before takes its own place.
+            if workers.iter().any(|other| other.address == gone.address) {
+                continue;
+            }
+            take_out(core, &gone.address);
+            core.notices.tell(LogLevel::Info, format_args!("{source} no longer names {}", gone.address));
+        }
+        for new in workers.iter().filter(|worker| !self.workers.contains(worker)) {
+            match new.register(core) {
+                Ok(worker) => {
+                    let (name, role) = (&worker.name, worker.role.kind());
+                    core.notices.tell(LogLevel::Info, format_args!("{source} names {role} worker {name}"));
+                }
+                Err(why) => {
+                    core.notices.tell(LogLevel::Error, format_args!("{source}: {}: {why}", new.address));
+                }
+            }
+        }
+        self.workers = workers;
+    }
+}
+
+/// Takes out a worker, or the ranks that stand in its place. What is in flight there goes on.
+fn take_out(core: &Core, address: &WorkerAddress) {
+    for worker in core.registry.fleet().all() {
+        if worker.url == address.url && (address.rank.is_none() || worker.rank == address.rank) {
+            core.registry.remove(worker.id.as_str());
+        }
+    }
+}

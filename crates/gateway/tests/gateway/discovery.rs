@@ -1,0 +1,139 @@
+//! Workers that a file or a name tells of, and what workers say of their load.
+
+use std::path::Path;
+
+use rollscope_testkit::{Client, FakeWorker, Script, patient};
+use serde_json::{Value, json};
+
+use crate::harness::TestGateway;
+
+const REPLY: &str = r#"{"text":"x","meta_info":{"finish_reason":{"type":"stop"}}}"#;
+
+/// Waits until these workers are registered, in any order.
+async fn registered(gateway: &TestGateway, mut expected: Vec<String>) {
+    expected.sort();
+    patient("the workers", async {
+        loop {
+            let listed = Client::get(gateway.address, "/list_workers").await.text().await;
+            let listed: Value = serde_json::from_str(&listed).unwrap();
+            let mut urls: Vec<String> = serde_json::from_value(listed["urls"].clone()).unwrap();
+            urls.sort();
+            if urls == expected {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+/// Puts another file in a file's place, as careful writers do.
+fn put(path: &Path, text: &str) {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, text).unwrap();
+    std::fs::rename(&beside, path).unwrap();
+}
+
+#[tokio::test]
+async fn workers_come_and_go_with_a_file() {
+    let (first, second, third) =
+        (FakeWorker::start().await, FakeWorker::start().await, FakeWorker::start().await);
+    second.on("/generate", Script::json(200, REPLY));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("workers.json");
+    let gateway = TestGateway::start(&format!("--workers-file {}", path.display())).await;
+    gateway.tells("cannot read the file").await;
+    put(&path, &json!([{ "url": first.url() }, { "url": second.url(), "api_key": "k" }]).to_string());
+    registered(&gateway, vec![first.url(), second.url()]).await;
+
+    // Another's worker is left alone, and what can not be read changes nothing.
+    let body = json!({ "url": third.url() }).to_string();
+    assert_eq!(Client::post(gateway.address, "/workers", &body).await.status, 201);
+    put(&path, "[{");
+    gateway.tells("the file is no array of workers").await;
+    put(&path, r#"[{"url":"http://a:1"},{"url":"http://b:1","worker_type":"decode"}]"#);
+    gateway.tells("worker 2 of the file can not be: a gateway without --pd-disaggregation").await;
+    gateway.tells("its 2 workers stay").await;
+    registered(&gateway, vec![first.url(), second.url(), third.url()]).await;
+
+    put(&path, &json!([{ "url": second.url(), "api_key": "k" }]).to_string());
+    registered(&gateway, vec![second.url(), third.url()]).await;
+    put(&path, "[]");
+    registered(&gateway, vec![third.url()]).await;
+    assert!(gateway.told().iter().all(|told| !told.contains(&third.url())), "{:?}", gateway.told());
+}
+
+#[tokio::test]
+async fn workers_are_found_behind_a_name() {
+    let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+    let (p, d) = (prefill.address().port(), decode.address().port());
+    let args =
+        format!("--pd-disaggregation --discover-prefill localhost:{p} 8998 --discover-decode localhost:{d}");
+    let gateway = TestGateway::start(&args).await;
+    patient("workers behind a name", async {
+        loop {
+            let listed = Client::get(gateway.address, "/workers").await.text().await;
+            if listed.contains(&prefill.url()) && listed.contains(&decode.url()) {
+                let listed: Value = serde_json::from_str(&listed).unwrap();
+                assert_eq!(listed["workers"][0]["bootstrap_port"], 8998);
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_is_sent_its_own_key_and_never_another_ones() {
+    let (first, second) = (FakeWorker::start().await, FakeWorker::start().await);
+    for worker in [&first, &second] {
+        worker.on("/generate", Script::json(200, REPLY));
+        worker.on("/flush_cache", Script::json(200, "{}"));
+    }
+    let gateway = TestGateway::start("--api-key shared --admin-api-key root").await;
+    let root = [("authorization", "Bearer root")];
+    for registration in [json!({ "url": first.url(), "api_key": "own" }), json!({ "url": second.url() })] {
+        let reply = Client::post_with(gateway.address, "/workers", &root, &registration.to_string()).await;
+        assert_eq!(reply.status, 201);
+    }
+    let user = [("authorization", "Bearer shared")];
+    for _ in 0..2 {
+        let reply = Client::post_with(gateway.address, "/generate", &user, "{}").await;
+        assert_eq!(reply.text().await, REPLY);
+    }
+    Client::post_with(gateway.address, "/flush_cache", &root, "").await.text().await;
+    for (worker, key) in [(&first, "Bearer own"), (&second, "Bearer shared")] {
+        worker.arrived("/server_info", 1).await;
+        for path in ["/generate", "/flush_cache", "/server_info"] {
+            assert_eq!(worker.calls(path)[0].request.header("authorization"), Some(key), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_policy_goes_by_what_workers_say_of_their_load() {
+    let (busy, idle) = (FakeWorker::start().await, FakeWorker::start().await);
+    for (worker, running) in [(&busy, 9), (&idle, 0)] {
+        worker.on("/generate", Script::json(200, REPLY));
+        let loads =
+            format!(r#"{{"loads":[{{"dp_rank":0,"num_running_reqs":{running},"num_waiting_reqs":0}}]}}"#);
+        worker.on("/v1/loads", Script::json(200, &loads));
+    }
+    let polling = "--policy power_of_two --load-poll-interval-secs 0.01 --max-load-age-secs 3600";
+    let gateway = TestGateway::start(&format!("--worker-urls {} {} {polling}", busy.url(), idle.url())).await;
+    patient("a decision by reported load", async {
+        loop {
+            let explain = [("x-rollscope-explain", "1")];
+            let reply = Client::post_with(gateway.address, "/generate", &explain, "{}").await;
+            let decision = reply.header("x-rollscope-decision").unwrap().to_owned();
+            assert_eq!(reply.text().await, REPLY);
+            if decision.contains("reported") {
+                assert_eq!(
+                    decision,
+                    "power_of_two: 0 reported against 9 at worker 1; worker 2 of 2, 0 reported"
+                );
+                return;
+            }
+        }
+    })
+    .await;
+}
