@@ -11,13 +11,12 @@ use rollscope_config::{ConfigError, Published};
 use rollscope_fpm::BindError;
 use rollscope_model::{KvPool, Model, ModelError};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
 
 use crate::api::{self, App};
 use crate::clock::Clock;
-use crate::disagg::frame::Compat;
-use crate::disagg::{Registration, accept, bootstrap_router, row_bytes};
+use crate::disagg::{Identity, Registration, accept, bootstrap_router, row_bytes};
 use crate::error::EngineError;
 use crate::metrics;
 use crate::options::{DisaggregationMode, EngineOptions};
@@ -68,13 +67,13 @@ impl Engine {
         if options.random_seed.is_none() {
             published.override_fields("engine.random_seed", [("random_seed", random_seed.into())])?;
         }
-        let compat = Compat {
-            fingerprint: model.fingerprint(),
-            dtype: KV_DTYPE.to_owned(),
+        let identity = Arc::new(Identity {
+            model: Arc::clone(&model),
+            dtype: KV_DTYPE,
             page_tokens: kv.page_tokens() as u32,
             page_bytes: kv.page_bytes() as u64,
             row_bytes: row_bytes(options.disaggregation_prefill_timing) as u32,
-        };
+        });
         let clock = Arc::new(Clock::new());
         let (passes_to, metrics_trouble) = metrics::start(&published)?;
         let means = Means {
@@ -82,13 +81,13 @@ impl Engine {
             kv,
             clock: Arc::clone(&clock),
             random_seed,
-            compat: compat.clone(),
+            identity: Arc::clone(&identity),
             publisher: passes_to,
         };
         let scheduler = SchedulerThread::start(means, limits(options)?).map_err(EngineError::Thread)?;
         let mut disagg = JoinSet::new();
         if options.disaggregation_mode == DisaggregationMode::Prefill {
-            listen_for_decode(&published, compat, &scheduler, &mut disagg).await?;
+            listen_for_decode(&published, identity, &scheduler, &mut disagg).await?;
         }
         let app = Arc::new(App {
             published,
@@ -98,6 +97,8 @@ impl Engine {
             postbox: scheduler.postbox.clone(),
             context_length,
             is_draining: AtomicBool::new(false),
+            administration: Mutex::new(()),
+            weights_snapshot: Mutex::new(None),
         });
         Ok(Self { app, scheduler, disagg, metrics_trouble })
     }
@@ -163,10 +164,7 @@ impl Engine {
 async fn load(options: EngineOptions) -> Result<(Arc<Model>, KvPool), EngineError> {
     let model_path = options.model_path.clone();
     let loading = tokio::task::spawn_blocking(move || {
-        let model = match options.model_path.as_str() {
-            "bundled" => Model::bundled()?,
-            dir => Model::open(Path::new(dir))?,
-        };
+        let model = open_model(&options.model_path)?;
         let pages = options.max_total_tokens / options.page_size;
         let kv = KvPool::new(model.config(), pages, options.page_size)?;
         Ok::<_, ModelError>((Arc::new(model), kv))
@@ -174,6 +172,14 @@ async fn load(options: EngineOptions) -> Result<(Arc<Model>, KvPool), EngineErro
     match loading.await {
         Ok(loaded) => loaded.map_err(|source| EngineError::Model { model_path, source }),
         Err(error) => Err(EngineError::Thread(error.into())),
+    }
+}
+
+/// The model of a path.
+pub(crate) fn open_model(path: &str) -> Result<Model, ModelError> {
+    match path {
+        "bundled" => Model::bundled(),
+        dir => Model::open(Path::new(dir)),
     }
 }
 
@@ -201,7 +207,7 @@ fn seconds(value: f64) -> Result<Duration, ConfigError> {
 /// Starts the bootstrap server and the transfer listener.
 async fn listen_for_decode(
     published: &Published<EngineOptions>,
-    compat: Compat,
+    identity: Arc<Identity>,
     scheduler: &SchedulerThread,
     tasks: &mut JoinSet<()>,
 ) -> Result<(), EngineError> {
@@ -212,8 +218,9 @@ async fn listen_for_decode(
     if port != options.disaggregation_bootstrap_port {
         published.override_fields("bootstrap.listener", [("disaggregation_bootstrap_port", port.into())])?;
     }
-    let registration = Registration { compat: compat.clone(), rank_ip: options.host.clone(), rank_port };
-    tasks.spawn(accept(transfer, compat, scheduler.events.clone()));
+    let rank_ip = options.host.clone();
+    let registration = Registration { identity: Arc::clone(&identity), rank_ip, rank_port };
+    tasks.spawn(accept(transfer, identity, scheduler.events.clone()));
     tasks.spawn(async move {
         // It tries again by itself when it cannot accept, and returns no error.
         drop(axum::serve(bootstrap, bootstrap_router(registration)).await);

@@ -136,6 +136,18 @@ impl ModelConfig {
         Ok(())
     }
 
+    /// Whether weights of one fit the other, and mean the same.
+    pub(crate) fn has_shape_of(&self, other: &Self) -> bool {
+        let sizes = |config: &Self| {
+            let Self { vocab_size, hidden_size, intermediate_size, num_hidden_layers, .. } = *config;
+            let heads = (config.num_attention_heads, config.num_key_value_heads, config.head_dim);
+            let floats = (config.rms_norm_eps.to_bits(), config.rope_theta.to_bits());
+            let tied = config.tie_word_embeddings;
+            ((vocab_size, hidden_size, intermediate_size, num_hidden_layers), heads, floats, tied)
+        };
+        sizes(self) == sizes(other)
+    }
+
     /// Width of all query heads together.
     pub(crate) fn query_size(&self) -> usize {
         self.num_attention_heads * self.head_dim

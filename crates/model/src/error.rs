@@ -97,6 +97,20 @@ pub enum ModelError {
     /// The tokenizer cannot decode token ids.
     #[error("cannot decode the tokens")]
     Decode(#[source] tokenizers::Error),
+    /// The weights do not fit into memory.
+    #[error("no memory for {bytes} bytes of weights")]
+    Memory {
+        /// Bytes of one matrix.
+        bytes: usize,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The weights were given up.
+    #[error("the model's weights are released")]
+    Released,
+    /// A checkpoint is not one of the same model.
+    #[error("the checkpoint is of another shape than the model that is served")]
+    OtherShape,
     /// A KV pool of this size cannot exist.
     #[error("cannot make a KV pool of {pages} pages of {page_tokens} tokens")]
     PoolSize {

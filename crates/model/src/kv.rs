@@ -19,6 +19,7 @@ use zerocopy::IntoBytes;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::kernels::LayerKv;
+use crate::memory::Zeroed;
 
 /// A page of a [`KvPool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,7 +30,7 @@ pub struct PageId(pub u32);
 pub struct KvPool {
     shape: KvShape,
     page_tokens: usize,
-    data: Vec<f32>,
+    data: Zeroed<f32>,
     /// Free pages, the next one last.
     free: Vec<PageId>,
     /// By page: it was allocated and not freed.
@@ -53,21 +54,33 @@ impl KvPool {
     pub fn new(config: &ModelConfig, pages: usize, page_tokens: usize) -> Result<Self, ModelError> {
         let shape = KvShape::of(config);
         let floats = shape.token_len().checked_mul(page_tokens).and_then(|page| page.checked_mul(pages));
-        let bytes = floats.and_then(|floats| floats.checked_mul(size_of::<f32>()));
-        // Zeroed memory, of which the operating system gives a page when it is first written, cannot be asked for in a way
-        // that may fail: so first it is asked whether there is such a stretch at all.
-        let is_there = |floats| Vec::<f32>::new().try_reserve_exact(floats).is_ok();
-        let fits = bytes.is_some_and(|bytes| bytes > 0) && floats.is_some_and(is_there);
-        let (Some(floats), Ok(count), true) = (floats, u32::try_from(pages), fits) else {
+        let data = floats.filter(|floats| *floats > 0).and_then(|floats| Zeroed::new(floats).ok());
+        let (Some(data), Ok(count)) = (data, u32::try_from(pages)) else {
             return Err(ModelError::PoolSize { pages, page_tokens });
         };
         Ok(Self {
             shape,
             page_tokens,
-            data: vec![0.0; floats],
+            data,
             free: (0..count).rev().map(PageId).collect(),
             used: vec![false; pages],
         })
+    }
+
+    /// Gives the memory back to the operating system. The pages stay, with nothing on them, and must not be used until
+    /// [`KvPool::restore`]: a step fails, and [`KvPool::page`] panics.
+    pub fn release(&mut self) {
+        self.data = Zeroed::empty();
+    }
+
+    /// Takes memory again after [`KvPool::release`]; else it does nothing.
+    pub fn restore(&mut self) -> Result<(), ModelError> {
+        let (pages, page_tokens) = (self.used.len(), self.page_tokens);
+        if self.data.is_empty() {
+            let memory = Zeroed::new(self.page_len() * pages);
+            self.data = memory.map_err(|_| ModelError::PoolSize { pages, page_tokens })?;
+        }
+        Ok(())
     }
 
     /// Takes `count` pages, or none if there are fewer free ones.
@@ -135,7 +148,7 @@ impl KvPool {
 
     /// The pool's pages hold keys and values of models of this shape.
     pub(crate) fn fits(&self, config: &ModelConfig) -> bool {
-        self.shape == KvShape::of(config)
+        self.shape == KvShape::of(config) && !self.data.is_empty()
     }
 
     /// Writes one layer's keys and values (all heads) of a position of a sequence.

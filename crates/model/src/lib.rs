@@ -1,7 +1,7 @@
 //! Checkpoints, kernels, paged KV cache and sampling of the embedded engine.
 //!
-//! A [`Model`] is a Llama checkpoint in Hugging Face's layout with its [`Tokenizer`]: immutable, shared behind an
-//! `Arc`, computing on the caller's thread. A scheduler step is one call of [`Model::forward`] over [`Row`]s, each a
+//! A [`Model`] is a checkpoint with its [`Tokenizer`]: shared behind an `Arc`, computing on the caller's thread, immutable but
+//! for its weights, which may be given up and replaced. A scheduler step is one call of [`Model::forward`] over [`Row`]s, each a
 //! stretch of one sequence whose keys and values lie on pages of a [`KvPool`].
 //!
 //! Invariant: the bits of a row's logits depend on the sequence alone: not on the other rows of the step, not on how
@@ -18,6 +18,8 @@ mod config;
 mod checkpoint;
 
 mod tokenizer;
+
+mod memory;
 
 mod isa;
 

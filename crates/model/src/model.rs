@@ -1,6 +1,9 @@
 //! A model: configuration, weights and tokenizer.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
 
 use crate::checkpoint::{Files, Tensors};
 use crate::config::ModelConfig;
@@ -11,12 +14,16 @@ use crate::kv::KvPool;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Weights;
 
-/// A Llama model, ready to compute. Immutable; share it behind an `Arc`.
+/// A model, ready to compute; share it behind an `Arc`. All of it is immutable but the weights, which can be given up and
+/// replaced by others of the same shape.
 #[derive(Debug)]
 pub struct Model {
     config: ModelConfig,
     tokenizer: Tokenizer,
-    weights: Weights,
+    /// None while they are released. A step holds them to its end.
+    weights: RwLock<Option<Weights>>,
+    /// Of the latest weights.
+    fingerprint: AtomicU64,
     isa: Isa,
 }
 
@@ -42,7 +49,8 @@ impl Model {
         }
         let tokenizer = Tokenizer::parse(&files.read("tokenizer.json")?, &files.path("tokenizer.json"))?;
         let weights = Weights::load(&Tensors::read(files)?, &config)?;
-        Ok(Self { config, tokenizer, weights, isa: Isa::detect() })
+        let fingerprint = AtomicU64::new(weights.fingerprint);
+        Ok(Self { config, tokenizer, weights: RwLock::new(Some(weights)), fingerprint, isa: Isa::detect() })
     }
 
     /// The model's shape.
@@ -58,7 +66,31 @@ impl Model {
     /// A hash of shape and weights, the same in every process and for every element type that stores the same values.
     /// Engines that exchange KV pages must agree in it.
     pub fn fingerprint(&self) -> u64 {
-        self.weights.fingerprint
+        self.fingerprint.load(Ordering::Acquire)
+    }
+
+    /// Gives the weights' memory back to the operating system. Steps fail until [`Model::replace_weights`].
+    pub fn release_weights(&self) {
+        *self.weights.write() = None;
+    }
+
+    /// The weights were given up.
+    pub fn is_released(&self) -> bool {
+        self.weights.read().is_none()
+    }
+
+    /// Computes with the weights of another model from now on.
+    ///
+    /// # Errors
+    /// The other one has another shape; then nothing has changed.
+    pub fn replace_weights(&self, other: Self) -> Result<(), ModelError> {
+        if !self.config.has_shape_of(&other.config) {
+            return Err(ModelError::OtherShape);
+        }
+        let mut weights = self.weights.write();
+        self.fingerprint.store(other.fingerprint(), Ordering::Release);
+        *weights = other.weights.into_inner();
+        Ok(())
     }
 
     /// Computes a step: writes the keys and values of every row's positions onto its pages and puts the logits of the
@@ -70,7 +102,9 @@ impl Model {
         for (index, row) in rows.iter().enumerate() {
             row.check(&self.config, kv).map_err(|source| ModelError::Row { index, source })?;
         }
-        forward::run((&self.config, &self.weights, self.isa), kv, rows, out);
+        let weights = self.weights.read();
+        let weights = weights.as_ref().ok_or(ModelError::Released)?;
+        forward::run((&self.config, weights, self.isa), kv, rows, out);
         Ok(())
     }
 

@@ -54,10 +54,10 @@ impl Weights {
         let head = if config.tie_word_embeddings {
             None
         } else {
-            Some(Packed::stack(hidden, &[&loader.matrix("lm_head.weight", vocab, hidden)?]))
+            Some(Packed::stack(hidden, &[&loader.matrix("lm_head.weight", vocab, hidden)?])?)
         };
         Ok(Self {
-            embedding: Packed::stack(hidden, &[&embedding]),
+            embedding: Packed::stack(hidden, &[&embedding])?,
             layers,
             norm,
             rotary: rotary(config),
@@ -98,11 +98,11 @@ impl Loader<'_> {
         let down = self.matrix(&name("mlp.down_proj"), hidden, inner)?;
         Ok(Layer {
             attention_norm,
-            qkv: Packed::stack(hidden, &[&q, &k, &v]),
-            output: Packed::stack(queries, &[&output]),
+            qkv: Packed::stack(hidden, &[&q, &k, &v])?,
+            output: Packed::stack(queries, &[&output])?,
             mlp_norm,
-            gate_up: Packed::stack(hidden, &[&gate, &up]),
-            down: Packed::stack(inner, &[&down]),
+            gate_up: Packed::stack(hidden, &[&gate, &up])?,
+            down: Packed::stack(inner, &[&down])?,
         })
     }
 

@@ -7,6 +7,7 @@ mod info;
 mod parse;
 mod render;
 mod respond;
+mod weights;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use rollscope_config::Published;
 use rollscope_model::Model;
+use tokio::sync::Mutex;
 
 use self::respond::ApiError;
 use crate::clock::Clock;
@@ -34,12 +36,25 @@ pub(crate) struct App {
     pub(crate) context_length: usize,
     /// The server is about to stop and takes nothing on.
     pub(crate) is_draining: AtomicBool,
+    /// Held by whoever changes weights or memory.
+    pub(crate) administration: Mutex<()>,
+    /// The weights' fingerprint when it was last asked to be kept.
+    pub(crate) weights_snapshot: Mutex<Option<u64>>,
     /// Unix time of the start, seconds.
     pub(crate) started_unix_s: f64,
 }
 
 /// A prompt of a million tokens as JSON, with room to spare.
 const MAX_BODY_BYTES: usize = 32 << 20;
+
+/// Calls of trainers that make no sense here; they are refused by name.
+const UNSUPPORTED: [&str; 5] = [
+    "/update_weights_from_tensor",
+    "/update_weights_from_distributed",
+    "/init_weights_update_group",
+    "/destroy_weights_update_group",
+    "/pull_weights",
+];
 
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -53,6 +68,22 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/abort_request", post(control::abort_request))
         .route("/v1/loads", get(info::loads))
         .route("/v1/models", get(info::models));
+    router = router
+        .route(
+            "/release_memory_occupation",
+            get(weights::release_memory_occupation).post(weights::release_memory_occupation),
+        )
+        .route(
+            "/resume_memory_occupation",
+            get(weights::resume_memory_occupation).post(weights::resume_memory_occupation),
+        )
+        .route("/update_weights_from_disk", post(weights::update_weights_from_disk))
+        .route("/update_weight_version", post(weights::update_weight_version))
+        .route("/post_process_weights", post(weights::post_process_weights))
+        .route("/weights_checker", post(weights::weights_checker));
+    for path in UNSUPPORTED {
+        router = router.route(path, post(weights::unsupported));
+    }
     for path in ["/server_info", "/get_server_info"] {
         router = router.route(path, get(info::server_info));
     }

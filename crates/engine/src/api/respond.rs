@@ -28,6 +28,11 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
+    /// This server's fault.
+    pub(super) fn failure(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
     /// How a reply that is not streamed tells of an abort: as an error if it stands for 400, 500 or 503. The others (one
     /// that the client asked for, 504) are replies like any other, whose finish reason tells.
     pub(super) fn of_abort(abort: &Abort) -> Option<Self> {

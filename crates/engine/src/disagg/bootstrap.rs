@@ -19,16 +19,16 @@ use hyper_util::rt::TokioExecutor;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::frame::Compat;
+use super::frame::{Compat, Identity};
 
 /// Where a bootstrap server listens: `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BootstrapAddr(String);
 
 /// What the bootstrap server tells of its prefill server.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Registration {
-    pub(crate) compat: Compat,
+    pub(crate) identity: Arc<Identity>,
     /// Address of the transfer listener as it was bound; may be unspecified (`0.0.0.0`).
     pub(crate) rank_ip: String,
     pub(crate) rank_port: u16,
@@ -102,7 +102,9 @@ pub(crate) fn bootstrap_router(registration: Registration) -> Router {
 async fn route(State(server): State<Arc<Registration>>, Query(query): Query<RouteQuery>) -> Response {
     let ranks = [query.prefill_dp_rank, query.prefill_cp_rank, query.target_tp_rank, query.target_pp_rank];
     match ranks {
-        [Some(-1), Some(-1), Some(-1), Some(-1)] => Json(ServerInfo::of(&server.compat)).into_response(),
+        [Some(-1), Some(-1), Some(-1), Some(-1)] => {
+            Json(ServerInfo::of(&server.identity.compat())).into_response()
+        }
         [Some(0), Some(0), Some(0), Some(0)] => {
             let RankAddress { rank_ip, rank_port } = server.address();
             Json(RankAddress { rank_ip, rank_port }).into_response()

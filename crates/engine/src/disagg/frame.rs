@@ -38,7 +38,10 @@
 //! A body beyond the reader's limit, an unknown kind, a body of the wrong size or text that is not UTF-8 is an error;
 //! whoever sees it closes the connection, which fails the rooms on it and nothing else.
 
+use std::sync::Arc;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use rollscope_model::Model;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// A message between a prefill and a decode server.
@@ -76,6 +79,16 @@ pub(crate) struct Compat {
     /// Bytes of a page.
     pub(crate) page_bytes: u64,
     /// Bytes of a metadata row.
+    pub(crate) row_bytes: u32,
+}
+
+/// What a server agrees in with its peers, as of now: weights may be replaced.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) model: Arc<Model>,
+    pub(crate) dtype: &'static str,
+    pub(crate) page_tokens: u32,
+    pub(crate) page_bytes: u64,
     pub(crate) row_bytes: u32,
 }
 
@@ -258,6 +271,20 @@ impl Frame {
             Self::Received { .. } => kind::RECEIVED,
             Self::Done { .. } => kind::DONE,
             Self::Abort { .. } => kind::ABORT,
+        }
+    }
+}
+
+// === impl Identity ===
+
+impl Identity {
+    pub(crate) fn compat(&self) -> Compat {
+        Compat {
+            fingerprint: self.model.fingerprint(),
+            dtype: self.dtype.to_owned(),
+            page_tokens: self.page_tokens,
+            page_bytes: self.page_bytes,
+            row_bytes: self.row_bytes,
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::bootstrap::{BootstrapAddr, LookupError, look_up};
-use super::frame::{Compat, Frame, FrameError, SMALL_BYTES, read_frame, write_frame};
+use super::frame::{Compat, Frame, FrameError, Identity, SMALL_BYTES, read_frame, write_frame};
 use super::link::{EventSender, LinkId, What, carry};
 use crate::options::DisaggregationMode;
 
@@ -23,7 +23,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Accepts decode servers for ever. Connections end with the returned future.
-pub(crate) async fn accept(listener: TcpListener, compat: Compat, events: EventSender) {
+pub(crate) async fn accept(listener: TcpListener, identity: Arc<Identity>, events: EventSender) {
     let next = AtomicU64::new(0);
     let places = Arc::new(Semaphore::new(MAX_PEERS));
     let mut connections = JoinSet::new();
@@ -36,7 +36,7 @@ pub(crate) async fn accept(listener: TcpListener, compat: Compat, events: EventS
             continue;
         };
         let link = LinkId(next.fetch_add(1, Ordering::Relaxed));
-        let (compat, events) = (compat.clone(), events.clone());
+        let (compat, events) = (identity.compat(), events.clone());
         connections.spawn(async move {
             if let Ok(stream) = welcome(stream, &compat).await {
                 let why = carry(stream, link, (DisaggregationMode::Prefill, &compat), &events).await;
@@ -49,7 +49,8 @@ pub(crate) async fn accept(listener: TcpListener, compat: Compat, events: EventS
 
 /// Connects to the prefill server behind a bootstrap address and stays with it until the connection ends; all that
 /// happens is reported as events of `link`.
-pub(crate) async fn connect(addr: BootstrapAddr, link: LinkId, compat: Compat, events: EventSender) {
+pub(crate) async fn connect(addr: BootstrapAddr, link: LinkId, identity: Arc<Identity>, events: EventSender) {
+    let compat = identity.compat();
     let why = match reach(&addr, &compat).await {
         Ok(stream) => {
             let why = carry(stream, link, (DisaggregationMode::Decode, &compat), &events).await;

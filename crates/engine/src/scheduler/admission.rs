@@ -79,7 +79,7 @@ impl Core {
             && let Some(mut request) = self.waiting.pop_front()
         {
             // Those that came earlier and have lost their pages go before.
-            let must_wait = request.pages.is_empty() && !self.retracted.is_empty();
+            let must_wait = request.pages.is_empty() && (self.is_held || !self.retracted.is_empty());
             if must_wait || !self.allocate(&mut request) {
                 self.waiting.push_front(request);
                 return;

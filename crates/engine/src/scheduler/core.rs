@@ -55,6 +55,8 @@ pub(super) struct Core {
     /// Have given their pages back, and come before those that wait.
     pub(super) retracted: Queue,
     pub(super) cache: PrefixCache,
+    /// Nothing new is begun: the weights are about to be replaced.
+    pub(super) is_held: bool,
     /// Prefill: computed in the latest step, about to be in flight.
     pub(super) prefilled: Queue,
     /// Failed in the latest step; their peers are to be told.
@@ -91,6 +93,7 @@ impl Core {
             waiting: Queue::new(),
             running: Queue::new(),
             retracted: Queue::new(),
+            is_held: false,
             cache: PrefixCache::new(means.kv.page_tokens()),
             kv: means.kv,
             prefilled: Queue::new(),

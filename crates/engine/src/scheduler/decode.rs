@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -14,9 +15,9 @@ use tokio::task::JoinSet;
 use super::core::{Core, Queue};
 use super::{Limits, TimeLimit, take_late, take_where};
 use crate::clock::Stamp;
-use crate::disagg::frame::{Compat, Frame};
+use crate::disagg::frame::Frame;
 use crate::disagg::{
-    BootstrapAddr, Event, EventSender, FirstToken, Link, LinkId, PrefillTiming, What, connect,
+    BootstrapAddr, Event, EventSender, FirstToken, Identity, Link, LinkId, PrefillTiming, What, connect,
 };
 use crate::output::Abort;
 use crate::request::{Incoming, KvPoll, Pair, Request};
@@ -27,7 +28,7 @@ pub(super) struct DecodeSide {
     pub(super) transfer: Queue,
     peers: BTreeMap<BootstrapAddr, Peer>,
     next_link: u64,
-    compat: Compat,
+    identity: Arc<Identity>,
     events: EventSender,
     runtime: Handle,
     /// One a peer. They end with this.
@@ -45,13 +46,13 @@ struct Peer {
 // === impl DecodeSide ===
 
 impl DecodeSide {
-    pub(super) fn new(compat: Compat, events: EventSender, runtime: Handle) -> Self {
+    pub(super) fn new(identity: Arc<Identity>, events: EventSender, runtime: Handle) -> Self {
         Self {
             prealloc: Queue::new(),
             transfer: Queue::new(),
             peers: BTreeMap::new(),
             next_link: 0,
-            compat,
+            identity,
             events,
             runtime,
             connections: JoinSet::new(),
@@ -76,7 +77,7 @@ impl DecodeSide {
             let id = LinkId(self.next_link);
             self.next_link += 1;
             self.peers.insert(addr.clone(), Peer { id, link: Link::default(), open_since: None });
-            let connection = connect(addr, id, self.compat.clone(), self.events.clone());
+            let connection = connect(addr, id, Arc::clone(&self.identity), self.events.clone());
             self.connections.spawn_on(connection, &self.runtime);
         }
     }
@@ -153,6 +154,9 @@ impl DecodeSide {
 
     /// Gives pages and slots to those who have met their prefill server, in order of arrival, and tells it.
     fn allocate(&mut self, core: &mut Core, now: Stamp) {
+        if core.is_held {
+            return;
+        }
         if !core.retracted.is_empty() {
             // They came earlier, and need the pages.
             return;
@@ -290,6 +294,14 @@ impl DecodeSide {
         failed.extend(take_where(&mut self.transfer, lost));
         for request in failed {
             core.fail(request, Abort::failure(why));
+        }
+    }
+
+    /// Ends all connections: what was agreed on is no longer so.
+    pub(super) fn disconnect(&mut self, core: &mut Core, why: &str) {
+        let links: Vec<_> = self.peers.values().map(|peer| peer.id).collect();
+        for link in links {
+            self.closed(core, link, why);
         }
     }
 

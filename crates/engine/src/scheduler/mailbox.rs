@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::thread::Thread;
 
+use rollscope_model::ModelError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
@@ -27,6 +28,21 @@ pub(crate) enum Command {
     Pause(PauseMode, oneshot::Sender<()>),
     /// Compute again.
     GoOn(oneshot::Sender<()>),
+    /// Give memory up, or say how many requests are in the way.
+    Release(Occupation, oneshot::Sender<Result<(), usize>>),
+    /// Take it again.
+    Resume(Occupation, oneshot::Sender<Result<(), ModelError>>),
+    /// Begin nothing new, and tell when nothing is under way: with the number of requests that a pause holds.
+    Quiesce(oneshot::Sender<usize>),
+    /// Begin again, with other weights or the old ones.
+    Proceed { replaced: bool, done: oneshot::Sender<()> },
+}
+
+/// What takes memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Occupation {
+    pub(crate) weights: bool,
+    pub(crate) kv_cache: bool,
 }
 
 /// What becomes of the requests when computing is paused.
@@ -113,6 +129,24 @@ impl Postbox {
 
     pub(crate) async fn go_on(&self) -> Result<(), SchedulerGone> {
         self.ask(Command::GoOn).await
+    }
+
+    /// Gives up the scheduler's part of the memory. An error is the number of requests that need it.
+    pub(crate) async fn release(&self, what: Occupation) -> Result<Result<(), usize>, SchedulerGone> {
+        self.ask(|done| Command::Release(what, done)).await
+    }
+
+    pub(crate) async fn resume(&self, what: Occupation) -> Result<Result<(), ModelError>, SchedulerGone> {
+        self.ask(|done| Command::Resume(what, done)).await
+    }
+
+    /// Returns when nothing is under way, and nothing new begins until [`Postbox::proceed`].
+    pub(crate) async fn quiesce(&self) -> Result<usize, SchedulerGone> {
+        self.ask(Command::Quiesce).await
+    }
+
+    pub(crate) async fn proceed(&self, replaced: bool) -> Result<(), SchedulerGone> {
+        self.ask(|done| Command::Proceed { replaced, done }).await
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -10,6 +10,7 @@ mod core;
 mod decode;
 mod inspect;
 mod mailbox;
+mod occupation;
 mod outputs;
 mod passes;
 mod prefill;
@@ -30,12 +31,12 @@ use self::core::{Core, Queue};
 use self::decode::DecodeSide;
 pub(crate) use self::inspect::Snapshot;
 use self::mailbox::{COMMANDS, EVENTS};
-pub(crate) use self::mailbox::{Command, PauseMode, Postbox, SchedulerGone, Waker, Whom};
+pub(crate) use self::mailbox::{Command, Occupation, PauseMode, Postbox, SchedulerGone, Waker, Whom};
+use self::occupation::Stillness;
 use self::prefill::PrefillSide;
 pub(crate) use self::prefix::Shared;
 use crate::clock::{Clock, Stamp};
-use crate::disagg::frame::Compat;
-use crate::disagg::{Event, EventSender};
+use crate::disagg::{Event, EventSender, Identity};
 use crate::options::DisaggregationMode;
 use crate::output::Abort;
 use crate::request::{KvPoll, Request};
@@ -71,7 +72,7 @@ pub(crate) struct Means {
     /// Where the requests' seeds come from.
     pub(crate) random_seed: u64,
     /// What peers must agree in.
-    pub(crate) compat: Compat,
+    pub(crate) identity: Arc<Identity>,
     /// Who is told of each step.
     pub(crate) publisher: Option<Publisher>,
 }
@@ -96,6 +97,8 @@ struct Scheduler {
     commands: mpsc::Receiver<Command>,
     events: mpsc::Receiver<Event>,
     when_idle: Vec<oneshot::Sender<()>>,
+    when_quiet: Vec<oneshot::Sender<usize>>,
+    stillness: Stillness,
     /// When it was last looked for what has taken too long.
     timeouts_checked: Stamp,
     stop: Arc<AtomicBool>,
@@ -129,13 +132,24 @@ impl SchedulerThread {
                 DisaggregationMode::Null => Side::Alone,
                 DisaggregationMode::Prefill => Side::Prefill(PrefillSide::default()),
                 DisaggregationMode::Decode => {
-                    Side::Decode(DecodeSide::new(means.compat.clone(), events, runtime))
+                    Side::Decode(DecodeSide::new(Arc::clone(&means.identity), events, runtime))
                 }
             };
             let core = Core::new(means, limits);
             let timeouts_checked = core.clock.now();
             let (commands, events, stop) = (take_commands, take_events, own_stop);
-            Scheduler { core, side, commands, events, when_idle: Vec::new(), timeouts_checked, stop }.run();
+            Scheduler {
+                core,
+                side,
+                commands,
+                events,
+                when_idle: Vec::new(),
+                when_quiet: Vec::new(),
+                stillness: Stillness::default(),
+                timeouts_checked,
+                stop,
+            }
+            .run();
             drop(alive);
         })?;
         let waker = Waker::of(thread.thread());
@@ -167,6 +181,7 @@ impl Scheduler {
         while !self.stop.load(Ordering::Acquire) {
             self.receive();
             self.give_up_where(Request::is_cancelled, &Abort::asked_for());
+            self.tell_quiet();
             if self.core.active.is_paused() {
                 self.rest();
                 continue;
@@ -203,8 +218,7 @@ impl Scheduler {
                 Command::Inspect(reply) => answer(reply, self.snapshot()),
                 Command::WhenIdle(reply) => self.when_idle.push(reply),
                 Command::Forget(done) => {
-                    let freed = self.core.cache.forget();
-                    self.core.kv.free(&freed);
+                    self.forget();
                     answer(done, ());
                 }
                 Command::Pause(mode, done) => {
@@ -212,8 +226,18 @@ impl Scheduler {
                     answer(done, ());
                 }
                 Command::GoOn(done) => {
-                    let now = self.core.clock.now();
-                    self.core.active.go_on(now);
+                    self.stillness.is_paused = false;
+                    self.settle();
+                    answer(done, ());
+                }
+                Command::Release(what, reply) => answer(reply, self.release(what)),
+                Command::Resume(what, reply) => answer(reply, self.resume(what)),
+                Command::Quiesce(reply) => {
+                    self.core.is_held = true;
+                    self.when_quiet.push(reply);
+                }
+                Command::Proceed { replaced, done } => {
+                    self.proceed(replaced);
                     answer(done, ());
                 }
             }
@@ -235,8 +259,8 @@ impl Scheduler {
             PauseMode::InPlace => {}
             PauseMode::Retract => self.core.retract_all(),
         }
-        let now = self.core.clock.now();
-        self.core.active.pause(now);
+        self.stillness.is_paused = true;
+        self.settle();
     }
 
     /// Moves requests on that can move, and gives up those that could not for too long.

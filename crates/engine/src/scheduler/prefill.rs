@@ -239,8 +239,19 @@ impl PrefillSide {
         }
     }
 
+    /// Ends all connections: what was agreed on is no longer so.
+    pub(super) fn disconnect(&mut self, core: &mut Core, why: &str) {
+        let links: Vec<_> = self.links.keys().copied().collect();
+        for link in links {
+            self.closed(core, link, why);
+        }
+    }
+
     /// Those whose decode side is there go on as metadata slots are free.
     fn leave_bootstrap(&mut self, core: &mut Core, now: Stamp) {
+        if core.is_held {
+            return;
+        }
         let mut index = 0;
         while let Some(request) = self.bootstrap.get_mut(index) {
             if request.poll == Some(KvPoll::Bootstrapping) {

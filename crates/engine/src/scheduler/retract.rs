@@ -33,6 +33,7 @@ impl Core {
     /// Lets those that have given their pages back run again, in order of arrival, as pages are free.
     pub(super) fn readmit(&mut self) {
         while self.running.len() < self.limits.max_running
+            && !self.is_held
             && let Some(mut request) = self.retracted.pop_front()
         {
             if !self.allocate(&mut request) {

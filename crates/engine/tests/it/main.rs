@@ -14,3 +14,5 @@ mod pair;
 mod peers;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod weights;

@@ -4,7 +4,9 @@
 //! *panel*), so a step of `k` is one broadcast and two vector loads. A tile of rows by panels keeps its sums in registers;
 //! twelve sums, or eight for few rows, hide the latency of the multiply-add.
 
+use crate::error::ModelError;
 use crate::isa::kernel;
+use crate::memory::Zeroed;
 
 /// Outputs that lie side by side: two AVX2 vectors.
 const LANES: usize = 16;
@@ -21,7 +23,7 @@ type Lanes = [f32; LANES];
 pub(crate) struct Packed {
     inputs: usize,
     outputs: usize,
-    lanes: Vec<Lanes>,
+    lanes: Zeroed<Lanes>,
 }
 
 // === impl Packed ===
@@ -29,17 +31,20 @@ pub(crate) struct Packed {
 impl Packed {
     /// Packs matrices of the same number of inputs as if stacked: the outputs of the first, then of the second, …
     /// Each is row-major with one output a row.
-    pub(crate) fn stack(inputs: usize, matrices: &[&[f32]]) -> Self {
+    pub(crate) fn stack(inputs: usize, matrices: &[&[f32]]) -> Result<Self, ModelError> {
         let rows = matrices.iter().flat_map(|matrix| matrix.chunks_exact(inputs));
         let outputs = matrices.iter().map(|matrix| matrix.len() / inputs).sum::<usize>();
-        let mut lanes = vec![[0.0; LANES]; outputs.div_ceil(LANES * GROUP) * GROUP * inputs];
+        let count = outputs.div_ceil(LANES * GROUP) * GROUP * inputs;
+        let no_memory = |source| ModelError::Memory { bytes: count * size_of::<Lanes>(), source };
+        let mut zeroed = Zeroed::<Lanes>::new(count).map_err(no_memory)?;
+        let lanes: &mut [Lanes] = &mut zeroed;
         for (output, row) in rows.enumerate() {
             let panel = &mut lanes[output / LANES * inputs..][..inputs];
             for (weights, value) in panel.iter_mut().zip(row) {
                 weights[output % LANES] = *value;
             }
         }
-        Self { inputs, outputs, lanes }
+        Ok(Self { inputs, outputs, lanes: zeroed })
     }
 
     pub(crate) fn outputs(&self) -> usize {

@@ -47,7 +47,7 @@ fn exp_of_what_is_no_number_or_out_of_range() {
 #[test]
 fn a_packed_row_comes_back() {
     let (first, second) = (noise(1, 5 * 7), noise(2, 70 * 7));
-    let packed = Packed::stack(7, &[&first, &second]);
+    let packed = Packed::stack(7, &[&first, &second]).unwrap();
     assert_eq!(packed.outputs(), 75);
     let mut row = [0.0; 7];
     for (output, expected) in first.chunks(7).chain(second.chunks(7)).enumerate() {
@@ -159,7 +159,7 @@ proptest! {
             .chunks(inputs)
             .flat_map(|x| w.chunks(inputs).map(|w| x.iter().zip(w).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum))))
             .collect();
-        let packed = Packed::stack(inputs, &[&w]);
+        let packed = Packed::stack(inputs, &[&w]).unwrap();
         for isa in [Isa::PORTABLE, Isa::detect()] {
             let mut y = vec![f32::NAN; rows * outputs];
             matmul(isa, &x, &packed, &mut y);

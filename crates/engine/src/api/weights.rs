@@ -1,0 +1,196 @@
+//! Memory that is given up and taken again, and weights that are replaced: what a trainer that shares the machine asks for.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use rollscope_model::Model;
+use serde_json::{Value, json};
+
+use super::App;
+use super::fields::Fields;
+use super::respond::ApiError;
+use crate::output::Abort;
+use crate::scheduler::{Occupation, Whom};
+use crate::server::open_model;
+
+type Body = Result<Bytes, BytesRejection>;
+
+/// Gives up the memory of weights, KV cache or both. A server with live requests refuses, unless it is paused: then they end.
+pub(super) async fn release_memory_occupation(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let what = occupation(&mut Fields::parse_optional(&body?)?)?;
+    let _one_at_a_time = app.administration.lock().await;
+    app.postbox.release(what).await?.map_err(|live| {
+        ApiError::bad_request(format!(
+            "Memory not released: {live} requests are waiting or running. Pause generation first, or let them end."
+        ))
+    })?;
+    if what.weights {
+        app.model.release_weights();
+    }
+    Ok(Json(Value::Null))
+}
+
+/// Takes it again. Weights come from where they came from last.
+pub(super) async fn resume_memory_occupation(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let what = occupation(&mut Fields::parse_optional(&body?)?)?;
+    let _one_at_a_time = app.administration.lock().await;
+    if what.weights && app.model.is_released() {
+        let path = app.published.resolved().model_path.clone();
+        let model = load(path).await.map_err(ApiError::failure)?;
+        app.model.replace_weights(model).map_err(|error| ApiError::failure(error.to_string()))?;
+    }
+    app.postbox.resume(what).await?.map_err(|error| ApiError::failure(error.to_string()))?;
+    Ok(Json(Value::Null))
+}
+
+/// Computes with the weights of another checkpoint of the same shape, once nothing is being computed: a paused server at once.
+pub(super) async fn update_weights_from_disk(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body?)?;
+    let Some(path) = fields.take::<String>("model_path")? else {
+        return Err(ApiError::bad_request("model_path is missing"));
+    };
+    if let Some(format) = fields.take::<String>("load_format")?
+        && !["auto", "safetensors"].contains(&format.as_str())
+    {
+        return Err(ApiError::bad_request(format!("load_format must be auto or safetensors, got {format}")));
+    }
+    let version: Option<String> = fields.take("weight_version")?;
+    let aborts = fields.take("abort_all_requests")?.unwrap_or(false);
+    let _one_at_a_time = app.administration.lock().await;
+    let model = match load(path.clone()).await {
+        Ok(model) => model,
+        Err(message) => return Ok(outcome(Err(message), 0)),
+    };
+    if aborts {
+        app.postbox.abort(Whom::All, Abort::asked_for()).await?;
+    }
+    let paused = app.postbox.quiesce().await?;
+    let replaced = app.model.replace_weights(model).map_err(|error| error.to_string());
+    app.postbox.proceed(replaced.is_ok()).await?;
+    if replaced.is_ok() {
+        let version = version.map(|version| ("weight_version", version.into()));
+        let fields = [("model_path", path.into())].into_iter().chain(version);
+        let told = app.published.override_fields("update_weights_from_disk", fields);
+        told.map_err(|error| ApiError::failure(error.to_string()))?;
+    }
+    Ok(outcome(replaced.map(|()| "Succeeded to update model weights.".to_owned()), paused))
+}
+
+/// Names the weights anew.
+pub(super) async fn update_weight_version(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let mut fields = Fields::parse(&body?)?;
+    let Some(version) = fields.take::<String>("new_version")? else {
+        return Err(ApiError::bad_request("new_version is missing"));
+    };
+    if fields.take("abort_all_requests")?.unwrap_or(true) {
+        app.postbox.abort(Whom::All, Abort::asked_for()).await?;
+    }
+    let told =
+        app.published.override_fields("update_weight_version", [("weight_version", version.clone().into())]);
+    told.map_err(|error| ApiError::failure(error.to_string()))?;
+    let message = format!("Weight version updated to {version}");
+    Ok(Json(json!({"success": true, "message": message, "new_version": version})))
+}
+
+/// There is nothing to do after weights were loaded: they are not quantized, and are laid out while they are loaded.
+pub(super) async fn post_process_weights(body: Body) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse_optional(&body?)?;
+    for name in ["restore_weights_before_load", "post_process_quantization"] {
+        if fields.take(name)?.unwrap_or(false) {
+            return Ok(outcome(Err(format!("{name} is not supported by this engine")), 0));
+        }
+    }
+    Ok(outcome(Ok("nothing to do".to_owned()), 0))
+}
+
+/// Compares the weights with those of an earlier moment, by their fingerprint.
+pub(super) async fn weights_checker(State(app): State<Arc<App>>, body: Body) -> Result<Response, ApiError> {
+    let action: Option<String> = Fields::parse(&body?)?.take("action")?;
+    let now = app.model.fingerprint();
+    let mut snapshot = app.weights_snapshot.lock().await;
+    let checked = match (action.as_deref(), *snapshot) {
+        (Some("checksum"), _) => Ok(format!("{now:016x}")),
+        (Some("snapshot"), _) => {
+            *snapshot = Some(now);
+            Ok(format!("{now:016x}"))
+        }
+        (Some("compare"), None) => Err("there is no snapshot to compare with".to_owned()),
+        (Some("compare"), Some(then)) if then == now => Ok(format!("{now:016x}")),
+        (Some("compare"), Some(then)) => Err(format!("the weights were {then:016x} and are {now:016x}")),
+        (action, _) => {
+            Err(format!("action must be snapshot, compare or checksum, got {}", action.unwrap_or("none")))
+        }
+    };
+    Ok(outcome(checked, 0))
+}
+
+/// What needs a process group of GPUs, or files in a layout of their own.
+pub(super) async fn unsupported(uri: axum::http::Uri) -> Response {
+    let message = format!(
+        "{} is not supported by this engine: use /update_weights_from_disk",
+        uri.path().trim_start_matches('/')
+    );
+    outcome(Err(message), 0)
+}
+
+fn outcome(result: Result<String, String>, paused: usize) -> Response {
+    let (status, success, message) = match result {
+        Ok(message) => (StatusCode::OK, true, message),
+        Err(message) => (StatusCode::BAD_REQUEST, false, message),
+    };
+    let body = json!({"success": success, "message": message, "num_paused_requests": paused});
+    (status, Json(body)).into_response()
+}
+
+/// The tags; none of them are all of them.
+fn occupation(fields: &mut Fields) -> Result<Occupation, ApiError> {
+    let tags: Vec<String> = fields.take("tags")?.unwrap_or_default();
+    if tags.is_empty() {
+        return Ok(Occupation { weights: true, kv_cache: true });
+    }
+    let mut what = Occupation { weights: false, kv_cache: false };
+    for tag in tags {
+        match tag.as_str() {
+            "weights" => what.weights = true,
+            "kv_cache" => what.kv_cache = true,
+            // There are none.
+            "cuda_graph" => {}
+            _ => {
+                return Err(ApiError::bad_request(format!(
+                    "tags must be of weights, kv_cache, cuda_graph; got {tag}"
+                )));
+            }
+        }
+    }
+    Ok(what)
+}
+
+/// Loads a checkpoint off the runtime's threads.
+async fn load(path: String) -> Result<Model, String> {
+    let loading = tokio::task::spawn_blocking(move || open_model(&path)).await;
+    match loading {
+        Ok(Ok(model)) => Ok(model),
+        Ok(Err(error)) => Err(match std::error::Error::source(&error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        }),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,229 @@
+//! Weights that are replaced, memory that is given up, and what trainers ask beside.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{PATIENCE, Pair, Server, greedy, live};
+
+const PROMPT: &str = "47+85+19=?\n";
+
+fn bundled(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/assets/chained-addition").join(name)
+}
+
+/// The bundled checkpoint as a directory, its files changed.
+fn checkpoint(change: impl Fn(&str, Vec<u8>) -> Vec<u8>) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["config.json", "generation_config.json", "tokenizer.json", "model.safetensors"] {
+        let bytes = std::fs::read(bundled(name)).unwrap();
+        std::fs::write(dir.path().join(name), change(name, bytes)).unwrap();
+    }
+    dir
+}
+
+/// Another model of the same shape: every weight is halved, or some of them.
+fn other_weights() -> TempDir {
+    checkpoint(|name, mut bytes| {
+        if name == "model.safetensors" {
+            let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+            // The sign of every second bf16.
+            for byte in bytes[start..].iter_mut().skip(1).step_by(4) {
+                *byte ^= 0x80;
+            }
+        }
+        bytes
+    })
+}
+
+fn long() -> Value {
+    json!({"text": PROMPT, "sampling_params": {"max_new_tokens": 2000, "ignore_eos": true}})
+}
+
+fn short() -> Value {
+    json!({"text": PROMPT, "sampling_params": greedy(30)})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn weights_are_replaced_under_a_new_version() {
+    let server = Server::start(&["--weight-version", "1"]).await;
+    let first = server.generate(&short()).await;
+    assert_eq!(first["meta_info"]["weight_version"], "1");
+    let (_, snapshot) = server.post("/weights_checker", &json!({"action": "snapshot"})).await;
+    let (status, same) = server.post("/weights_checker", &json!({"action": "compare"})).await;
+    assert_eq!((status, &same["message"]), (StatusCode::OK, &snapshot["message"]));
+
+    let other = other_weights();
+    let body = json!({"model_path": other.path(), "weight_version": "2"});
+    let (status, reply) = server.post("/update_weights_from_disk", &body).await;
+    assert_eq!(
+        (status, &reply["success"], &reply["num_paused_requests"]),
+        (StatusCode::OK, &json!(true), &json!(0))
+    );
+    let second = server.generate(&short()).await;
+    assert_eq!(second["meta_info"]["weight_version"], "2");
+    assert_eq!(second["meta_info"]["cached_tokens"], 0);
+    assert_ne!(second["output_ids"], first["output_ids"]);
+    assert_eq!(server.get("/get_weight_version").await, json!({"weight_version": "2"}));
+    assert_eq!(
+        server.post("/weights_checker", &json!({"action": "compare"})).await.0,
+        StatusCode::BAD_REQUEST
+    );
+
+    let endless = long();
+    // In a pause what is held goes on with the new weights; else the update waits for those that run.
+    let held = async {
+        server.until("it runs", |load| load["num_running_reqs"] == 1).await;
+        server.post("/pause_generation", &json!({"mode": "in_place"})).await;
+        let body = json!({"model_path": "bundled", "weight_version": "3"});
+        let (_, reply) = server.post("/update_weights_from_disk", &body).await;
+        assert_eq!(reply["num_paused_requests"], 1);
+        server.post("/continue_generation", &json!({})).await;
+    };
+    let (reply, ()) = tokio::join!(server.generate(&endless), held);
+    assert_eq!(
+        (&reply["meta_info"]["completion_tokens"], &reply["meta_info"]["weight_version"]),
+        (&json!(2000), &json!("3"))
+    );
+    let body = json!({"model_path": other.path(), "weight_version": "4"});
+    let update = async {
+        server.until("it runs", |load| load["num_running_reqs"] == 1).await;
+        server.post("/update_weights_from_disk", &body).await
+    };
+    let (reply, (status, _)) = tokio::join!(server.generate(&endless), update);
+    assert_eq!((status, &reply["meta_info"]["completion_tokens"]), (StatusCode::OK, &json!(2000)));
+    // Or ends them.
+    let body = json!({"model_path": "bundled", "abort_all_requests": true});
+    let update = async {
+        server.until("it runs", |load| load["num_running_reqs"] == 1).await;
+        server.post("/update_weights_from_disk", &body).await
+    };
+    let (reply, _) = tokio::join!(server.generate(&endless), update);
+    assert_eq!(reply["meta_info"]["finish_reason"]["type"], "abort");
+    assert_eq!(server.generate(&short()).await["output_ids"], first["output_ids"]);
+    let (_, reply) = server.post("/update_weight_version", &json!({"new_version": "5"})).await;
+    assert_eq!((&reply["success"], &reply["new_version"]), (&json!(true), &json!("5")));
+    assert_eq!(server.generate(&short()).await["meta_info"]["weight_version"], "5");
+    server.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_that_cannot_be_is_refused_and_changes_nothing() {
+    let server = Server::start(&[]).await;
+    let expected = server.generate(&short()).await;
+    let cut = checkpoint(
+        |name, bytes| {
+            if name == "model.safetensors" { bytes[..bytes.len() / 2].to_vec() } else { bytes }
+        },
+    );
+    let garbage = checkpoint(|name, bytes| if name == "config.json" { b"{".to_vec() } else { bytes });
+    let base = checkpoint(|name, bytes| {
+        if name == "config.json" {
+            String::from_utf8(bytes)
+                .unwrap()
+                .replace("\"rope_theta\": 10000", "\"rope_theta\": 20000")
+                .into_bytes()
+        } else {
+            bytes
+        }
+    });
+    for (body, reason) in [
+        (json!({"model_path": "/nowhere"}), "no model directory at /nowhere"),
+        (json!({"model_path": cut.path()}), "malformed safetensors"),
+        (json!({"model_path": garbage.path()}), "malformed"),
+        (json!({"model_path": base.path()}), "of another shape"),
+    ] {
+        let (status, reply) = server.post("/update_weights_from_disk", &body).await;
+        assert_eq!((status, &reply["success"]), (StatusCode::BAD_REQUEST, &json!(false)), "{reply}");
+        assert!(reply["message"].as_str().unwrap().contains(reason), "{reason}: {reply}");
+    }
+    for (path, body, reason) in [
+        ("/update_weights_from_disk", json!({}), "model_path is missing"),
+        (
+            "/update_weights_from_disk",
+            json!({"model_path": "bundled", "load_format": "dummy"}),
+            "load_format",
+        ),
+        ("/update_weights_from_tensor", json!({}), "update_weights_from_tensor is not supported"),
+        ("/pull_weights", json!({"target_version": 1}), "pull_weights is not supported"),
+        ("/weights_checker", json!({"action": "reset_tensors"}), "action must be"),
+        ("/post_process_weights", json!({"post_process_quantization": true}), "post_process_quantization"),
+        ("/release_memory_occupation", json!({"tags": ["gold"]}), "got gold"),
+        ("/resume_memory_occupation", json!({"tags": "weights"}), "tags"),
+    ] {
+        let (status, reply) = server.text(Method::POST, path, &body.to_string()).await;
+        assert!(status == StatusCode::BAD_REQUEST && reply.contains(reason), "{path}: {status} {reply}");
+    }
+    assert_eq!(server.post("/post_process_weights", &json!({})).await.0, StatusCode::OK);
+    assert_eq!(server.generate(&short()).await["output_ids"], expected["output_ids"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_is_not_taken_from_those_that_need_it() {
+    let pair = Pair::start(&[]).await;
+    let expected = pair.generate(&short()).await.1;
+    let refused = async {
+        pair.decode.until("it runs", |load| load["num_running_reqs"] == 1).await;
+        let (status, reply) = pair.decode.post("/release_memory_occupation", &json!({})).await;
+        assert!(status == StatusCode::BAD_REQUEST && reply.to_string().contains("1 requests are"), "{reply}");
+        pair.decode.post("/abort_request", &json!({"abort_all": true})).await;
+    };
+    let body = pair.paired(&long());
+    tokio::join!(pair.prefill.post("/generate", &body), pair.decode.post("/generate", &body), refused);
+    // A paused one ends its requests, and the other half learns of it.
+    let ended = async {
+        pair.decode.until("prefill waits for no one", |load| live(load) == 1).await;
+        pair.decode.post("/pause_generation", &json!({"mode": "in_place"})).await;
+        let (status, reply) = pair.decode.post("/release_memory_occupation", &json!({})).await;
+        assert_eq!((status, reply), (StatusCode::OK, Value::Null));
+    };
+    let body = pair.paired(&short());
+    let ((status, reply), ()) = tokio::join!(pair.decode.post("/generate", &body), ended);
+    assert!(status.is_server_error() && reply.to_string().contains("memory was released"), "{reply}");
+    let (status, reply) = pair.prefill.post("/generate", &body).await;
+    assert!(status.is_server_error() && reply.to_string().contains("decode server gave"), "{reply}");
+    // Twice is once, in any order of tags, and what comes meanwhile waits.
+    for tags in [json!(["kv_cache"]), json!(null)] {
+        let (status, _) = pair.decode.post("/release_memory_occupation", &json!({"tags": tags})).await;
+        assert_eq!(status, StatusCode::OK);
+    }
+    pair.decode.post("/continue_generation", &json!({})).await;
+    let body = pair.paired(&short());
+    let resume = async {
+        pair.decode.until("it waits", |load| live(load) == 1).await;
+        for tags in [json!(["weights"]), json!(["weights"]), json!(["kv_cache", "cuda_graph"]), json!(null)] {
+            let (status, reply) = pair.decode.post("/resume_memory_occupation", &json!({"tags": tags})).await;
+            assert_eq!((status, reply), (StatusCode::OK, Value::Null));
+        }
+    };
+    let (_, decode, ()) = tokio::join!(pair.prefill.generate(&body), pair.decode.generate(&body), resume);
+    assert_eq!(decode["output_ids"], expected["output_ids"]);
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn halves_of_different_weights_refuse_each_other() {
+    let pair = Pair::start(&[]).await;
+    pair.generate(&short()).await;
+    let other = other_weights();
+    let body = json!({"model_path": other.path()});
+    assert_eq!(pair.prefill.post("/update_weights_from_disk", &body).await.0, StatusCode::OK);
+    // A request that comes before decode has seen the connection end fails with that.
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (status, reply) = pair.decode.post("/generate", &pair.paired(&short())).await;
+        assert!(status.is_server_error(), "{reply}");
+        if reply.to_string().contains("model fingerprint differs") {
+            break;
+        }
+        assert!(reply.to_string().contains("closed by the peer") && Instant::now() < deadline, "{reply}");
+    }
+    assert_eq!(pair.decode.post("/update_weights_from_disk", &body).await.0, StatusCode::OK);
+    let alone = Server::start(&["--model-path", other.path().to_str().unwrap()]).await;
+    let (_, decode) = pair.generate(&short()).await;
+    assert_eq!(decode["output_ids"], alone.generate(&short()).await["output_ids"]);
+    pair.decode.until_free().await;
+}
