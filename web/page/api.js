@@ -1,6 +1,8 @@
-// What the server is asked.
+// What is asked of the source, with the types of the answers.
 
-import { readSamples } from '#model';
+import { openSource } from '#source';
+import { readTable } from '#table';
+import { readTile } from '#tile';
 
 /**
  * @typedef {Object} RunAnswer
@@ -9,6 +11,8 @@ import { readSamples } from '#model';
  * @property {number} created_unix_s
  * @property {{ name: string, state: 'live' | 'ended' | 'interrupted' }[]} writers
  *
+ * @typedef {{ rollout_time_s: number | null, tokens_per_s: number | null, reward: number | null, e2e_latency_p99_s: number | null }} ListedMetrics
+ *
  * @typedef {Object} StepEntry
  * @property {number} step
  * @property {number} version      Grows with everything that is added to the step.
@@ -16,6 +20,7 @@ import { readSamples } from '#model';
  * @property {number} requests
  * @property {number} samples
  * @property {number} user_spans
+ * @property {ListedMetrics | null} metrics
  *
  * @typedef {Object} StepsAnswer
  * @property {StepEntry[]} steps
@@ -40,43 +45,50 @@ import { readSamples } from '#model';
  * @property {Record<string, number>} metrics
  * @property {SeriesRow[]} series
  * @property {string} sentence
+ * @property {{ check: string, explain: string }[]} findings
  * @property {PartRow[]} breakdown
  * @property {{ sample: string, duration_s: number, worker: string | null, breakdown: PartRow[] } | null} slowest
+ *
+ * @typedef {string | number | boolean | null} AttrValue
+ * @typedef {{ name: string, lane: string, attrs: [string, AttrValue][] }} SpanDetails
+ *
+ * @typedef {Object} SampleAnswer
+ * @property {string | null} group
+ * @property {string} sample
+ * @property {[string, AttrValue][]} mark     What the user's code said of it.
+ * @property {SpanDetails[][]} parts  The requests, then the user's spans.
+ * @property {number} left_out
+ *
+ * @typedef {{ total: number, rows: number[], parts: number[] }} Matches
  */
+
+const source = openSource();
+
+/** Whether asking again may give more. */
+export const isFollowed = source.isLive;
 
 /** @returns {Promise<RunAnswer>} */
-export function getRun() {
-  return get('api/run');
-}
+export const getRun = () => source.json('api/run');
 
 /** @returns {Promise<StepsAnswer>} */
-export function getSteps() {
-  return get('api/steps');
-}
+export const getSteps = () => source.json('api/steps');
 
 /** @param {number} step @returns {Promise<NumbersAnswer>} */
-export function getNumbers(step) {
-  return get(`api/steps/${step}`);
-}
+export const getNumbers = (step) => source.json(`api/steps/${step}`);
 
 /** @param {number} step */
-export async function getSamples(step) {
-  return readSamples(await get(`api/steps/${step}/samples`));
-}
+export const getTable = async (step) => readTable(await source.bytes(`api/steps/${step}/table`));
 
 /**
- * @template T
- * @param {string} path
- * @returns {Promise<T>}
+ * @param {import('#table').Table} table
+ * @param {'tiles' | 'workers'} kind
+ * @param {number} index
  */
-async function get(path) {
-  let response;
-  try {
-    response = await fetch(path);
-  } catch {
-    throw new Error('The viewer’s server does not answer.');
-  }
-  const answer = await response.json();
-  if (!response.ok) throw new Error(`The run cannot be read: ${answer.error ?? response.statusText}`);
-  return answer;
-}
+export const getTile = async (table, kind, index) =>
+  readTile(await source.bytes(`api/steps/${table.step}/${kind}/${index}`), table.extent?.to ?? 0);
+
+/** @param {number} step @param {number} row @returns {Promise<SampleAnswer>} */
+export const getSample = (step, row) => source.json(`api/steps/${step}/samples/${row}`);
+
+/** @param {number} step @param {string} text @returns {Promise<Matches>} */
+export const search = (step, text) => source.json(`api/steps/${step}/search?text=${encodeURIComponent(text)}`);

@@ -118,3 +118,40 @@ function grouped(value) {
   if (value < 10_000 || text.includes('e')) return text;
   return text.replace(/\B(?=(\d{3})+$)/g, THIN);
 }
+
+/** Beyond this an attribute's text is cut; the whole is in the run. */
+const MOST_CHARACTERS = 160;
+
+/**
+ * An attribute in one line.
+ * @param {string} name
+ * @param {string | number | boolean | null} value
+ */
+export function tellAttribute(name, value) {
+  if (value === null) return 'not a number';
+  if (typeof value === 'number') return inNamedUnit(name, value);
+  const text = String(value);
+  return text.length > MOST_CHARACTERS ? `${text.slice(0, MOST_CHARACTERS)}…` : text;
+}
+
+/**
+ * A field of a sample in its unit; a dash where it is missing.
+ * @param {import('#table').Field} field
+ * @param {number} row
+ */
+export function tellField(field, row) {
+  if (field.unit === 'text') return field.text(row) || '–';
+  const value = field.number(row);
+  if (Number.isNaN(value)) return '–';
+  if (field.unit === 's') return duration(value * S);
+  return field.unit === 'flag' ? (value === 1 ? 'yes' : 'no') : number(value);
+}
+
+/**
+ * A value of a field in its unit.
+ * @param {import('#table').Field} field
+ * @param {number} value
+ */
+export function tellValue(field, value) {
+  return field.unit === 's' ? duration(value * S) : number(value);
+}

@@ -1,6 +1,6 @@
-// The colours that the step uses, named.
+// The colours, named: those of the stages, or of what else spans are coloured by.
 
-import { COLORS, colorValue, spanColor } from '#colors';
+import { COLORS, colorValue } from '#colors';
 import { byId, element, swatch } from '#dom';
 
 const legend = byId('legend', HTMLDivElement);
@@ -9,18 +9,48 @@ const legend = byId('legend', HTMLDivElement);
 const HEADINGS = { request: '', prefill: 'Prefill', decode: 'Decode', user: '' };
 
 /**
- * @param {import('#model').StepModel | undefined} model
+ * @param {import('#table').Table | undefined} table
+ * @param {{ label: string, fill: string }[] | undefined} other  Nothing for stages.
  * @param {boolean} dark
  */
-export function showLegend(model, dark) {
-  const used = new Set(
-    model?.spans.lane.map((lane, span) => (lane === 'sample' ? '' : spanColor(lane, model.spans.name[span] ?? ''))),
-  );
+export function showLegend(table, other, dark) {
+  if (table === undefined) {
+    legend.replaceChildren();
+    return;
+  }
+  if (other !== undefined) {
+    legend.replaceChildren(...other.map(({ label, fill }) => element('span', 'entry', swatch(fill), label)));
+    return;
+  }
+  const used = usedColors(table);
   const groups = Object.entries(HEADINGS).map(([section, heading]) => {
-    const entries = COLORS.filter((color) => color.section === section && used.has(color.id));
+    const entries = COLORS.filter((color) => color.section === section && used(color.id));
     if (entries.length === 0) return '';
     const items = entries.map(({ id, label }) => element('span', 'entry', swatch(colorValue(id, dark)), label));
     return element('span', 'group', heading === '' ? '' : element('b', '', heading), ...items);
   });
   legend.replaceChildren(...groups);
+}
+
+/**
+ * Whether the step has spans of a colour, as far as its samples' sums tell.
+ * @param {import('#table').Table} table
+ * @returns {(id: string) => boolean}
+ */
+function usedColors(table) {
+  /** @param {string} name */
+  const has = (name) => {
+    const field = table.fields.get(name);
+    for (let row = 0; field !== undefined && row < table.count; row++) if (!Number.isNaN(field.number(row))) return true;
+    return false;
+  };
+  const roles = new Set(table.workers.map(({ role }) => role));
+  const isPair = roles.has('prefill') || roles.has('decode');
+  /** @type {Record<string, string>} */
+  const asked = { request: 'requests', queue: 'queue_time', user: 'user_time' };
+  return (id) => {
+    if (id === 'forward') return roles.has('regular') && !isPair;
+    if (!isPair && roles.has('regular') && (id === 'prefill/forward' || id === 'decode/forward')) return true;
+    return has(asked[id] ?? id.replace('/', '_'));
+  };
 }

@@ -1,29 +1,36 @@
 // What of a step is in sight, and where: the one walk that the canvas is drawn from, the mouse is looked up in, and a
 // test reads.
 
-import { NESTED, firstAfter, rowsWithin } from '#layout';
+import { at, lowest } from '#columns';
+import { rowsWithin, trackPlace } from '#rows';
 
 /** Height of the time axis. */
-export const AXIS = 26;
+export const AXIS = 24;
 /** Width of the rows' labels. */
 export const GUTTER = 168;
 /** A span this near to the mouse is meant, though it be narrower than a pixel. */
 const NEAR_PX = 3;
+/** Height of the strip of nested stages along the foot of their track. */
+const NESTED = { roomy: 5, compact: 2 };
 
 /**
  * @typedef {Object} Scene
- * @property {import('#model').StepModel} model
- * @property {import('#layout').Layout} layout
+ * @property {import('#table').Table} table
+ * @property {import('#rows').Rows} rows
+ * @property {import('#tiles').Tiles} tiles
  * @property {import('#viewport').Range} range
  * @property {number} width
  * @property {number} height
  * @property {number} scroll  Height that lies above what is in sight.
  *
- * @typedef {'sample' | 'request' | 'leg' | 'stage' | 'nested' | 'user'} Kind
- *
  * @typedef {{ x: number, y: number, width: number, height: number }} Rect
  *
- * @typedef {{ span: number, kind: Kind, rect: Rect, row: import('#layout').Row }} Shape
+ * @typedef {Object} Shape
+ * @property {import('#tile').Tile} tile
+ * @property {number} span
+ * @property {import('#tile').Kind} kind
+ * @property {number} row   Within the rows that are shown.
+ * @property {Rect} rect
  */
 
 /**
@@ -46,19 +53,30 @@ export function timeAt(scene, x) {
 
 /**
  * @param {Scene} scene
- * @param {import('#layout').Row} row
+ * @param {number} row
  */
 export function yOf(scene, row) {
-  return AXIS + row.top - scene.scroll;
+  return AXIS + at(scene.rows.top, row) - scene.scroll;
 }
 
 /**
- * The rows in sight.
+ * The rows in sight, from the first to before the last.
  * @param {Scene} scene
+ * @returns {[number, number]}
  */
 export function visibleRows(scene) {
-  const [first, last] = rowsWithin(scene.layout, scene.scroll, scene.scroll + scene.height - AXIS);
-  return scene.layout.rows.slice(first, last);
+  return rowsWithin(scene.rows, scene.scroll, scene.scroll + scene.height - AXIS);
+}
+
+/**
+ * The tile that has a row's spans, if it is here, and the row's number in it.
+ * @param {Scene} scene
+ * @param {number} row
+ */
+export function tileOf(scene, row) {
+  const index = at(scene.rows.index, row);
+  if (index < 0) return { tile: scene.tiles.get('workers', -1 - index), within: 0 };
+  return { tile: scene.tiles.get('tiles', Math.floor(index / scene.table.tileRows)), within: index };
 }
 
 /**
@@ -67,16 +85,47 @@ export function visibleRows(scene) {
  * @param {(shape: Shape) => void} visit
  */
 export function eachShape(scene, visit) {
-  for (const row of visibleRows(scene)) {
-    const y = yOf(scene, row);
-    if (row.root >= 0) walk(scene, row, 'sample', [row.root], y + 1, row.height - 2, visit);
-    for (const track of row.tracks) {
-      const top = y + track.top;
-      walk(scene, row, track.kind, track.spans, top, track.height, visit);
-      walk(scene, row, 'stage', track.stages, top, track.height, visit);
-      walk(scene, row, 'nested', track.nested, top + track.height - NESTED, NESTED, visit);
+  const [first, last] = visibleRows(scene);
+  for (let row = first; row < last; row++) eachShapeOfRow(scene, row, visit);
+}
+
+/**
+ * @param {Scene} scene
+ * @param {number} row
+ * @param {(shape: Shape) => void} visit
+ */
+export function eachShapeOfRow(scene, row, visit) {
+  const { tile, within } = tileOf(scene, row);
+  const { density, index, top } = scene.rows;
+  const y = yOf(scene, row);
+  for (const run of tile?.rows.get(within) ?? []) {
+    if (tile === undefined) return;
+    if (run.kind === 'sample') {
+      walk(scene, tile, run, { row, y: y + 1, height: at(top, row + 1) - at(top, row) - 2 }, visit);
+      continue;
     }
+    const place = trackPlace(scene.table, at(index, row), density, run.lane, run.track);
+    const strip = run.kind === 'nested' ? Math.min(NESTED[density], place.height) : place.height;
+    const trackY = y + place.top + place.height - strip;
+    // A worker may have more tracks than are in sight.
+    if (trackY > scene.height || trackY + strip < AXIS) continue;
+    walk(scene, tile, run, { row, y: trackY, height: strip }, visit);
   }
+}
+
+/**
+ * Where a span would be drawn, in sight or not.
+ * @param {Scene} scene
+ * @param {number} row
+ * @param {import('#tile').Tile} tile
+ * @param {import('#tile').Run} run
+ * @param {number} span
+ * @returns {Rect}
+ */
+export function rectOf(scene, row, tile, run, span) {
+  const place = trackPlace(scene.table, at(scene.rows.index, row), scene.rows.density, run.lane, run.track);
+  const x = xOf(scene, at(tile.start, span));
+  return { x, y: yOf(scene, row) + place.top, width: xOf(scene, at(tile.end, span)) - x, height: place.height };
 }
 
 /**
@@ -87,11 +136,12 @@ export function eachShape(scene, visit) {
  * @returns {Shape | undefined}
  */
 export function shapeAt(scene, x, y) {
-  if (x < GUTTER || y < AXIS) return undefined;
+  const row = rowAt(scene, y);
+  if (x < GUTTER || row === undefined) return undefined;
   /** @type {Shape | undefined} */
   let found;
   let distance = NEAR_PX;
-  eachShape(scene, (shape) => {
+  eachShapeOfRow(scene, row, (shape) => {
     const { rect } = shape;
     if (shape.kind === 'sample' || y < rect.y || y >= rect.y + rect.height) return;
     const away = Math.max(rect.x - x, x - (rect.x + rect.width), 0);
@@ -104,26 +154,36 @@ export function shapeAt(scene, x, y) {
 }
 
 /**
+ * The row at a height of the canvas.
  * @param {Scene} scene
- * @param {import('#layout').Row} row
- * @param {Kind} kind
- * @param {number[]} list
  * @param {number} y
- * @param {number} height
+ */
+export function rowAt(scene, y) {
+  if (y < AXIS) return undefined;
+  const height = y - AXIS + scene.scroll;
+  const [row] = rowsWithin(scene.rows, height, height + 1);
+  return row < scene.rows.count ? row : undefined;
+}
+
+/**
+ * @param {Scene} scene
+ * @param {import('#tile').Tile} tile
+ * @param {import('#tile').Run} run
+ * @param {{ row: number, y: number, height: number }} place
  * @param {(shape: Shape) => void} visit
  */
-function walk(scene, row, kind, list, y, height, visit) {
-  const { spans } = scene.model;
-  let reached = -Infinity;
-  for (let at = firstAfter(spans.end, list, scene.range.from); at < list.length; at++) {
-    const span = list[at] ?? 0;
-    const start = spans.start[span] ?? 0;
-    if (start > scene.range.to) return;
-    const left = Math.max(xOf(scene, start), GUTTER);
-    const right = Math.min(xOf(scene, spans.end[span] ?? start), scene.width);
+function walk(scene, tile, run, { row, y, height }, visit) {
+  const { start, end } = tile;
+  const { range } = scene;
+  let span = lowest(run.first, run.last, (index) => at(end, index) >= range.from);
+  while (span < run.last && at(start, span) <= range.to) {
+    const left = Math.max(xOf(scene, at(start, span)), GUTTER);
+    const right = Math.min(xOf(scene, at(end, span)), scene.width);
     const width = Math.max(right - left, 1);
-    if (left + width <= reached + 0.5) continue;
-    reached = left + width;
-    visit({ span, kind, row, rect: { x: left, y, width, height } });
+    visit({ tile, span, kind: run.kind, row, rect: { x: left, y, width, height } });
+    // What ends on the pixels that are taken is passed over.
+    const reached = timeAt(scene, left + width + 0.5);
+    span++;
+    if (span < run.last && at(end, span) < reached) span = lowest(span + 1, run.last, (index) => at(end, index) >= reached);
   }
 }

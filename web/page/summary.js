@@ -1,6 +1,7 @@
 // The step at a glance: its figures, and where its time went as one bar and one sentence.
 
 import { colorValue, partColor } from '#colors';
+import { tailOf } from '#curve';
 import { byId, element } from '#dom';
 import { duration, number, percent } from '#format';
 
@@ -13,21 +14,54 @@ const BAD_ENDS = [
   ['aborted', 'aborted'],
 ];
 
+/** Findings that the page tells in other ways: by the bar, and by the panel of the slowest sample. */
+const TOLD_ELSEWHERE = new Set(['where_time_went', 'slowest_sample']);
+/** Findings that are in sight at first. */
+const MOST_FINDINGS = 2;
+
 /**
  * @param {import('#api').NumbersAnswer | undefined} answer
+ * @param {import('#table').Table | undefined} table
  * @param {boolean} dark
+ * @param {(sample: string) => void} find
  */
-export function showSummary(answer, dark) {
+export function showSummary(answer, table, dark, find) {
   if (answer === undefined) {
     section.replaceChildren();
     return;
   }
   const title = element('h2', '', `Step ${answer.step}`);
   section.replaceChildren(
-    element('div', 'facts', title, ...facts(answer).map(fact)),
+    element('div', 'facts', title, ...facts(answer, table).map(fact)),
     answer.breakdown.length === 0 ? '' : shareBar(answer.breakdown, dark),
-    element('p', 'sentence', sentence(answer.sentence)),
+    element('p', 'sentence', sentence(answer.sentence), ...slowest(answer, find)),
+    findings(answer),
   );
+}
+
+/**
+ * @param {import('#api').NumbersAnswer} answer
+ * @param {(sample: string) => void} find
+ */
+function slowest({ slowest: sample }, find) {
+  if (sample === null) return [];
+  const button = element('button', 'link', sample.sample);
+  button.type = 'button';
+  button.title = 'Show it in the timeline';
+  button.addEventListener('click', () => find(sample.sample));
+  return [' · slowest sample ', button, ` ${duration(sample.duration_s * 1e9)}`];
+}
+
+/** @param {import('#api').NumbersAnswer} answer */
+function findings(answer) {
+  const found = (answer.findings ?? []).filter(({ check }) => !TOLD_ELSEWHERE.has(check));
+  if (found.length === 0) return '';
+  const items = found.map(({ explain }) => element('li', '', sentence(explain)));
+  const list = element('ul', 'findings', ...items.slice(0, MOST_FINDINGS));
+  if (items.length <= MOST_FINDINGS) return list;
+  const rest = element('ul', 'findings', ...items.slice(MOST_FINDINGS));
+  const more = element('details', '', element('summary', '', `${items.length - MOST_FINDINGS} more findings`), rest);
+  return element('div', '', list, more);
 }
 
 /**
@@ -52,9 +86,10 @@ function shareBar(parts, dark) {
 
 /**
  * @param {import('#api').NumbersAnswer} answer
+ * @param {import('#table').Table | undefined} table
  * @returns {[string, string, boolean?][]}  Name, value, whether it is bad news.
  */
-function facts({ metrics, closed }) {
+function facts({ metrics, closed }, table) {
   /** @param {string} name */
   const metric = (name) => metrics[`perf/${name}`] ?? metrics[`rollout/${name}`] ?? metrics[`eval/${name}`];
   /** @type {[string, string, boolean?][]} */
@@ -68,6 +103,7 @@ function facts({ metrics, closed }) {
   put('rollout time', metric('rollout_time'), (value) => duration(value * 1e9));
   put('tokens/s', metric('tokens_per_sec'), number);
   put('reward', metric('reward/mean'), number);
+  put('tail', table && tailOf(table)?.share, percent);
   put('truncated', metric('truncated_ratio'), percent);
   for (const [outcome, name] of BAD_ENDS) {
     const count = metric(`request/${outcome}`) ?? 0;

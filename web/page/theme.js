@@ -12,18 +12,34 @@ import { COLORS, colorValue } from '#colors';
  * @property {string} muted
  * @property {string} accent
  * @property {string} bad       What did not complete.
+ * @property {string} warn      What cannot be true, and the tail.
  * @property {string} font
  * @property {Map<string, { fill: string, ink: string }>} spans  Ink is what can be read on the fill.
+ * @property {(fill: string) => string} inkOn
  */
 
 const DARK = matchMedia('(prefers-color-scheme: dark)');
+/** @type {(() => void)[]} */
+const listeners = [];
+
+/** Light or dark: as the system says, until the user says otherwise. */
+function isDark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen === undefined ? DARK.matches : chosen === 'dark';
+}
+
+/** Goes over to the other theme, for as long as the page is open. */
+export function toggleTheme() {
+  document.documentElement.dataset.theme = isDark() ? 'light' : 'dark';
+  for (const changed of listeners) changed();
+}
 
 /** @returns {Theme} */
 export function readTheme() {
   const style = getComputedStyle(document.documentElement);
   /** @param {string} name */
   const value = (name) => style.getPropertyValue(name).trim();
-  const dark = DARK.matches;
+  const dark = isDark();
   return {
     dark,
     surface: value('--surface'),
@@ -33,18 +49,26 @@ export function readTheme() {
     muted: value('--muted'),
     accent: value('--accent'),
     bad: value('--bad'),
+    warn: value('--warn'),
     font: value('--font'),
     spans: new Map(
       COLORS.map(({ id }) => {
         const fill = colorValue(id, dark);
-        return [id, { fill, ink: luminance(fill) > 0.3 ? '#10151d' : '#ffffff' }];
+        return [id, { fill, ink: inkOn(fill) }];
       }),
     ),
+    inkOn,
   };
+}
+
+/** @param {string} fill */
+function inkOn(fill) {
+  return luminance(fill) > 0.3 ? '#10151d' : '#ffffff';
 }
 
 /** @param {() => void} changed */
 export function onThemeChange(changed) {
+  listeners.push(changed);
   DARK.addEventListener('change', changed);
 }
 

@@ -1,21 +1,32 @@
-// The timeline: holds what is shown, listens to mouse and keys, and has it drawn.
+// The timeline: holds what is shown and has it drawn.
 
+import { getTile } from '#api';
+import { at } from '#columns';
 import { byId } from '#dom';
 import { draw } from '#draw';
-import { layOut, rowsWithin } from '#layout';
+import { listen } from '#gestures';
+import { painter } from '#paint';
+import { arrange, rowsWithin } from '#rows';
 import { AXIS, GUTTER, eachShape, shapeAt, timeAt } from '#scene';
 import { onThemeChange, readTheme } from '#theme';
+import { Tiles } from '#tiles';
 import { hideTooltip, showTooltip } from '#tooltip';
 import { fit, pan, zoom } from '#viewport';
 
-/** Zoom by one pixel of wheel: a notch of 100 pixels is a quarter. */
-const ZOOM_PER_PX = 1.0025;
-/** Pixels that a wheel of lines or pages moves. */
-const WHEEL_PX = [1, 16, 400];
-/** How long a sample that was asked for stays marked. */
-const FOUND_MS = 2500;
-
 const NOTHING = { from: 0, to: 1e9 };
+/** Share of the view by which a key moves it, and by which one zooms. */
+const KEY_PAN = 0.15;
+const KEY_ZOOM = 1.4;
+
+/**
+ * @typedef {{ row: number, part: number, span: number }} Pin  A span by the row of its sample, its part of it, and its place there.
+ *
+ * @typedef {Object} Told
+ * @property {() => void} moved       The view was moved by the user.
+ * @property {(pin: Pin | undefined) => void} pinned
+ * @property {(range: import('#viewport').Range | undefined) => void} selected
+ * @property {(error: unknown) => void} failed
+ */
 
 export class Timeline {
   #scroller = byId('scroller', HTMLDivElement);
@@ -23,30 +34,61 @@ export class Timeline {
   #canvas = byId('canvas', HTMLCanvasElement);
   #context;
   #theme = readTheme();
-  /** @type {import('#model').StepModel | undefined} */
-  #model;
-  /** @type {import('#layout').Layout} */
-  #layout = { rows: [], height: 0 };
+  #tiles;
+  /** @type {import('#table').Table | undefined} */
+  #table;
+  /** @type {import('#rows').Rows} */
+  #rows = NO_ROWS;
   /** What the user chose to see; nothing while everything is shown. @type {import('#viewport').Range | undefined} */
   #chosen;
+  /** @type {import('#paint').ColorBy} */
+  #color = 'stage';
+  /** @type {import('#paint').Painter | undefined} */
+  #painter;
   /** @type {{ x: number, y: number } | undefined} */
   #mouse;
-  /** @type {number | undefined} */
-  #found;
+  /** @type {import('#draw').Marks} */
+  #marks = { hover: undefined, cursor: undefined, selected: undefined, box: undefined, pinned: undefined, isFound: () => false };
   /** @type {number | undefined} */
   #frame;
   #size = { width: 0, height: 0 };
-  #changed;
+  /** When the last drawing began and how long it took, for who measures. */
+  #drawings = { count: 0, last_ms: 0 };
+  #told;
 
-  /** @param {() => void} changed  Called when the user has moved the view. */
-  constructor(changed) {
+  /** @param {Told} told */
+  constructor(told) {
     const context = this.#canvas.getContext('2d', { alpha: false });
     if (context === null) throw new Error('this browser draws no canvas');
     this.#context = context;
-    this.#changed = changed;
-    this.#listen();
+    this.#told = told;
+    this.#tiles = new Tiles(getTile, (error) => {
+      if (error !== undefined) told.failed(error);
+      this.#redraw();
+    });
+    listen(this.#canvas, {
+      scene: () => this.#scene(),
+      setRange: (range) => this.#setRange(range),
+      setScroll: (scroll) => {
+        this.#scroller.scrollTop = scroll;
+      },
+      select: (range) => told.selected(range),
+      showBox: (box) => {
+        this.#marks.box = box;
+        this.#redraw();
+      },
+      zoomInto: (box) => this.#zoomInto(box),
+      point: (point) => {
+        this.#mouse = point;
+        this.#redraw();
+      },
+      click: (point) => this.#click(point),
+      fit: () => this.fit(),
+    });
+    this.#scroller.addEventListener('scroll', () => this.#moved());
     onThemeChange(() => {
       this.#theme = readTheme();
+      this.#painter = undefined;
       this.#redraw();
     });
     new ResizeObserver(() => this.#resize()).observe(this.#scroller);
@@ -54,16 +96,33 @@ export class Timeline {
   }
 
   /**
-   * Shows a step. Of the step that is shown already, more of it: then the view stays where it is.
-   * @param {import('#model').StepModel | undefined} model
+   * Shows a step's rows. Of the step that is shown already the view stays where it is.
+   * @param {import('#table').Table | undefined} table
+   * @param {import('#rows').Order} order
+   * @param {ArrayLike<number>} samples
    */
-  show(model) {
-    const top = this.#model?.step === model?.step ? this.#topSample() : undefined;
-    this.#model = model;
-    this.#layout = model === undefined ? { rows: [], height: 0 } : layOut(model);
-    this.#content.style.height = `${this.#layout.height + AXIS}px`;
-    this.#canvas.setAttribute('aria-label', `Timeline of ${model?.samples.count ?? 0} samples`);
-    if (top !== undefined) this.#scrollToSample(top.label, top.below);
+  show(table, order, samples) {
+    const top = this.#table?.step === table?.step ? this.#topSample() : undefined;
+    if (this.#table !== table) this.#tiles.use(table);
+    this.#table = table;
+    this.#painter = undefined;
+    this.#rows = table === undefined ? NO_ROWS : arrange(table, order, samples);
+    this.#content.style.height = `${at(this.#rows.top, this.#rows.count) + AXIS}px`;
+    this.#canvas.setAttribute('aria-label', `Timeline of ${samples.length} samples`);
+    if (top !== undefined) this.#scrollTo(top.label, top.below);
+    this.#redraw();
+  }
+
+  /** @param {import('#paint').ColorBy} color */
+  colorBy(color) {
+    this.#color = color;
+    this.#painter = undefined;
+    this.#redraw();
+  }
+
+  /** @param {Partial<import('#draw').Marks>} marks */
+  mark(marks) {
+    Object.assign(this.#marks, marks);
     this.#redraw();
   }
 
@@ -72,18 +131,27 @@ export class Timeline {
     return this.#chosen;
   }
 
-  /** First row in sight. */
-  get row() {
-    return rowsWithin(this.#layout, this.#scroller.scrollTop, this.#scroller.scrollTop + 1)[0];
+  /** Label of the first sample in sight, unless it is the very first row. */
+  get top() {
+    return this.#scroller.scrollTop < 1 ? '' : (this.#topSample()?.label ?? '');
+  }
+
+  /** What the colours stand for, unless for stages. */
+  get legend() {
+    return this.#paintedBy()?.legend;
+  }
+
+  get rows() {
+    return this.#rows;
   }
 
   /**
    * @param {import('#viewport').Range | undefined} range
-   * @param {number} row
+   * @param {string} [top]  Label of a sample.
    */
-  look(range, row) {
+  look(range, top) {
     this.#chosen = range;
-    this.#scroller.scrollTop = this.#layout.rows[row]?.top ?? 0;
+    if (top !== undefined) this.#scrollTo(top, 0);
     this.#redraw();
   }
 
@@ -94,130 +162,135 @@ export class Timeline {
   }
 
   /**
-   * Brings a sample into sight and marks it for a while.
-   * @param {string} label
+   * @param {number} right  Shares of the view.
+   * @param {number} closer  Steps of zoom.
    */
-  find(label) {
-    const sample = this.#model?.samples.label.indexOf(label) ?? -1;
-    const row = this.#layout.rows[sample];
-    if (row === undefined) return;
-    this.#scroller.scrollTop = row.top - (this.#size.height - AXIS - row.height) / 2;
-    this.#found = sample;
-    this.#redraw();
-    setTimeout(() => {
-      this.#found = undefined;
-      this.#redraw();
-    }, FOUND_MS);
+  step(right, closer) {
+    const { range, table } = this.#scene();
+    const extent = table.extent ?? NOTHING;
+    const length = range.to - range.from;
+    const about = this.#mouse === undefined || this.#mouse.x < GUTTER ? range.from + length / 2 : timeAt(this.#scene(), this.#mouse.x);
+    this.#setRange(closer === 0 ? pan(range, right * KEY_PAN * length, extent) : zoom(range, about, KEY_ZOOM ** -closer, extent));
+  }
+
+  /** @param {number} down  Shares of the window. */
+  scroll(down) {
+    this.#scroller.scrollTop += down * (this.#size.height - AXIS) * KEY_PAN;
+  }
+
+  /**
+   * Brings a sample into sight, with the time that it took unless that is in sight.
+   * @param {number} sample  Row of the table.
+   */
+  reveal(sample) {
+    const row = this.#rows.index.indexOf(sample);
+    if (row < 0 || this.#table === undefined) return;
+    const [top, foot] = [at(this.#rows.top, row), at(this.#rows.top, row + 1)];
+    const { scrollTop } = this.#scroller;
+    const room = this.#size.height - AXIS;
+    if (top < scrollTop || foot > scrollTop + room) this.#scroller.scrollTop = top - (room - (foot - top)) / 2;
+    const [from, to] = [at(this.#table.start, sample), at(this.#table.end, sample)];
+    const { range } = this;
+    if (to < range.from || from > range.to) {
+      const middle = (from + to - range.from - range.to) / 2;
+      this.#chosen = pan(range, middle, this.#table.extent ?? NOTHING);
+    }
+    this.#moved();
   }
 
   /** What is in sight, for a test to read. */
   shapes() {
-    const { model } = this.#scene();
-    /** @type {{ sample: string, name: string, lane: string, kind: string, x: number, y: number, width: number, height: number }[]} */
+    const scene = this.#scene();
+    /** @type {{ sample: string, name: string, lane: string, kind: string, row: number, x: number, y: number, width: number, height: number }[]} */
     const found = [];
-    eachShape(this.#scene(), ({ span, kind, rect, row }) => {
-      const sample = model.samples.label[row.sample] ?? '';
-      found.push({ sample, name: model.spans.name[span] ?? '', lane: model.spans.lane[span] ?? '', kind, ...rect });
+    eachShape(scene, ({ tile, span, kind, rect, row }) => {
+      const { lane, name } = tile.nameOf(span);
+      found.push({ sample: scene.table.label(at(tile.sample, span)), name, lane, kind, row, ...rect });
     });
     return found;
   }
 
+  /** Whether spans in sight have not come yet. */
+  get isWaiting() {
+    this.shapes();
+    return this.#tiles.isWaiting;
+  }
+
+  get drawings() {
+    return { ...this.#drawings };
+  }
+
   /** The range of time that is shown. */
   get range() {
-    return this.#chosen ?? fit(this.#model?.extent ?? NOTHING);
+    return this.#chosen ?? fit(this.#table?.extent ?? NOTHING);
   }
 
   /** @returns {import('#scene').Scene} */
   #scene() {
     return {
-      model: this.#model ?? EMPTY,
-      layout: this.#layout,
+      table: this.#table ?? NO_TABLE,
+      rows: this.#rows,
+      tiles: this.#tiles,
       range: this.range,
       scroll: this.#scroller.scrollTop,
       ...this.#size,
     };
   }
 
-  #listen() {
-    const canvas = this.#canvas;
-    this.#scroller.addEventListener('scroll', () => this.#moved());
-    canvas.addEventListener('wheel', (event) => this.#wheel(event), { passive: false });
-    canvas.addEventListener('dblclick', () => this.fit());
-    canvas.addEventListener('pointerdown', (event) => this.#drag(event));
-    canvas.addEventListener('pointermove', (event) => this.#point(event));
-    canvas.addEventListener('pointerleave', () => this.#point(undefined));
-  }
-
-  /** @param {WheelEvent} event */
-  #wheel(event) {
-    const px = WHEEL_PX[event.deltaMode] ?? 1;
-    const { x } = this.#within(event);
-    // Over the labels, and with shift, the wheel scrolls; sideways it pans.
-    if (x < GUTTER || event.shiftKey) return;
-    event.preventDefault();
-    const scene = this.#scene();
-    const extent = scene.model.extent ?? NOTHING;
-    const byTime = (event.deltaX * px * (scene.range.to - scene.range.from)) / (scene.width - GUTTER);
-    const panned = event.deltaX === 0 ? scene.range : pan(scene.range, byTime, extent);
-    const factor = ZOOM_PER_PX ** (event.deltaY * px);
-    this.#chosen = event.deltaY === 0 ? panned : zoom(panned, timeAt(scene, x), factor, extent);
+  /** @param {import('#viewport').Range} range */
+  #setRange(range) {
+    this.#chosen = range;
     this.#moved();
   }
 
-  /** @param {PointerEvent} event */
-  #drag(event) {
-    if (event.button !== 0) return;
-    const { scroll, range, width, model } = this.#scene();
-    const [x, y] = [event.clientX, event.clientY];
-    const perPixel = (range.to - range.from) / (width - GUTTER);
-    /** @param {PointerEvent} at */
-    const move = (at) => {
-      if (at.clientX !== x) this.#chosen = pan(range, (x - at.clientX) * perPixel, model.extent ?? NOTHING);
-      this.#scroller.scrollTop = scroll + y - at.clientY;
-      this.#moved();
-    };
-    const stop = () => {
-      this.#canvas.classList.remove('dragging');
-      this.#canvas.removeEventListener('pointermove', move);
-      this.#canvas.removeEventListener('lostpointercapture', stop);
-    };
-    this.#canvas.setPointerCapture(event.pointerId);
-    this.#canvas.classList.add('dragging');
-    this.#canvas.addEventListener('pointermove', move);
-    this.#canvas.addEventListener('lostpointercapture', stop);
+  /** @param {import('#scene').Rect} box */
+  #zoomInto(box) {
+    const scene = this.#scene();
+    const [from, to] = [timeAt(scene, box.x), timeAt(scene, box.x + box.width)];
+    const [row] = rowsWithin(this.#rows, scene.scroll + box.y - AXIS, scene.scroll + box.y - AXIS + 1);
+    this.#scroller.scrollTop = at(this.#rows.top, row);
+    this.#setRange(zoom({ from, to }, (from + to) / 2, 1, scene.table.extent ?? NOTHING));
   }
 
-  /** @param {PointerEvent | undefined} event */
-  #point(event) {
-    this.#mouse = event && this.#within(event);
-    this.#redraw();
-  }
-
-  /** @param {MouseEvent} event */
-  #within(event) {
-    const box = this.#canvas.getBoundingClientRect();
-    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  /** @param {{ x: number, y: number }} point */
+  #click(point) {
+    const scene = this.#scene();
+    const shape = shapeAt(scene, point.x, point.y);
+    if (shape !== undefined) {
+      const { tile, span } = shape;
+      this.#told.pinned({ row: at(tile.sample, span), part: at(tile.part, span), span: at(tile.span, span) });
+      return;
+    }
+    const [row] = rowsWithin(this.#rows, scene.scroll + point.y - AXIS, scene.scroll + point.y - AXIS + 1);
+    const index = row < this.#rows.count ? at(this.#rows.index, row) : -1;
+    if (point.x < GUTTER && point.y > AXIS && index >= 0) this.#told.pinned({ row: index, part: 0, span: 0 });
+    else {
+      this.#told.pinned(undefined);
+      this.#told.selected(undefined);
+    }
   }
 
   /** The first sample in sight, and how far above the top it begins. */
   #topSample() {
-    const row = this.#layout.rows[this.row];
-    const label = row && this.#model?.samples.label[row.sample];
-    return label === undefined ? undefined : { label, below: this.#scroller.scrollTop - (row?.top ?? 0) };
+    const { scrollTop } = this.#scroller;
+    const [row] = rowsWithin(this.#rows, scrollTop, scrollTop + 1);
+    const index = row < this.#rows.count ? at(this.#rows.index, row) : -1;
+    if (index < 0 || this.#table === undefined) return undefined;
+    return { label: this.#table.label(index), below: scrollTop - at(this.#rows.top, row) };
   }
 
   /**
    * @param {string} label
    * @param {number} below
    */
-  #scrollToSample(label, below) {
-    const row = this.#layout.rows[this.#model?.samples.label.indexOf(label) ?? -1];
-    if (row !== undefined) this.#scroller.scrollTop = row.top + below;
+  #scrollTo(label, below) {
+    const row = label === '' ? 0 : this.#rows.index.indexOf(this.#table?.find(label) ?? -1);
+    if (row >= 0) this.#scroller.scrollTop = at(this.#rows.top, row) + below;
   }
 
   #moved() {
     this.#redraw();
-    this.#changed();
+    this.#told.moved();
   }
 
   #resize() {
@@ -236,39 +309,62 @@ export class Timeline {
     this.#frame ??= requestAnimationFrame(() => this.#draw());
   }
 
+  #paintedBy() {
+    if (this.#table !== undefined) this.#painter ??= painter(this.#color, this.#table, this.#theme);
+    return this.#painter;
+  }
+
   #draw() {
     if (this.#frame !== undefined) cancelAnimationFrame(this.#frame);
     this.#frame = undefined;
+    const began = performance.now();
     const scene = this.#scene();
+    const painted = this.#paintedBy() ?? { of: () => ({ fill: 'gray', ink: 'black' }), legend: undefined };
     const hover = this.#mouse && shapeAt(scene, this.#mouse.x, this.#mouse.y);
     this.#context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    draw(this.#context, scene, this.#theme, { hover, cursor: this.#mouse?.x, found: this.#found });
-    this.#canvas.dataset.rows = String(this.#layout.rows.length);
+    const marks = { ...this.#marks, hover, cursor: this.#mouse?.x };
+    draw({ context: this.#context, scene, theme: this.#theme, painter: painted, marks });
+    this.#canvas.dataset.rows = String(this.#rows.count);
     if (hover === undefined || this.#mouse === undefined || this.#canvas.classList.contains('dragging')) {
       hideTooltip();
     } else {
       const box = this.#canvas.getBoundingClientRect();
-      showTooltip(scene.model, hover, { x: box.left + this.#mouse.x, y: box.top + this.#mouse.y }, this.#theme.dark);
+      showTooltip(scene.table, hover, { x: box.left + this.#mouse.x, y: box.top + this.#mouse.y }, painted.of(hover.tile, hover.span).fill);
     }
+    this.#drawings.count++;
+    this.#drawings.last_ms = performance.now() - began;
   }
 }
 
-/** @type {import('#model').StepModel} */
-const EMPTY = {
-  step: 0,
+/** @type {import('#rows').Rows} */
+const NO_ROWS = {
+  count: 0,
+  index: new Int32Array(),
+  top: new Float64Array(1),
+  first: new Uint8Array(),
+  odd: new Uint8Array(),
+  density: 'roomy',
+  samples: 0,
+};
+
+/** @type {import('#table').Table} */
+const NO_TABLE = {
+  step: -1,
   originUnixNs: 0n,
   extent: undefined,
-  samples: { count: 0, label: [], group: [], evaluation: [], reward: [], tokens: [], firstSpan: new Int32Array(1) },
-  spans: {
-    count: 0,
-    name: [],
-    lane: [],
-    parent: new Int32Array(),
-    start: new Float64Array(),
-    end: new Float64Array(),
-    open: [],
-    bound: new Float64Array(),
-    outcome: new Map(),
-  },
-  attrs: () => [],
+  count: 0,
+  tileRows: 1,
+  workers: [],
+  versions: [],
+  start: [],
+  end: [],
+  reward: [],
+  worker: [],
+  version: [],
+  flags: [],
+  tracks: [],
+  label: () => '',
+  group: () => -1,
+  find: () => -1,
+  fields: new Map(),
 };

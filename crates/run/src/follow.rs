@@ -9,6 +9,7 @@ use crate::error::RunError;
 use crate::log::Damage;
 use crate::log::cursor::LogCursor;
 use crate::manifest::{Manifest, Newest};
+use crate::read::{Drops, StepSummary};
 use crate::run::Run;
 
 /// About so many records in one poll.
@@ -48,6 +49,25 @@ impl Follow {
             // What was read before an error is handed out; the error comes again.
             _ => Ok(records),
         }
+    }
+
+    /// Passes over what has been sealed by now and tells its steps and losses, for which no part is read but where
+    /// several hold the samples of a step. From here on [`Self::poll`] gives what the logs hold beyond it. After the
+    /// first poll there is nothing to pass over, and nothing is told.
+    pub fn skip_sealed(&mut self) -> Result<(Vec<StepSummary>, Drops), RunError> {
+        let mut drops = Drops::default();
+        if self.start.is_some() {
+            return Ok((Vec::new(), drops));
+        }
+        let manifest = Newest::read(&self.run)?.manifest;
+        let steps = self.run.sealed_steps(&manifest)?;
+        for sealed in manifest.seals().filter_map(|seal| seal.dropped) {
+            drops.profiles += sealed.profiles;
+            drops.user_records += sealed.user_records;
+        }
+        self.seals_read = manifest.seals().count();
+        self.start = Some(manifest);
+        Ok((steps, drops))
     }
 
     fn read_into(&mut self, records: &mut Vec<Record>) -> Result<(), RunError> {

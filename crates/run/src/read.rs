@@ -90,22 +90,29 @@ impl Run {
     /// The steps, by number.
     pub fn steps(&self) -> Result<Vec<StepSummary>, RunError> {
         let manifest = Newest::read(self)?.manifest;
-        let mut tallies: BTreeMap<StepNumber, StepTally> = BTreeMap::new();
-        for parts in manifest.seals().flat_map(|seal| &seal.steps) {
-            tallies.entry(StepNumber(parts.step)).or_default().add_parts(parts);
-        }
-        for close in manifest.closes() {
-            tallies.entry(close.step).or_default().closes.push(close);
-        }
+        let mut tallies = sealed_tallies(&manifest);
         self.for_each_unsealed(&manifest, |record, late| {
             if let Some(step) = record.step() {
                 tallies.entry(step).or_default().add(&record, late);
             }
         })?;
+        self.summaries(&manifest, tallies)
+    }
+
+    /// The steps as far as they have been sealed.
+    pub(crate) fn sealed_steps(&self, manifest: &Manifest) -> Result<Vec<StepSummary>, RunError> {
+        self.summaries(manifest, sealed_tallies(manifest))
+    }
+
+    fn summaries(
+        &self,
+        manifest: &Manifest,
+        tallies: BTreeMap<StepNumber, StepTally>,
+    ) -> Result<Vec<StepSummary>, RunError> {
         let summary = |(step, mut tally): (StepNumber, StepTally)| {
             if tally.sealed_samples.len() > usize::from(tally.samples.is_empty()) {
                 tally.sealed_samples.clear();
-                for (seal, parts) in parts_of(&manifest, step) {
+                for (seal, parts) in parts_of(manifest, step) {
                     match seal.sample_keys(self, parts)? {
                         Some(keys) => tally.samples.extend(keys),
                         None => tally.sealed_samples.push(parts.samples),
@@ -115,6 +122,19 @@ impl Run {
             Ok(tally.summary(step))
         };
         tallies.into_iter().map(summary).collect()
+    }
+
+    /// The samples of a step that have been sealed, as (group, sample): read without their requests.
+    pub fn sealed_samples(
+        &self,
+        step: StepNumber,
+    ) -> Result<BTreeSet<(Option<Box<str>>, Box<str>)>, RunError> {
+        let manifest = Newest::read(self)?.manifest;
+        let mut samples = BTreeSet::new();
+        for (seal, parts) in parts_of(&manifest, step) {
+            samples.extend(seal.sample_keys(self, parts)?.into_iter().flatten());
+        }
+        Ok(samples)
     }
 
     /// Everything known of a step. What is lost with a damaged part is named by [`Self::writers`].
@@ -214,6 +234,18 @@ impl Run {
         let unknown = cursor.unknown() + seals().map(|seal| seal.unknown).sum::<u64>();
         Ok(WriterSummary { name, state, segments, bytes, unknown, damage })
     }
+}
+
+/// What the manifest alone tells of the steps.
+fn sealed_tallies(manifest: &Manifest) -> BTreeMap<StepNumber, StepTally> {
+    let mut tallies: BTreeMap<StepNumber, StepTally> = BTreeMap::new();
+    for parts in manifest.seals().flat_map(|seal| &seal.steps) {
+        tallies.entry(StepNumber(parts.step)).or_default().add_parts(parts);
+    }
+    for close in manifest.closes() {
+        tallies.entry(close.step).or_default().closes.push(close);
+    }
+    tallies
 }
 
 fn parts_of(manifest: &Manifest, step: StepNumber) -> impl Iterator<Item = (&Seal, &StepParts)> {

@@ -1,30 +1,34 @@
-//! The query API: JSON over GET, made for the page and open to scripts.
+//! The query API over GET, made for the page and open to scripts: JSON, and columns where there is much of it.
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/api/run` | `{name, producer, created_unix_s, writers: [{name, state}]}`; state is `live`, `ended` or `interrupted` |
-//! | `/api/steps` | `{steps: [{step, version, closed, requests, samples, user_spans}], dropped: {profiles, user_records}, damage: […]}`; `version` grows with every record of the step, `closed` says why or is null |
-//! | `/api/steps/N` | the numbers: `{step, closed, metrics: {name: number}, series: [{name, unit, count, mean, median, p90, p99, max}], sentence, breakdown: [{part, time_s, share}], slowest: {sample, duration_s, worker, breakdown}}` |
-//! | `/api/steps/N/samples` | the timeline, as columns: see `samples.rs` |
+//! | `/api/steps` | `{steps: [{step, version, closed, requests, samples, user_spans, metrics}], dropped: {profiles, user_records}, damage: […]}`; `version` grows with every record of the step, `closed` says why or is null, `metrics` are the few that a list shows |
+//! | `/api/steps/N` | the numbers: `{step, closed, metrics: {name: number}, series: [{name, unit, count, mean, median, p90, p99, max}], sentence, findings: [{check, explain}], breakdown: [{part, time_s, share}], slowest: {sample, duration_s, worker, breakdown}}` |
+//! | `/api/steps/N/table` | the samples, as columns: see `table.rs` |
+//! | `/api/steps/N/tiles/T` | the spans of a tile of samples, as columns: see `tile.rs` |
+//! | `/api/steps/N/workers/W` | the spans of the legs on a worker, as columns |
+//! | `/api/steps/N/samples/ROW` | the attributes of a sample's spans: see `details.rs` |
+//! | `/api/steps/N/search?text=` | `{total, rows, parts}`: where the text is found |
 //!
-//! An error is `{error: "one sentence"}` with its status: 404 for what is not there, 500 for a run that cannot be
-//! read. Nothing else is served.
+//! Columns are described in `columns.rs`. An error is `{error: "one sentence"}` with its status: 404 for what is not
+//! there, 500 for a run that cannot be read. Nothing else is served.
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use rollscope_run::{RunError, WriterState};
+use rollscope_run::{RunError, SentMetrics, WriterState};
 use rollscope_trace::{CloseReason, StepNumber};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use crate::numbers::NumbersAnswer;
-use crate::samples::SampleTable;
 use crate::source::{Index, Source, StepState};
+use crate::step::Wanted;
 
 /// Reads of the run at the same time; more wait.
 const CONCURRENT_READS: usize = 2;
@@ -76,9 +80,28 @@ struct StepAnswer {
     version: u64,
     closed: Option<&'static str>,
     requests: u64,
-    samples: usize,
+    samples: u64,
     user_spans: u64,
+    metrics: Option<ListedMetrics>,
 }
+
+/// What a list of steps shows, of what trackers were sent.
+#[derive(Serialize)]
+struct ListedMetrics {
+    rollout_time_s: Option<f64>,
+    tokens_per_s: Option<f64>,
+    reward: Option<f64>,
+    e2e_latency_p99_s: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Sought {
+    text: String,
+}
+
+/// Columns of a step.
+const COLUMNS: &str = "application/octet-stream";
+const JSON: &str = "application/json";
 
 #[derive(Serialize)]
 struct DroppedAnswer {
@@ -98,7 +121,11 @@ pub(crate) fn routes(source: Source) -> Router {
         .route("/api/run", get(run))
         .route("/api/steps", get(steps))
         .route("/api/steps/{step}", get(numbers))
-        .route("/api/steps/{step}/samples", get(samples))
+        .route("/api/steps/{step}/table", get(table))
+        .route("/api/steps/{step}/tiles/{tile}", get(tile))
+        .route("/api/steps/{step}/workers/{worker}", get(worker))
+        .route("/api/steps/{step}/samples/{row}", get(sample))
+        .route("/api/steps/{step}/search", get(search))
         .fallback(async || ApiError::NotFound)
         .with_state(api)
 }
@@ -129,32 +156,75 @@ async fn steps(State(api): State<Api>) -> Result<Response, ApiError> {
 }
 
 async fn numbers(State(api): State<Api>, Path(step): Path<String>) -> Result<Response, ApiError> {
-    let step = step_number(&step)?;
-    api.answer(move |source| Ok(NumbersAnswer::of(&*source.step(step)?))).await
+    api.of_step(&step, JSON, Wanted::Numbers).await
 }
 
-async fn samples(State(api): State<Api>, Path(step): Path<String>) -> Result<Response, ApiError> {
-    let step = step_number(&step)?;
-    api.answer(move |source| Ok(SampleTable::of(&*source.step(step)?))).await
+async fn table(State(api): State<Api>, Path(step): Path<String>) -> Result<Response, ApiError> {
+    api.of_step(&step, COLUMNS, Wanted::Table).await
 }
 
-fn step_number(text: &str) -> Result<StepNumber, ApiError> {
-    text.parse().map(StepNumber).map_err(|_| ApiError::NotFound)
+async fn tile(
+    State(api): State<Api>,
+    Path((step, tile)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    api.of_step(&step, COLUMNS, Wanted::SampleTile(number(&tile)?)).await
+}
+
+async fn worker(
+    State(api): State<Api>,
+    Path((step, worker)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    api.of_step(&step, COLUMNS, Wanted::WorkerTile(number(&worker)?)).await
+}
+
+async fn sample(
+    State(api): State<Api>,
+    Path((step, row)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    api.of_step(&step, JSON, Wanted::Sample(number(&row)?)).await
+}
+
+async fn search(
+    State(api): State<Api>,
+    Path(step): Path<String>,
+    Query(sought): Query<Sought>,
+) -> Result<Response, ApiError> {
+    let step = StepNumber(number(&step)?);
+    api.answer(move |source| Ok(source.step(step)?.find(&sought.text))).await
+}
+
+fn number<N: std::str::FromStr>(text: &str) -> Result<N, ApiError> {
+    text.parse().map_err(|_| ApiError::NotFound)
 }
 
 // === impl Api ===
 
 impl Api {
-    /// Reads and encodes where blocking does no harm.
+    /// An answer about a step.
+    async fn of_step(self, step: &str, kind: &'static str, wanted: Wanted) -> Result<Response, ApiError> {
+        let step = StepNumber(number(step)?);
+        let read = move |source: &Source| source.step(step)?.answer(wanted)?.ok_or(ApiError::NotFound);
+        self.blocking(kind, read).await
+    }
+
     async fn answer<T: Serialize>(
         self,
         read: impl FnOnce(&Source) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<Response, ApiError> {
+        self.blocking(JSON, move |source| Ok(serde_json::to_vec(&read(source)?)?.into())).await
+    }
+
+    /// Reads and encodes where blocking does no harm.
+    async fn blocking(
+        self,
+        kind: &'static str,
+        read: impl FnOnce(&Source) -> Result<Bytes, ApiError> + Send + 'static,
+    ) -> Result<Response, ApiError> {
         let _permit = self.reads.acquire().await.map_err(|_| ApiError::BrokenOff)?;
         let source = self.source.clone();
-        let encode = move || Ok::<_, ApiError>(serde_json::to_vec(&read(&source)?)?);
-        let body = tokio::task::spawn_blocking(encode).await.map_err(|_| ApiError::BrokenOff)??;
-        Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+        let body = tokio::task::spawn_blocking(move || read(&source)).await;
+        let body = body.map_err(|_| ApiError::BrokenOff)??;
+        Ok(([(header::CONTENT_TYPE, kind)], body).into_response())
     }
 }
 
@@ -162,17 +232,36 @@ impl Api {
 
 impl StepsAnswer {
     fn of(index: Index) -> Self {
-        let step = |state: StepState| StepAnswer {
+        let step = |(state, sent): (StepState, Option<SentMetrics>)| StepAnswer {
             step: state.step.0,
             version: state.version,
             closed: state.closed.map(CloseReason::name),
             requests: state.requests,
             samples: state.samples,
             user_spans: state.user_spans,
+            metrics: sent.map(|sent| ListedMetrics::of(&sent)),
         };
         let dropped =
             DroppedAnswer { profiles: index.dropped.profiles, user_records: index.dropped.user_records };
         Self { steps: index.steps.into_iter().map(step).collect(), dropped, damage: index.damage }
+    }
+}
+
+// === impl ListedMetrics ===
+
+impl ListedMetrics {
+    fn of(sent: &SentMetrics) -> Self {
+        // A step that holds an evaluation only has its numbers under another prefix.
+        let metric = |name: &str| {
+            let names = ["perf", "rollout", "eval"].map(|prefix| format!("{prefix}/{name}"));
+            names.iter().find_map(|name| sent.data.get(name)?.as_f64())
+        };
+        Self {
+            rollout_time_s: metric("rollout_time"),
+            tokens_per_s: metric("tokens_per_sec"),
+            reward: metric("reward/mean"),
+            e2e_latency_p99_s: metric("request/e2e_latency/p99"),
+        }
     }
 }
 

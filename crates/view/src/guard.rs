@@ -51,6 +51,35 @@ pub(crate) async fn check_host(bound: SocketAddr, request: Request, next: Next) 
     next.run(request).await
 }
 
+/// What a page that is served beyond this machine must bring: once in the URL, from then on in a cookie.
+#[derive(Clone, Debug)]
+pub struct Token(Arc<str>);
+
+/// Where the token stands: in the URL under this name, in a cookie under this name and the port, since cookies are
+/// shared by the ports of a host.
+const TOKEN: &str = "token";
+
+/// Refuses requests without the token. One that has it in the URL is sent on to the same page without it, so that it
+/// does not stay in the address line, and is given the cookie.
+pub(crate) async fn check_token(token: Token, port: u16, request: Request, next: Next) -> Response {
+    let cookie = format!("rollscope_{TOKEN}_{port}");
+    if token.is_in_cookie(request.headers(), &cookie) {
+        return next.run(request).await;
+    }
+    let query = request.uri().query().unwrap_or_default();
+    let given = query.split('&').find_map(|pair| pair.strip_prefix(TOKEN)?.strip_prefix('='));
+    if !given.is_some_and(|given| token.is(given)) {
+        return (StatusCode::UNAUTHORIZED, "this viewer wants the token that stands in the URL it printed\n")
+            .into_response();
+    }
+    let value = format!("{cookie}={}; Path=/; HttpOnly; SameSite=Strict", token.0);
+    let path = request.uri().path().to_owned();
+    if path.starts_with("/api/") {
+        return next.run(request).await;
+    }
+    (StatusCode::SEE_OTHER, [(header::SET_COOKIE, value), (header::LOCATION, path)]).into_response()
+}
+
 fn names_loopback(host: Option<&HeaderValue>) -> bool {
     let authority = host.and_then(|host| host.to_str().ok()).and_then(|host| host.parse::<Authority>().ok());
     let Some(authority) = authority else {
@@ -60,6 +89,33 @@ fn names_loopback(host: Option<&HeaderValue>) -> bool {
     match host.parse::<IpAddr>() {
         Ok(address) => address.is_loopback(),
         Err(_) => host.eq_ignore_ascii_case("localhost"),
+    }
+}
+
+// === impl Token ===
+
+impl Token {
+    /// A token of these random bytes.
+    pub fn new(random: [u8; 16]) -> Self {
+        Self(random.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into())
+    }
+
+    /// As it stands in the URL.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Takes as long whatever is given, so that nothing is learnt from how long it takes.
+    fn is(&self, given: &str) -> bool {
+        let (own, given) = (self.0.as_bytes(), given.as_bytes());
+        own.len() == given.len() && own.iter().zip(given).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+
+    fn is_in_cookie(&self, headers: &HeaderMap, name: &str) -> bool {
+        let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let mut pairs =
+            cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        pairs.any(|(other, value)| other == name && self.is(value))
     }
 }
 

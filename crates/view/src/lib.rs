@@ -5,10 +5,20 @@
 //! loopback listener only requests for a loopback host are answered, so that no web page can reach the run
 //! through a name of its own.
 
+mod columns;
+mod strings;
+mod tracks;
+
+mod details;
 mod numbers;
-mod samples;
+mod places;
+mod search;
+mod table;
+mod tile;
+mod workers;
 
 mod source;
+mod step;
 
 mod api;
 mod guard;
@@ -16,4 +26,5 @@ mod page;
 
 mod serve;
 
+pub use guard::Token;
 pub use serve::{ViewError, serve};

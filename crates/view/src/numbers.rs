@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollscope_insight::{Breakdown, slowest_sample, where_time_went};
+use rollscope_insight::{Breakdown, findings, slowest_sample, where_time_went};
 use rollscope_stats::{Distribution, Series, step_numbers};
 use rollscope_trace::{StepTrace, Unit};
 use serde::Serialize;
@@ -18,6 +18,7 @@ pub(crate) struct NumbersAnswer {
     /// Statistics of the training samples' requests; of the evaluation's in a step that has no others.
     series: Vec<SeriesRow>,
     sentence: String,
+    findings: Vec<FindingRow>,
     breakdown: Vec<PartRow>,
     slowest: Option<Slowest>,
 }
@@ -32,6 +33,12 @@ struct SeriesRow {
     p90: f64,
     p99: f64,
     max: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct FindingRow {
+    check: &'static str,
+    explain: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -61,7 +68,10 @@ impl NumbersAnswer {
             worker: slowest.worker,
             breakdown: rows(&slowest.breakdown),
         });
+        let findings = findings(trace).into_iter();
+        let findings = findings.map(|found| FindingRow { check: found.check, explain: found.explain });
         Self {
+            findings: findings.collect(),
             step: trace.step.0,
             closed: trace.close.map(|close| close.reason.name()),
             series: numbers.shown().series.iter().map(|(series, of)| SeriesRow::of(series, of)).collect(),

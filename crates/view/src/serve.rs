@@ -9,6 +9,7 @@ use axum::middleware::from_fn;
 use rollscope_run::Run;
 use tokio::net::TcpListener;
 
+use crate::guard::Token;
 use crate::source::Source;
 use crate::{api, guard, page};
 
@@ -23,16 +24,23 @@ pub enum ViewError {
     Policy(#[from] InvalidHeaderValue),
 }
 
-/// Serves a run until `shutdown` completes and the answers under way are written.
+/// Serves a run until `shutdown` completes and the answers under way are written. With a token, only to those who
+/// bring it.
 pub async fn serve(
     run: Run,
     listener: TcpListener,
+    token: Option<Token>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ViewError> {
     let bound = listener.local_addr()?;
     let headers = Arc::new(guard::headers()?);
-    let app = page::routes()
-        .merge(api::routes(Source::new(run)))
+    let mut app = page::routes().merge(api::routes(Source::new(run)));
+    if let Some(token) = token {
+        app = app.layer(from_fn(move |request, next| {
+            guard::check_token(token.clone(), bound.port(), request, next)
+        }));
+    }
+    let app = app
         .layer(from_fn(move |request, next| guard::check_host(bound, request, next)))
         .layer(from_fn(move |request, next| guard::set_headers(headers.clone(), request, next)));
     axum::serve(listener, app).with_graceful_shutdown(shutdown).await?;

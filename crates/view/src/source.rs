@@ -1,19 +1,24 @@
 //! The run behind the API: followed, so that asking what is new costs only what is new.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rollscope_run::{Drops, Follow, Run, RunError, WriterSummary};
-use rollscope_trace::{CloseReason, Record, SampleKey, StepNumber, StepTrace};
+use rollscope_run::{Drops, Follow, Run, RunError, SentMetrics, StepSummary, WriterSummary};
+use rollscope_trace::{CloseReason, Record, SampleKey, StepNumber};
+
+use crate::step::{SharedStep, StepView};
+
+/// Steps that are kept: the one that is shown, one that it is compared with, and the one shown before.
+const KEPT_STEPS: usize = 3;
 
 /// A run that is read. Every method may block on the disk.
 #[derive(Debug)]
 pub(crate) struct Source {
     run: Run,
     tail: Mutex<Tail>,
-    /// The step that was asked for last, since a page asks for its numbers and its samples.
-    last: Mutex<Option<(StepVersion, Arc<StepTrace>)>>,
+    /// The steps that were asked for last, the latest at the end.
+    held: Mutex<Vec<(StepVersion, SharedStep)>>,
 }
 
 /// A step and how much is known of it.
@@ -26,9 +31,13 @@ struct StepVersion {
 /// What the follower has seen.
 #[derive(Debug)]
 struct Tail {
+    run: Run,
     follow: Follow,
     steps: BTreeMap<StepNumber, Tally>,
     dropped: Drops,
+    is_begun: bool,
+    /// What trackers were sent, by step; read anew when a step was closed.
+    sent: HashMap<StepNumber, SentMetrics>,
 }
 
 /// What is known of a step without its records.
@@ -41,7 +50,7 @@ pub(crate) struct StepState {
     /// Requests that have ended.
     pub(crate) requests: u64,
     /// Samples of which anything is known.
-    pub(crate) samples: usize,
+    pub(crate) samples: u64,
     /// Spans of the user's own code.
     pub(crate) user_spans: u64,
     /// Why it was closed; nothing while it is open.
@@ -52,13 +61,14 @@ pub(crate) struct StepState {
 #[derive(Debug)]
 struct Tally {
     state: StepState,
-    samples: HashSet<SampleKey>,
+    /// Of a step that has been sealed nothing, until more comes of it.
+    samples: Option<HashSet<SampleKey>>,
 }
 
 /// What is known of a run at one moment.
 #[derive(Debug)]
 pub(crate) struct Index {
-    pub(crate) steps: Vec<StepState>,
+    pub(crate) steps: Vec<(StepState, Option<SentMetrics>)>,
     pub(crate) dropped: Drops,
     /// Places in the log that could not be read, a sentence each.
     pub(crate) damage: Vec<String>,
@@ -68,8 +78,15 @@ pub(crate) struct Index {
 
 impl Source {
     pub(crate) fn new(run: Run) -> Self {
-        let tail = Tail { follow: run.follow(), steps: BTreeMap::new(), dropped: Drops::default() };
-        Self { run, tail: Mutex::new(tail), last: Mutex::new(None) }
+        let tail = Tail {
+            run: run.clone(),
+            follow: run.follow(),
+            steps: BTreeMap::new(),
+            dropped: Drops::default(),
+            is_begun: false,
+            sent: HashMap::new(),
+        };
+        Self { run, tail: Mutex::new(tail), held: Mutex::default() }
     }
 
     pub(crate) fn run(&self) -> &Run {
@@ -84,15 +101,16 @@ impl Source {
     pub(crate) fn index(&self) -> Result<Index, RunError> {
         let mut tail = self.tail.lock();
         tail.catch_up()?;
+        let steps = tail.steps.iter();
         Ok(Index {
-            steps: tail.steps.values().map(|tally| tally.state).collect(),
+            steps: steps.map(|(step, tally)| (tally.state, tail.sent.get(step).cloned())).collect(),
             dropped: tail.dropped,
             damage: tail.follow.damage().map(|damage| damage.to_string()).collect(),
         })
     }
 
     /// All that is known of a step now.
-    pub(crate) fn step(&self, step: StepNumber) -> Result<Arc<StepTrace>, RunError> {
+    pub(crate) fn step(&self, step: StepNumber) -> Result<SharedStep, RunError> {
         // The version is taken first: what is added meanwhile is read, and read again for the next version.
         let version = {
             let mut tail = self.tail.lock();
@@ -100,15 +118,21 @@ impl Source {
             tail.steps.get(&step).map(|tally| tally.state.version).ok_or(RunError::NoSuchStep { step })?
         };
         let wanted = StepVersion { step, version };
-        let mut last = self.last.lock();
-        if let Some((held, trace)) = &*last
-            && *held == wanted
-        {
-            return Ok(trace.clone());
+        let mut held = self.held.lock();
+        if let Some(at) = held.iter().position(|(held, _)| *held == wanted) {
+            let found = held.remove(at);
+            let view = found.1.clone();
+            held.push(found);
+            return Ok(view);
         }
-        let trace = Arc::new(self.run.step(step)?);
-        *last = Some((wanted, trace.clone()));
-        Ok(trace)
+        // An older version is let go before the newer is read, so that both are never in memory.
+        held.retain(|(held, _)| held.step != step);
+        let view = Arc::new(StepView::new(self.run.step(step)?));
+        held.push((wanted, view.clone()));
+        if held.len() > KEPT_STEPS {
+            held.remove(0);
+        }
+        Ok(view)
     }
 }
 
@@ -116,25 +140,43 @@ impl Source {
 
 impl Tail {
     fn catch_up(&mut self) -> Result<(), RunError> {
+        let mut is_closed = false;
+        if !self.is_begun {
+            let (steps, dropped) = self.follow.skip_sealed()?;
+            is_closed = steps.iter().any(|summary| summary.close.is_some());
+            self.steps.extend(steps.iter().map(|summary| (summary.step, Tally::sealed(summary))));
+            self.dropped = dropped;
+            self.is_begun = true;
+        }
         loop {
             let records = self.follow.poll()?;
             if records.is_empty() {
-                return Ok(());
+                break;
             }
             for record in records {
-                self.take(record);
+                is_closed |= matches!(record, Record::Close(_));
+                self.take(record)?;
             }
         }
+        // Numbers are sent a moment after the close, so they may come with a later one.
+        let is_missing = |(step, tally): (&StepNumber, &Tally)| {
+            tally.state.closed.is_some() && !self.sent.contains_key(step)
+        };
+        if is_closed || self.steps.iter().next_back().is_some_and(is_missing) {
+            self.sent = self.run.metrics()?.into_iter().map(|sent| (sent.step, sent)).collect();
+        }
+        Ok(())
     }
 
-    fn take(&mut self, record: Record) {
+    fn take(&mut self, record: Record) -> Result<(), RunError> {
         if let Record::Dropped(count) = &record {
             self.dropped.profiles += count.profiles;
             self.dropped.user_records += count.user_records;
         }
         if let Some(step) = record.step() {
-            self.steps.entry(step).or_insert_with(|| Tally::new(step)).take(record);
+            self.steps.entry(step).or_insert_with(|| Tally::new(step)).take(&self.run, record)?;
         }
+        Ok(())
     }
 }
 
@@ -143,10 +185,16 @@ impl Tail {
 impl Tally {
     fn new(step: StepNumber) -> Self {
         let state = StepState { step, version: 0, requests: 0, samples: 0, user_spans: 0, closed: None };
-        Self { state, samples: HashSet::new() }
+        Self { state, samples: Some(HashSet::new()) }
     }
 
-    fn take(&mut self, record: Record) {
+    fn sealed(summary: &StepSummary) -> Self {
+        let StepSummary { step, requests, samples, user_spans, .. } = *summary;
+        let closed = summary.close.map(|close| close.reason);
+        Self { state: StepState { step, version: 1, requests, samples, user_spans, closed }, samples: None }
+    }
+
+    fn take(&mut self, run: &Run, record: Record) -> Result<(), RunError> {
         self.state.version += 1;
         let key = match record {
             Record::Profile(profile) => {
@@ -160,11 +208,21 @@ impl Tally {
             Record::Sample(mark) => mark.key,
             Record::Close(close) => {
                 self.state.closed = Some(close.reason);
-                return;
+                return Ok(());
             }
-            Record::Dropped(_) => return,
+            Record::Dropped(_) => return Ok(()),
         };
-        self.samples.insert(key);
-        self.state.samples = self.samples.len();
+        let samples = match &mut self.samples {
+            Some(samples) => samples,
+            None => {
+                let step = self.state.step;
+                let sealed = run.sealed_samples(step)?.into_iter();
+                let sealed = sealed.map(|(group, sample)| SampleKey { step, group, sample });
+                self.samples.insert(sealed.collect())
+            }
+        };
+        samples.insert(key);
+        self.state.samples = samples.len() as u64;
+        Ok(())
     }
 }

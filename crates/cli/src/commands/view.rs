@@ -6,17 +6,21 @@ use std::process::Stdio;
 use clap::{ArgMatches, Command};
 use rollscope_config::{OptionSet as _, Options as _, options};
 use rollscope_run::Run;
+use rollscope_view::Token;
 
 use super::report::{run_argument, run_of};
 use super::{block_on, listen, ready_line, resolve};
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
+use crate::output;
+use crate::{environment, output};
 
 options! {
     /// Serve the timeline of a run, also while it is being recorded.
     pub(crate) struct ViewOptions, environment "ROLLSCOPE_VIEW" {
         serving {
-            /// Address to listen on, HOST:PORT; port 0 picks a free one.
+            /// Address to listen on, HOST:PORT; port 0 picks a free one. On another address than this machine's own
+            /// the printed URL carries a token, without which nothing is answered.
             listen: String = "127.0.0.1:0", value_name("ADDR");
             /// Do not open a browser.
             no_open: bool = false;
@@ -46,11 +50,17 @@ pub(super) async fn serve(
     let shutdown = shutdown(lifetime)?;
     let run = Run::open(dir).map_err(anyhow::Error::from)?;
     let (listener, address) = listen(&*options.listen, &options.listen).await?;
-    ready_line("view", address)?;
-    if !options.no_open {
-        open_browser(&format!("http://{address}/"));
+    let token = (!address.ip().is_loopback()).then(|| Token::new(rand::random()));
+    if let Some(token) = &token {
+        output::line(format_args!("rollscope view ready on http://{address}/?token={}", token.as_str()))?;
+    } else {
+        ready_line("view", address)?;
     }
-    rollscope_view::serve(run, listener, shutdown).await.map_err(anyhow::Error::from)?;
+    if !options.no_open {
+        let query = token.as_ref().map_or_else(String::new, |token| format!("?token={}", token.as_str()));
+        open_browser(&format!("http://{address}/{query}"));
+    }
+    rollscope_view::serve(run, listener, token, shutdown).await.map_err(anyhow::Error::from)?;
     Ok(())
 }
 

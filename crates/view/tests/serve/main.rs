@@ -6,6 +6,7 @@ mod make;
 mod viewer;
 
 use rollscope_trace::{Attr, CloseReason, Record, StepClose, StepNumber, UnixNs};
+use rollscope_view::Token;
 use serde_json::{Value, json};
 
 use make::{call, mark, run, span};
@@ -43,8 +44,8 @@ async fn a_run_is_answered_for_by_step() {
     assert_eq!(
         steps["steps"],
         json!([
-            {"step": 1, "version": 5, "closed": "told", "requests": 2, "samples": 2, "user_spans": 1},
-            {"step": 2, "version": 1, "closed": null, "requests": 1, "samples": 1, "user_spans": 0},
+            {"step": 1, "version": 5, "closed": "told", "requests": 2, "samples": 2, "user_spans": 1, "metrics": null},
+            {"step": 2, "version": 1, "closed": null, "requests": 1, "samples": 1, "user_spans": 0, "metrics": null},
         ])
     );
     assert_eq!(steps["dropped"], json!({"profiles": 0, "user_records": 0}));
@@ -62,8 +63,13 @@ async fn a_run_is_answered_for_by_step() {
     );
     assert_eq!(numbers["slowest"]["sample"], "g/b");
 
-    let samples = viewer.json("/api/steps/1/samples").await;
-    assert_eq!(samples["samples"]["name"].as_array().unwrap().len(), 2);
+    for path in ["/api/steps/1/table", "/api/steps/1/tiles/0", "/api/steps/1/workers/0"] {
+        let reply = viewer.get(path).await;
+        assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/octet-stream")));
+        assert!(reply.body.starts_with(b"RSC1"), "{path}");
+    }
+    assert_eq!(viewer.json("/api/steps/1/samples/1").await["sample"], "b");
+    assert_eq!(viewer.json("/api/steps/1/search?text=G%2FB").await["rows"], json!([1]));
     writer.end().unwrap();
     assert_eq!(viewer.json("/api/run").await["writers"][0]["state"], "ended");
     viewer.stop().await;
@@ -136,6 +142,9 @@ async fn nothing_else_is_served() {
         "/api/steps/x/samples",
         "/api/steps/18446744073709551616",
         "/api/steps/1/samples/2",
+        "/api/steps/1/samples/-1",
+        "/api/steps/1/tiles/0/1",
+        "/api/steps/1/workers/0",
     ] {
         assert_eq!(viewer.get(path).await.status, 404, "{path}");
     }
@@ -160,6 +169,57 @@ async fn only_this_machine_is_answered() {
 }
 
 #[tokio::test]
+async fn who_has_no_token_is_not_answered() {
+    let (_dir, run, _writer) = run();
+    let token = Token::new([7; 16]);
+    let viewer = Viewer::start_with(run, Some(token.clone())).await;
+    for path in [
+        "/",
+        "/main.js",
+        "/api/run",
+        "/?token=",
+        "/?token=0707",
+        "/api/run?token=07070707070707070707070707070708",
+    ] {
+        assert_eq!(viewer.get(path).await.status, 401, "{path}");
+    }
+    let first = viewer.get(&format!("/?token={}", token.as_str())).await;
+    assert_eq!((first.status, first.header("location")), (303, Some("/")));
+    let cookie = first.header("set-cookie").unwrap();
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    let cookie = cookie.split(';').next().unwrap();
+    for path in ["/", "/main.js", "/api/run"] {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nCookie: other=1; {cookie}\r\n");
+        assert_eq!(viewer.send(&head).await.status, 200, "{path}");
+    }
+    assert_eq!(viewer.get(&format!("/api/run?token={}", token.as_str())).await.status, 200, "a script's way");
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn a_sealed_step_is_listed_without_its_records_and_followed() {
+    let (_dir, run, mut writer) = run();
+    for record in [call(1, "a", 1), call(1, "b", 2), close(1)] {
+        writer.append(&record).unwrap();
+    }
+    writer.flush().unwrap();
+    run.sealer(writer.name()).seal(writer.position()).unwrap();
+    let viewer = Viewer::start(run).await;
+    let step = viewer.json("/api/steps").await["steps"][0].clone();
+    let counts = |step: &Value| (step["version"].clone(), step["requests"].clone(), step["samples"].clone());
+    assert_eq!(counts(&step), (json!(1), json!(2), json!(2)));
+    // More of a sample that is known, and one that is new.
+    for record in [call(1, "b", 3), call(1, "c", 4)] {
+        writer.append(&record).unwrap();
+    }
+    writer.flush().unwrap();
+    let step = viewer.json("/api/steps").await["steps"][0].clone();
+    assert_eq!(counts(&step), (json!(3), json!(4), json!(3)));
+    assert_eq!(viewer.json("/api/steps/1").await["metrics"]["perf/request/count"], json!(4.0));
+    viewer.stop().await;
+}
+
+#[tokio::test]
 async fn hostile_texts_stay_texts() {
     let (_dir, run, mut writer) = run();
     let attrs = vec![(HOSTILE.into(), Attr::Text(HOSTILE.into())), ("nan".into(), Attr::Float(f64::NAN))];
@@ -168,11 +228,10 @@ async fn hostile_texts_stay_texts() {
     }
     writer.flush().unwrap();
     let viewer = Viewer::start(run).await;
-    let reply = viewer.get("/api/steps/1/samples").await;
-    assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")));
-    let samples: Value = serde_json::from_slice(&reply.body).unwrap();
-    assert!(samples["strings"].as_array().unwrap().contains(&json!(HOSTILE)));
-    assert_eq!(samples["samples"]["reward"], json!([null]));
+    let details = viewer.json("/api/steps/1/samples/0").await;
+    assert_eq!(details["sample"], json!(HOSTILE));
+    assert_eq!(details["mark"], json!([["reward", null]]));
+    assert_eq!(details["parts"][1][0]["attrs"][1], json!([HOSTILE, HOSTILE]));
     let numbers = viewer.json("/api/steps/1").await;
     assert_eq!(numbers["metrics"]["perf/anomaly/not_finite"], json!(1.0));
     assert_eq!(numbers["slowest"]["sample"], format!("g/{HOSTILE}"));

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use rollscope_run::Run;
-use rollscope_view::{ViewError, serve};
+use rollscope_view::{Token, ViewError, serve};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,10 +26,14 @@ pub(crate) struct Reply {
 
 impl Viewer {
     pub(crate) async fn start(run: Run) -> Self {
+        Self::start_with(run, None).await
+    }
+
+    pub(crate) async fn start_with(run: Run, token: Option<Token>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let server = tokio::spawn(serve(run, listener, async move { drop(stopped.await) }));
+        let server = tokio::spawn(serve(run, listener, token, async move { drop(stopped.await) }));
         Self { address, stop, server }
     }
 

@@ -1,0 +1,94 @@
+//! The workers of a step, and the legs that each served.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rollscope_trace::{Leg, LegRole, Measure, SampleTrace, UnixNs};
+
+use crate::step::StepView;
+use crate::tracks::Tracks;
+
+/// A worker, or one data-parallel rank of it where the worker names its ranks.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) url: Box<str>,
+    pub(crate) role: LegRole,
+    pub(crate) rank: Option<u32>,
+    /// In order of their begin.
+    pub(crate) legs: Vec<LegPlace>,
+    /// Tracks that the legs need.
+    pub(crate) tracks: u32,
+}
+
+/// A leg, and where it stands among those of its worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LegPlace {
+    pub(crate) row: u32,
+    pub(crate) request: u32,
+    pub(crate) leg: u32,
+    pub(crate) track: u32,
+    start: UnixNs,
+    end: UnixNs,
+}
+
+/// All of them: those that do everything, then prefill, then decode, each by URL and rank.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    pub(crate) list: Vec<Worker>,
+    index: HashMap<(Box<str>, Option<u32>), u32>,
+}
+
+type Key = (LegRole, Box<str>, Option<u32>);
+
+// === impl Workers ===
+
+impl Workers {
+    pub(crate) fn of(step: &StepView) -> Self {
+        let mut legs: BTreeMap<Key, Vec<LegPlace>> = BTreeMap::new();
+        for (row, sample) in step.samples().enumerate() {
+            for_each_leg(sample, |request, index, leg, (start, end)| {
+                let place = LegPlace { row: row as u32, request, leg: index, track: 0, start, end };
+                legs.entry((leg.role, leg.worker.url.clone(), rank_of(leg))).or_default().push(place);
+            });
+        }
+        let mut list: Vec<_> =
+            legs.into_iter().map(|((role, url, rank), legs)| Worker::new(url, role, rank, legs)).collect();
+        list.shrink_to_fit();
+        let index = list.iter().enumerate();
+        let index = index.map(|(at, worker)| ((worker.url.clone(), worker.rank), at as u32)).collect();
+        Self { list, index }
+    }
+
+    /// The number of the worker of a leg; −1 for none, as in a column.
+    pub(crate) fn number_of(&self, leg: Option<&Leg>) -> i32 {
+        let found = leg.and_then(|leg| self.index.get(&(leg.worker.url.clone(), rank_of(leg))));
+        found.map_or(-1, |number| *number as i32)
+    }
+}
+
+// === impl Worker ===
+
+impl Worker {
+    fn new(url: Box<str>, role: LegRole, rank: Option<u32>, mut legs: Vec<LegPlace>) -> Self {
+        legs.sort_unstable_by_key(|leg| (leg.start, leg.end, leg.row, leg.request, leg.leg));
+        let mut tracks = Tracks::default();
+        for leg in &mut legs {
+            leg.track = tracks.place(leg.start, leg.end);
+        }
+        Self { url, role, rank, legs, tracks: tracks.count() }
+    }
+}
+
+/// Every leg of a sample with its request's and its own number, and when it was on the way.
+pub(crate) fn for_each_leg(sample: &SampleTrace, mut take: impl FnMut(u32, u32, &Leg, (UnixNs, UnixNs))) {
+    for (request, profile) in sample.requests.iter().enumerate() {
+        for (index, leg) in profile.legs.iter().enumerate() {
+            let start = profile.arrival.after(leg.dispatch);
+            let end = profile.arrival.after(leg.end).max(start);
+            take(request as u32, index as u32, leg, (start, end));
+        }
+    }
+}
+
+fn rank_of(leg: &Leg) -> Option<u32> {
+    leg.report.measures.good(Measure::DpRank).map(|rank| rank as u32)
+}

@@ -1,0 +1,250 @@
+// The panel beside the timeline: one sample with its stages, its requests and its neighbours, and of the span that is
+// pinned every attribute.
+
+import { getSample } from '#api';
+import { colorValue, spanColor } from '#colors';
+import { byId, element, swatch } from '#dom';
+import { duration, number, tellAttribute, tellField } from '#format';
+import { STAGES } from '#table';
+
+const panel = byId('details', HTMLElement);
+
+/**
+ * @typedef {import('#timeline').Pin} Pin
+ *
+ * @typedef {Object} Actions
+ * @property {(pin: Pin | undefined) => void} pin
+ * @property {(row: number) => void} reveal
+ * @property {(filter: string) => void} filter
+ */
+
+/** What is asked for, so that a late answer is not shown. */
+let asked = 0;
+
+/**
+ * @param {import('#table').Table} table
+ * @param {Pin} pin
+ * @param {boolean} dark
+ * @param {Actions} actions
+ */
+export async function showDetails(table, pin, dark, actions) {
+  const ask = ++asked;
+  panel.hidden = false;
+  let answer;
+  try {
+    answer = await getSample(table.step, pin.row);
+  } catch (error) {
+    if (ask === asked) panel.replaceChildren(head(table, pin, actions), element('p', 'bad', error instanceof Error ? error.message : String(error)));
+    return;
+  }
+  if (ask !== asked) return;
+  const span = answer.parts[pin.part - 1]?.[pin.span];
+  panel.replaceChildren(
+    head(table, pin, actions),
+    ...(span === undefined ? [] : [spanSection(answer, pin, span, dark)]),
+    sampleSection(table, pin.row, answer.mark),
+    stageSection(table, pin.row, dark),
+    partSection(answer, pin, dark, actions),
+    ...groupSection(table, pin, actions),
+  );
+}
+
+export function hideDetails() {
+  asked++;
+  panel.hidden = true;
+  panel.replaceChildren();
+}
+
+/**
+ * @param {import('#table').Table} table
+ * @param {Pin} pin
+ * @param {Actions} actions
+ */
+function head(table, pin, actions) {
+  const close = button('Close', '×', () => actions.pin(undefined));
+  const link = button('Copy a link to this', 'link', () => void copy(location.href, link));
+  const show = button('Show it in the timeline', 'show', () => actions.reveal(pin.row));
+  return element('header', '', element('h2', '', table.label(pin.row)), show, link, close);
+}
+
+/**
+ * @param {import('#api').SampleAnswer} answer
+ * @param {Pin} pin
+ * @param {import('#api').SpanDetails} span
+ * @param {boolean} dark
+ */
+function spanSection(answer, pin, span, dark) {
+  const lines = span.attrs.map(([name, value]) => `${name}: ${value}`);
+  const all = button('Copy all attributes', 'copy', () => void copy(lines.join('\n'), all));
+  const color = colorValue(spanColor(span.lane, span.name), dark);
+  const title = element('h3', '', swatch(color), `${span.lane === 'request' || span.lane === 'user' ? '' : `${span.lane} `}${span.name}`, all);
+  const section = element('section', '', title);
+  if (span.attrs.length > 0) section.append(attributes(span));
+  // A stage has few attributes of its own: its leg's say more.
+  const part = answer.parts[pin.part - 1] ?? [];
+  const leg = span.attrs.length > 0 ? undefined : part.slice(0, pin.span).findLast(({ attrs }) => attrs.length > 0);
+  if (leg !== undefined) section.append(element('p', 'of', `of its ${leg.name}`), attributes(leg));
+  return section;
+}
+
+/** @param {import('#api').SpanDetails} span */
+function attributes({ attrs }) {
+  const list = element('dl', 'attributes');
+  for (const [name, value] of attrs) {
+    if (value === '') continue;
+    const told = typeof value === 'string' ? value : tellAttribute(name, value);
+    const entry = element('dd', '', told);
+    if (typeof value === 'number') entry.title = String(value);
+    list.append(element('dt', '', name), entry);
+  }
+  return list;
+}
+
+/**
+ * @param {import('#table').Table} table
+ * @param {number} row
+ * @param {[string, import('#api').AttrValue][]} mark
+ */
+function sampleSection(table, row, mark) {
+  const list = element('dl', 'attributes');
+  for (const name of ['reward', 'duration', 'start', 'tokens', 'prompt_tokens', 'requests', 'attempts', 'worker', 'prefill_worker', 'weight_version']) {
+    const field = table.fields.get(name);
+    if (field === undefined) continue;
+    const value = tellField(field, row);
+    if (value !== '–') list.append(element('dt', '', field.label), element('dd', '', value));
+  }
+  for (const [name, value] of mark) {
+    if (name === 'reward' || name === 'response_tokens' || name === 'truncated') continue;
+    list.append(element('dt', '', name.replaceAll('_', ' ')), element('dd', '', tellAttribute(name, value)));
+  }
+  for (const name of ['truncated', 'failed', 'open', 'anomaly', 'evaluation']) {
+    if (table.fields.get(name)?.number(row) === 1) list.append(element('dt', '', name), element('dd', name === 'evaluation' ? '' : 'bad', 'yes'));
+  }
+  return element('section', '', element('h3', '', 'Sample'), list);
+}
+
+/**
+ * The stages of the sample as bars, with a mark at what they are in the middle sample of the step.
+ * @param {import('#table').Table} table
+ * @param {number} row
+ * @param {boolean} dark
+ */
+function stageSection(table, row, dark) {
+  const names = ['queue_time', ...STAGES, 'user_time'];
+  const fields = names.flatMap((name) => table.fields.get(name) ?? []).filter(({ number }) => !Number.isNaN(number(row)));
+  if (fields.length === 0) return '';
+  const medians = fields.map(({ number }) => median(table.count, number));
+  const most = Math.max(...fields.map(({ number }) => number(row)), ...medians, Number.MIN_VALUE);
+  const rows = fields.map((field, index) => {
+    const bar = element('span', 'bar');
+    const fill = element('i', '');
+    fill.style.width = `${(field.number(row) / most) * 100}%`;
+    fill.style.backgroundColor = colorValue(COLOR_OF[field.name] ?? field.name.replace('_', '/'), dark);
+    const mark = element('b', '');
+    mark.style.left = `${((medians[index] ?? 0) / most) * 100}%`;
+    mark.title = `median of the step: ${duration((medians[index] ?? 0) * 1e9)}`;
+    bar.append(fill, mark);
+    return element('tr', '', element('th', '', field.label), element('td', 'wide', bar), element('td', '', tellField(field, row)));
+  });
+  return element('section', '', element('h3', '', 'Stages', element('small', '', ' with the step’s median')), element('table', 'stages', element('tbody', '', ...rows)));
+}
+
+/** @type {Record<string, string>} */
+const COLOR_OF = { queue_time: 'queue', user_time: 'user' };
+
+/**
+ * @param {number} count
+ * @param {(row: number) => number} number
+ */
+function median(count, number) {
+  const values = Float64Array.from({ length: count }, (_, row) => number(row)).filter((value) => !Number.isNaN(value)).sort();
+  return values[values.length >> 1] ?? 0;
+}
+
+/**
+ * @param {import('#api').SampleAnswer} answer
+ * @param {Pin} pin
+ * @param {boolean} dark
+ * @param {Actions} actions
+ */
+function partSection(answer, pin, dark, actions) {
+  const items = answer.parts.map((part, index) => {
+    const first = part[0];
+    if (first === undefined) return '';
+    const value = (/** @type {string} */ name) => part.flatMap(({ attrs }) => attrs).find(([other]) => other === name)?.[1];
+    const about = [
+      first.lane === 'user' ? '' : String(value('outcome') ?? ''),
+      typeof value('completion_tokens') === 'number' ? `${number(Number(value('completion_tokens')))} tokens` : '',
+      String(value('error') ?? ''),
+    ];
+    const made = button('', '', () => actions.pin({ row: pin.row, part: index + 1, span: 0 }));
+    made.replaceChildren(swatch(colorValue(spanColor(first.lane, first.name), dark)), element('b', '', first.name), ` ${about.filter((text) => text !== '').join(' · ')}`);
+    if (pin.part === index + 1) made.setAttribute('aria-current', 'true');
+    return element('li', '', made);
+  });
+  if (answer.left_out > 0) items.push(element('li', '', `and ${number(answer.left_out)} more, which are in the run`));
+  return element('section', '', element('h3', '', 'Requests and spans'), element('ol', 'parts', ...items));
+}
+
+/**
+ * The samples of the same prompt.
+ * @param {import('#table').Table} table
+ * @param {Pin} pin
+ * @param {Actions} actions
+ */
+function groupSection(table, pin, actions) {
+  const group = table.group(pin.row);
+  if (group < 0) return [];
+  // Rows of a group stand side by side in the table.
+  const rows = [];
+  for (let row = pin.row; row >= 0 && table.group(row) === group; row--) rows.unshift(row);
+  for (let row = pin.row + 1; row < table.count && table.group(row) === group; row++) rows.push(row);
+  const name = table.fields.get('group')?.text(pin.row) ?? '';
+  const [sample, reward, length, tokens] = ['sample', 'reward', 'duration', 'tokens'].map((field) => table.fields.get(field));
+  const lines = rows.map((row) => {
+    const open = button('', sample?.text(row) ?? '', () => actions.pin({ row, part: 0, span: 0 }));
+    open.className = 'link';
+    if (row === pin.row) open.setAttribute('aria-current', 'true');
+    const values = [reward, length, tokens].map((field) => element('td', '', field === undefined ? '' : tellField(field, row)));
+    return element('tr', row === pin.row ? 'current' : '', element('th', '', open), ...values);
+  });
+  const headings = ['sample', 'reward', 'duration', 'tokens'].map((text) => {
+    const cell = element('th', '', text);
+    cell.scope = 'col';
+    return cell;
+  });
+  const only = button('Show only this group', 'only', () => actions.filter(`group = ${JSON.stringify(name)}`));
+  const table_ = element('table', 'neighbours', element('thead', '', element('tr', '', ...headings)), element('tbody', '', ...lines));
+  return [element('section', '', element('h3', '', `Group ${name}`, only), table_)];
+}
+
+/**
+ * @param {string} title
+ * @param {string} text
+ * @param {() => void} act
+ */
+function button(title, text, act) {
+  const made = element('button', '', text);
+  made.type = 'button';
+  if (title !== '') made.title = title;
+  if (title !== '' && text.length <= 4) made.setAttribute('aria-label', title);
+  made.addEventListener('click', act);
+  return made;
+}
+
+/**
+ * @param {string} text
+ * @param {HTMLButtonElement} from
+ */
+async function copy(text, from) {
+  const before = from.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    from.textContent = 'copied';
+  } catch {
+    from.textContent = 'not allowed';
+  }
+  setTimeout(() => {
+    from.textContent = before;
+  }, 1200);
+}

@@ -1,0 +1,82 @@
+// What a span is filled with: by stage, or by what its sample or its worker is.
+
+import { at } from '#columns';
+import { workerName } from '#table';
+
+/**
+ * @typedef {'stage' | 'worker' | 'reward' | 'version'} ColorBy
+ *
+ * @typedef {{ fill: string, ink: string }} Paint
+ *
+ * @typedef {Object} Painter
+ * @property {(tile: import('#tile').Tile, span: number) => Paint} of
+ * @property {{ label: string, fill: string }[] | undefined} legend  Nothing where the stages' own legend holds.
+ */
+
+/** Categories that colour-blind people tell apart (after Okabe and Ito), on light and on dark. */
+const CATEGORIES = {
+  light: ['#0072b2', '#d98200', '#1f9e77', '#b7508f', '#3a9fd6', '#a3421b', '#8a7a00', '#5b5f97'],
+  dark: ['#4c9fe0', '#e69f00', '#2bb58c', '#d67fb5', '#7cc4ee', '#d9693a', '#c9b83a', '#9297dd'],
+};
+/** From least to most: one hue that grows lighter on dark and darker on light. */
+const SCALE = {
+  light: ['#c9d3ef', '#9fb4e2', '#7391d0', '#486db8', '#1f4690'],
+  dark: ['#2b3a63', '#3d5797', '#5579c4', '#7fa0e4', '#b5cbfa'],
+};
+
+/**
+ * @param {ColorBy} by
+ * @param {import('#table').Table} table
+ * @param {import('#theme').Theme} theme
+ * @returns {Painter}
+ */
+export function painter(by, table, theme) {
+  const missing = { fill: theme.muted, ink: theme.surface };
+  if (by === 'stage') {
+    return { of: (tile, span) => theme.spans.get(tile.nameOf(span).color) ?? missing, legend: undefined };
+  }
+  if (by === 'reward') return byReward(table, theme, missing);
+  const palette = CATEGORIES[theme.dark ? 'dark' : 'light'].map((fill) => ({ fill, ink: theme.inkOn(fill) }));
+  /** @param {number} category */
+  const paint = (category) => (category < 0 ? missing : (palette[category % palette.length] ?? missing));
+  const names = by === 'worker' ? table.workers.map(workerName) : table.versions.map(({ name }) => name);
+  const legend = names.slice(0, palette.length).map((label, category) => ({ label, fill: paint(category).fill }));
+  if (names.length > palette.length) legend.push({ label: `and ${names.length - palette.length} more, in the same colours`, fill: 'transparent' });
+  return {
+    of: by === 'worker' ? (tile, span) => paint(at(tile.worker, span)) : (tile, span) => paint(at(table.version, at(tile.sample, span))),
+    legend,
+  };
+}
+
+/**
+ * @param {import('#table').Table} table
+ * @param {import('#theme').Theme} theme
+ * @param {Paint} missing
+ * @returns {Painter}
+ */
+function byReward(table, theme, missing) {
+  let [least, most] = [Infinity, -Infinity];
+  for (let row = 0; row < table.count; row++) {
+    const reward = table.reward[row] ?? NaN;
+    if (reward < least) least = reward;
+    if (reward > most) most = reward;
+  }
+  const scale = SCALE[theme.dark ? 'dark' : 'light'].map((fill) => ({ fill, ink: theme.inkOn(fill) }));
+  const width = Math.max(most - least, Number.MIN_VALUE);
+  /** @param {number} reward */
+  const paint = (reward) => {
+    const bin = Math.min(Math.floor(((reward - least) / width) * scale.length), scale.length - 1);
+    return Number.isFinite(reward) ? (scale[Math.max(bin, 0)] ?? missing) : missing;
+  };
+  const told = (/** @type {number} */ value) => Number(value.toPrecision(3));
+  return {
+    of: (tile, span) => paint(table.reward[at(tile.sample, span)] ?? NaN),
+    legend:
+      most < least
+        ? [{ label: 'no sample has a reward', fill: missing.fill }]
+        : scale.map(({ fill }, bin) => ({
+            label: bin === 0 ? `reward ${told(least)}` : bin === scale.length - 1 ? String(told(most)) : '',
+            fill,
+          })),
+  };
+}

@@ -1,0 +1,115 @@
+// The tiles that are kept: what is in sight is asked for, what has not been in sight for long is let go.
+
+/** Spans that are kept, about: 45 bytes each. */
+const MOST_SPANS = 1_200_000;
+/** Tiles that are asked for at the same time. */
+const AT_ONCE = 4;
+
+/**
+ * @typedef {'tiles' | 'workers'} TileKind
+ * @typedef {{ kind: TileKind, index: number, tile: import('#tile').Tile | undefined, isOld: boolean }} Held
+ */
+
+export class Tiles {
+  /** By kind and index; the last that was looked at stands last. @type {Map<string, Held>} */
+  #held = new Map();
+  /** @type {Set<string>} */
+  #asked = new Set();
+  /** Not asked for again until there is another table. @type {Set<string>} */
+  #failed = new Set();
+  #spans = 0;
+  /** Counts the tables, so that an answer of one that was given up is not kept. */
+  #generation = 0;
+  #load;
+  #arrived;
+  /** @type {import('#table').Table | undefined} */
+  #table;
+
+  /**
+   * @param {(table: import('#table').Table, kind: TileKind, index: number) => Promise<import('#tile').Tile>} load
+   * @param {(error?: unknown) => void} arrived
+   */
+  constructor(load, arrived) {
+    this.#load = load;
+    this.#arrived = arrived;
+  }
+
+  /**
+   * Goes over to another table. Of the same step: what is held stays in sight until the new has come.
+   * @param {import('#table').Table | undefined} table
+   */
+  use(table) {
+    if (table?.step === this.#table?.step) {
+      for (const held of this.#held.values()) held.isOld = true;
+    } else {
+      this.#held.clear();
+      this.#spans = 0;
+    }
+    this.#generation++;
+    this.#asked.clear();
+    this.#failed.clear();
+    this.#table = table;
+  }
+
+  /**
+   * A tile, if it is here; else it is asked for.
+   * @param {TileKind} kind
+   * @param {number} index
+   */
+  get(kind, index) {
+    const key = `${kind}/${index}`;
+    const held = this.#held.get(key);
+    if (held !== undefined) {
+      this.#held.delete(key);
+      this.#held.set(key, held);
+    }
+    if ((held === undefined || held.isOld) && this.#table !== undefined) void this.#ask(key, kind, index, this.#table);
+    return held?.tile;
+  }
+
+  /** Whether something has been asked for and has not come. */
+  get isWaiting() {
+    return this.#asked.size > 0;
+  }
+
+  /**
+   * @param {string} key
+   * @param {TileKind} kind
+   * @param {number} index
+   * @param {import('#table').Table} table
+   */
+  async #ask(key, kind, index, table) {
+    // What does not get its turn now is asked for by the next drawing.
+    if (this.#asked.has(key) || this.#failed.has(key) || this.#asked.size >= AT_ONCE) return;
+    this.#asked.add(key);
+    const generation = this.#generation;
+    try {
+      const tile = await this.#load(table, kind, index);
+      if (generation === this.#generation) {
+        this.#asked.delete(key);
+        this.#keep(key, { kind, index, tile, isOld: false });
+        this.#arrived();
+      }
+    } catch (error) {
+      if (generation === this.#generation) this.#failed.add(key);
+      this.#arrived(error);
+    } finally {
+      if (generation === this.#generation) this.#asked.delete(key);
+    }
+  }
+
+  /**
+   * @param {string} key
+   * @param {Held} made
+   */
+  #keep(key, made) {
+    this.#spans += (made.tile?.count ?? 0) - (this.#held.get(key)?.tile?.count ?? 0);
+    this.#held.delete(key);
+    this.#held.set(key, made);
+    for (const [other, held] of this.#held) {
+      if (this.#spans <= MOST_SPANS || other === key) break;
+      this.#held.delete(other);
+      this.#spans -= held.tile?.count ?? 0;
+    }
+  }
+}
