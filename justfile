@@ -21,6 +21,10 @@ clippy:
 bench *ARGS:
     cargo xtask bench gateway {{ARGS}}
 
+# The page over large runs; ARGS as of `cargo xtask`: --rounds, --binary.
+bench-viewer *ARGS:
+    cargo xtask bench viewer {{ARGS}}
+
 # What the compiler does not check: crate boundaries, sizes, words, links.
 tidy:
     cargo xtask tidy

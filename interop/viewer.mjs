@@ -1,158 +1,372 @@
-// The timeline page in a real browser: a row per sample, the stages as spans on the P and D lanes, a tooltip with a
-// span's attributes, a view that survives a reload, and nothing that the console complains of.
+// The timeline page in a real browser, by real mouse and keys: what is drawn is what was recorded, everything that can
+// be done to the view does what it says, the URL keeps it, and the console complains of nothing.
 
 import assert from 'node:assert/strict';
-import { execFileSync, spawn } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { createInterface } from 'node:readline';
 
-const { chromium } = createRequire(`${process.env.NODE_PACKAGES}/`)('playwright-core');
-const { ROLLSCOPE, RUN, CHROMIUM } = process.env;
+import { drag, eventually, launch, onPage, open, rangeOf, settled, shapesOf, start, stateOf } from './browser.mjs';
 
-const CHROMIUM_ARGS = [
-  '--no-sandbox',
-  '--disable-gpu',
-  '--disable-quic',
-  '--no-first-run',
-  '--disable-background-networking',
-  '--disable-component-update',
-  '--disable-sync',
-];
+const { ROLLSCOPE, RUN } = process.env;
+const AXE = createRequire(`${process.env.NODE_PACKAGES}/`).resolve('axe-core/axe.min.js');
+
 const STAGES = {
   prefill: ['bootstrap_queue', 'bootstrap', 'forward', 'transfer_queue'],
   decode: ['prealloc', 'bootstrap', 'transfer', 'forward'],
 };
 
-const viewer = spawn(ROLLSCOPE, ['view', RUN, '--no-open', '--listen', '127.0.0.1:0', '--exit-on-stdin-close'], {
-  stdio: ['pipe', 'pipe', 'inherit'],
-});
-process.on('exit', () => viewer.kill());
-process.on('SIGTERM', () => process.exit(1));
-
-const browser = await chromium.launch({ executablePath: CHROMIUM, args: CHROMIUM_ARGS });
+const viewer = await start('view', RUN, '--no-open', '--listen', '127.0.0.1:0');
+const browser = await launch();
 try {
-  await check(await readyUrl());
+  const { page, complaints } = await open(browser, viewer.url);
+  await settled(page);
+  for (const check of [rows, stages, tooltip, keysAndWheel, dragging, pinning, searching, filtering, ordering, tabs, help, reload]) {
+    await check(page);
+    assert.deepEqual(complaints, [], `nothing to complain of after: ${check.name}`);
+    console.log(`ok ${check.name}`);
+  }
+  await accessible();
 } finally {
   await browser.close();
-  viewer.stdin.end();
+  await viewer.stop();
 }
 
-async function readyUrl() {
-  for await (const line of createInterface({ input: viewer.stdout })) {
-    const match = /^rollscope view ready on (http:\S+)$/.exec(line);
-    if (match) return match[1];
-  }
-  throw new Error('rollscope view ended without a ready line');
-}
-
-async function check(url) {
-  const page = await browser.newPage({ viewport: { width: 1400, height: 900 } });
-  const complaints = [];
-  page.on('console', (message) => ['error', 'warning'].includes(message.type()) && complaints.push(message.text()));
-  page.on('pageerror', (error) => complaints.push(String(error)));
-  page.on('requestfailed', (request) => complaints.push(`${request.url()}: ${request.failure()?.errorText}`));
-  page.on('request', (request) => {
-    if (!request.url().startsWith(url)) complaints.push(`asks another host: ${request.url()}`);
-  });
-  await page.goto(url);
-  await page.waitForFunction(() => window.rollscope?.samples().length > 0);
-
+/** A row per sample, and the step at a glance. */
+async function rows(page) {
   const reported = JSON.parse(execFileSync(ROLLSCOPE, ['report', RUN, '--json'], { encoding: 'utf8' })).steps[0];
   const samples = await page.evaluate(() => window.rollscope.samples());
   assert.equal(samples.length, reported.samples, 'a row per sample');
   assert.equal(new Set(samples).size, samples.length, 'rows have labels of their own');
   assert.equal(Number(await page.getAttribute('#canvas', 'data-rows')), samples.length);
+  await page.waitForSelector('#summary .share-bar');
+  const summary = await page.textContent('#summary');
+  for (const told of ['Step 1', 'samples', 'tokens/s', 'reward', 'tail', 'Where the time went']) assert.ok(summary.includes(told), told);
+  assert.match(await page.getAttribute('#minimap', 'aria-label'), /^Live samples over time, at most \d/);
   await page.screenshot({ path: 'step.png' });
+}
 
-  await zoomInto(page, samples[0]);
-  const shapes = await shapesOf(page);
+/** The first sample by its own link: every stage that it reported is drawn, P and D on lanes of their own. */
+async function stages(page) {
+  const [first] = await page.evaluate(() => window.rollscope.samples());
+  const request = (await shapesOf(page)).find((shape) => shape.sample === first && shape.name === 'request');
+  assert.ok(request, 'the first sample is in sight');
+  await zoomAround(page, request);
+  const shapes = (await shapesOf(page)).filter((shape) => shape.sample === first);
   const on = (lane, name) => shapes.filter((shape) => shape.lane === lane && shape.name === name);
-  for (const [lane, stages] of Object.entries(STAGES)) {
-    const missing = stages.filter((stage) => on(lane, stage).length === 0);
-    assert.deepEqual(missing, [], `stages in sight on the ${lane} lane`);
+  for (const [lane, wanted] of Object.entries(STAGES)) {
+    assert.deepEqual(wanted.filter((stage) => on(lane, stage).length === 0), [], `stages on the ${lane} lane`);
   }
-  const [prefill, decode] = ['prefill', 'decode'].map((lane) =>
-    on(lane, `sglang_pd_${lane}`).find((shape) => shape.sample === samples[0]),
-  );
+  const [prefill, decode] = ['prefill', 'decode'].map((lane) => on(lane, `sglang_pd_${lane}`)[0]);
   assert.notEqual(prefill.y, decode.y, 'P and D have lanes of their own');
-
-  const forward = on('decode', 'forward').reduce((a, b) => (a.width > b.width ? a : b));
-  const told = await hover(page, forward);
-  for (const expected of ['forward', forward.sample, 'of its sglang_pd_decode', 'completion_tokens', 'weight_version', 'worker']) {
-    assert.ok(told.includes(expected), `the tooltip tells ${expected}: ${told}`);
+  assert.ok(shapes.some(({ lane }) => lane === 'user'), 'spans of the driver’s own follow');
+  for (const { x, width, y } of on('decode', 'bootstrap')) {
+    const parent = on('decode', 'prealloc').find((shape) => shape.x <= x && shape.x + shape.width >= x + width - 1);
+    assert.ok(parent && parent.y < y, 'a nested stage lies at the foot of its own');
   }
   await page.screenshot({ path: 'sample.png' });
-  await dragToUserSpan(page, samples[0]);
+}
 
-  const range = await page.evaluate(() => window.rollscope.range());
-  await page.waitForFunction(() => location.hash.includes('from='));
-  await page.reload();
-  await page.waitForFunction(() => window.rollscope?.samples().length > 0);
-  const again = await page.evaluate(() => window.rollscope.range());
-  assert.ok(Math.abs(again.from - range.from) < 10 && Math.abs(again.to - range.to) < 10, 'the view survives a reload');
+/** Shows the time of a shape, and some before and after, with everything in sight. */
+async function zoomAround(page, shape) {
+  const range = await rangeOf(page);
+  const box = await page.locator('#canvas').boundingBox();
+  const perPixel = (range.to - range.from) / (box.width - 168);
+  const from = range.from + (shape.x - 168) * perPixel;
+  const length = shape.width * perPixel;
+  await page.evaluate(([a, b]) => {
+    location.hash = `#step=1&from=${a}&to=${b}`;
+  }, [(from - length * 0.2) / 1e9, (from + length * 1.6) / 1e9]);
+  await eventually('the URL is followed', () => rangeOf(page), (shown) => shown.to - shown.from < length * 2);
+  await settled(page);
+}
+
+async function tooltip(page) {
+  const forward = (await shapesOf(page)).filter((shape) => shape.lane === 'decode' && shape.name === 'forward').reduce((a, b) => (a.width > b.width ? a : b));
+  const at = await onPage(page, forward);
+  await page.mouse.move(at.x, at.y);
+  const wanted = ['forward', forward.sample, 'decode', 'starts at', 'of its sglang_pd_decode', 'completion_tokens', 'weight_version', 'worker'];
+  await eventually('the tooltip tells all', () => page.textContent('#tooltip'), (told) => wanted.every((text) => told.includes(text)));
+  const box = await page.locator('#tooltip').boundingBox();
+  const window = page.viewportSize();
+  assert.ok(box.x >= 0 && box.y >= 0 && box.x + box.width <= window.width + 1 && box.y + box.height <= window.height + 1, 'the tooltip is not cut');
+}
+
+async function keysAndWheel(page) {
+  const length = async () => {
+    const { from, to } = await rangeOf(page);
+    return to - from;
+  };
+  const press = async (key) => {
+    await page.keyboard.press(key);
+    await settled(page);
+  };
+  let before = await length();
+  await press('w');
+  assert.ok((await length()) < before, 'W zooms in');
+  await press('s');
+  assert.ok(Math.abs((await length()) - before) < before * 1e-6, 'S zooms out by as much');
+  before = await rangeOf(page);
+  for (const [forth, back] of [['d', 'a'], ['ArrowRight', 'ArrowLeft']]) {
+    await press(forth);
+    assert.ok((await rangeOf(page)).from > before.from, `${forth} goes to later times`);
+    await press(back);
+    assert.ok(Math.abs((await rangeOf(page)).from - before.from) < 10, `${back} goes back`);
+  }
+  const top = () => page.evaluate(() => document.querySelector('#scroller').scrollTop);
+  await press('ArrowDown');
+  assert.ok((await top()) > 0, '↓ goes to rows below');
+  await press('ArrowUp');
+  assert.equal(await top(), 0, '↑ goes back');
+
+  // By the wheel down to the microsecond: the time under the mouse stays under it.
+  const box = await page.locator('#canvas').boundingBox();
+  const [x, width] = [700, box.width - 168];
+  await page.mouse.move(box.x + x, box.y + 100);
+  const timeAt = async () => {
+    const { from, to } = await rangeOf(page);
+    return from + ((x - 168) / width) * (to - from);
+  };
+  const [under, wide] = [await timeAt(), await length()];
+  for (let turn = 0; turn < 60; turn++) await page.mouse.wheel(0, -600);
+  await eventually('the wheel zooms to the microsecond', length, (now) => now <= 1001);
+  assert.ok(Math.abs((await timeAt()) - under) < wide / width, 'the time under the mouse stays');
+  // A pinch on a trackpad comes as a wheel with ctrl held.
+  await page.keyboard.down('Control');
+  await page.mouse.wheel(0, 100);
+  await page.keyboard.up('Control');
+  await eventually('a pinch zooms too', length, (now) => now > 1001);
+  await press('f');
+  await eventually('F shows all', () => stateOf(page), ({ range }) => range === undefined);
+}
+
+async function dragging(page) {
+  await settled(page);
+  const all = await rangeOf(page);
+  await page.keyboard.press('w');
+  await page.keyboard.press('w');
+  await settled(page);
+  const before = await rangeOf(page);
+  await drag(page, 120);
+  assert.ok((await rangeOf(page)).from < before.from, 'dragging to the right shows earlier times');
+  assert.equal((await stateOf(page)).pin, undefined, 'and pins nothing');
+
+  await drag(page, 150, 0, 'Shift');
+  const { selected } = await stateOf(page);
+  assert.ok(selected && selected.to > selected.from, 'shift and drag selects time');
+  await eventually('its statistics are told', () => page.textContent('#selection'), (text) => /samples/.test(text) && !/adding up/.test(text));
+  await page.keyboard.press('z');
+  await settled(page);
+  const zoomed = await rangeOf(page);
+  assert.ok(Math.abs(zoomed.from - selected.from) < 10 && Math.abs(zoomed.to - selected.to) < 10, 'Z zooms to it');
+  await page.keyboard.press('Escape');
+  await page.waitForSelector('#selection', { state: 'hidden' });
 
   await page.keyboard.press('f');
-  await page.waitForFunction((zoomed) => window.rollscope.range().to > zoomed, range.to);
-  assert.deepEqual(complaints, [], 'nothing to complain of');
-  console.log(`${samples.length} rows, ${shapes.length} spans in sight; pictures in ${process.cwd()}`);
-}
+  await settled(page);
+  await drag(page, 200, 80, 'Control');
+  const boxed = await rangeOf(page);
+  assert.ok(boxed.to - boxed.from < (all.to - all.from) / 2, 'ctrl and drag zooms into the box');
 
-/** Zooms until the request of a sample fills much of the page, by wheel and drag, as a user does. */
-async function zoomInto(page, sample) {
-  const [wide, left] = [500, 200];
-  for (let turns = 0; turns < 80; turns++) {
-    const request = (await shapesOf(page)).find((shape) => shape.sample === sample && shape.name === 'request');
-    assert.ok(request, 'the request is in sight');
-    if (request.width > wide) return;
-    // At its beginning, so that it grows to the right; and that at the left, where it has room to grow.
-    const at = await onPage(page, request, 0);
-    await page.mouse.move(at.x, at.y);
-    await page.mouse.wheel(0, -200);
-    await drawn(page);
-    if (request.x > left) await drag(page, left - request.x);
-  }
-  throw new Error(`the request of ${sample} does not get wide`);
-}
-
-/** Drags towards later times until a span of the driver's own is in sight: a sample's reward follows its request. */
-async function dragToUserSpan(page, sample) {
-  for (let drags = 0; drags < 40; drags++) {
-    if ((await shapesOf(page)).some((shape) => shape.sample === sample && shape.lane === 'user')) return;
-    await drag(page, -300);
-  }
-  throw new Error(`${sample} has no span of the driver's own after its request`);
-}
-
-/** Drags the view by so many pixels to the right, or with a negative number to the left. */
-async function drag(page, by) {
-  const box = await page.locator('#canvas').boundingBox();
-  const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
-  await page.mouse.move(x, y);
+  const map = await page.locator('#minimap').boundingBox();
+  await page.mouse.dblclick(map.x + map.width / 2, map.y + 20);
+  await page.keyboard.press('f');
+  await settled(page);
+  await page.mouse.move(map.x + 500, map.y + 20);
   await page.mouse.down();
-  await page.mouse.move(x + by, y, { steps: 4 });
+  await page.mouse.move(map.x + 700, map.y + 20, { steps: 4 });
   await page.mouse.up();
-  await drawn(page);
+  const chosen = await rangeOf(page);
+  const share = (chosen.to - chosen.from) / (all.to - all.from);
+  assert.ok(Math.abs(share - 200 / (map.width - 168)) < 0.02, `the minimap chooses what is dragged over: ${share}`);
+  const canvas = await page.locator('#canvas').boundingBox();
+  await page.mouse.dblclick(canvas.x + 400, canvas.y + 8);
+  await eventually('a double click shows all', () => stateOf(page), ({ range }) => range === undefined);
 }
 
-/** Waits for what the last input changed. */
-async function drawn(page) {
-  await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+async function pinning(page) {
+  const request = (await shapesOf(page)).find((shape) => shape.lane === 'decode' && shape.kind === 'leg');
+  const first = request.sample;
+  const group = first.slice(0, first.lastIndexOf('/') + 1);
+  const second = (await page.evaluate(() => window.rollscope.samples())).find((label) => label.startsWith(group) && label !== first);
+  const at = await onPage(page, request);
+  await page.mouse.click(at.x, at.y);
+  await page.waitForSelector('#details:not([hidden]) .attributes');
+  const told = await eventually('details tell all', () => page.textContent('#details'), (text) => text.includes('Requests and spans'));
+  for (const text of [first, 'weight_version', 'pd_decode_forward_duration', 'Stages', 'Group', 'copy', 'link']) assert.ok(told.includes(text), text);
+  await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
+  await page.click('#details [aria-label="Copy all attributes"]');
+  await page.waitForFunction(() => document.querySelector('#details [aria-label="Copy all attributes"]').textContent === 'copied');
+  assert.match(await page.evaluate(() => navigator.clipboard.readText()), /^worker: http/m);
+  // A neighbour of the same group.
+  const sibling = page.locator('#details .neighbours button').filter({ hasText: second.split('/').at(-1) }).first();
+  await sibling.click();
+  await eventually('a neighbour is opened', () => stateOf(page), ({ pin }) => pin?.sample === second);
+  await page.waitForFunction(() => location.hash.includes('pin='));
+  await page.click('#details [aria-label="Close"], #details [title="Close"]');
+  await page.waitForSelector('#details', { state: 'hidden' });
 }
 
-async function shapesOf(page) {
-  return page.evaluate(() => window.rollscope.shapes());
+async function searching(page) {
+  const samples = await page.evaluate(() => window.rollscope.samples());
+  const wanted = samples.at(-1);
+  await page.locator('#scroller').focus();
+  await page.keyboard.press('/');
+  await page.keyboard.type(wanted);
+  await eventually('it is found', () => page.textContent('#search-told'), (text) => /found$/.test(text) && text !== 'not found');
+  await page.keyboard.press('Enter');
+  const first = await eventually('Enter goes to it', () => stateOf(page), ({ pin }) => pin !== undefined);
+  assert.ok(first.pin.sample.includes(wanted));
+  await settled(page);
+  assert.ok((await shapesOf(page)).some((shape) => shape.sample === first.pin.sample), 'it is in sight');
+  await page.fill('#search', 'no such text anywhere');
+  await eventually('what is not there is said so', () => page.textContent('#search-told'), (text) => text === 'not found');
+  await page.fill('#search', 'completed');
+  await eventually('attributes are searched', () => page.textContent('#search-told'), (text) => / found$/.test(text) && text !== 'not found');
+  await page.keyboard.press('Escape');
+  const at = async () => (await page.textContent('#search-told')).replace(/ of .*/, '');
+  await page.keyboard.press('n');
+  await eventually('N goes to the next', at, (text) => text === '1');
+  await page.keyboard.press('n');
+  await eventually('and on', at, (text) => text === '2');
+  await page.keyboard.press('p');
+  await eventually('P goes back', at, (text) => text === '1');
+  await page.fill('#search', '');
+  await page.locator('#scroller').focus();
+  await page.keyboard.press('Escape');
 }
 
-/** A point of a shape, by default its middle, in the window. */
-async function onPage(page, shape, share = 0.5) {
-  const box = await page.locator('#canvas').boundingBox();
-  return { x: box.x + shape.x + shape.width * share, y: box.y + shape.y + shape.height / 2 };
+async function filtering(page) {
+  const all = await page.evaluate(() => window.rollscope.samples().length);
+  const count = () => page.evaluate(() => window.rollscope.rows().length);
+  await page.keyboard.press('e');
+  await page.keyboard.type('reward = 1');
+  const [ones] = [await count()];
+  assert.ok(ones > 0 && ones < all, 'a filter leaves some');
+  await page.fill('#filter', 'not reward = 1');
+  assert.equal((await count()) + ones, all, 'and its contrary the others');
+  await page.fill('#filter', 'rewrad > 1');
+  assert.match(await page.textContent('#filter-told'), /no field “rewrad”/);
+  assert.equal(await page.getAttribute('#filter', 'aria-invalid'), 'true');
+  assert.equal(await count(), all, 'one that cannot be read filters nothing');
+  await page.fill('#filter', 'reward > 1e9');
+  assert.match(await page.textContent('#message'), /No sample passes/);
+  await page.fill('#filter', '');
+  await page.keyboard.press('Escape');
+  assert.equal(await count(), all);
 }
 
-/** Points at a shape; returns what the tooltip tells. */
-async function hover(page, shape) {
-  const at = await onPage(page, shape);
-  await page.mouse.move(at.x, at.y);
-  await page.waitForSelector('#tooltip:not([hidden])');
-  return page.textContent('#tooltip');
+async function ordering(page) {
+  await page.selectOption('#sort', 'duration');
+  await page.click('#falling');
+  await settled(page);
+  const lengths = (await shapesOf(page)).filter(({ kind }) => kind === 'sample').map(({ width }) => width);
+  assert.ok(lengths.length > 2 && lengths.every((width, index) => index === 0 || width <= lengths[index - 1] + 1.5), `longest first: ${lengths}`);
+  for (const color of ['worker', 'reward', 'version', 'stage']) {
+    await page.selectOption('#color', color);
+    await settled(page);
+    assert.notEqual(await page.textContent('#legend'), '', `a legend for ${color}`);
+  }
+  await page.selectOption('#arrange', 'workers');
+  await settled(page);
+  const lanes = new Set((await shapesOf(page)).filter(({ kind }) => kind === 'leg').map(({ lane }) => lane));
+  assert.ok(lanes.has('prefill'), 'legs stand on their workers');
+  await page.screenshot({ path: 'workers.png' });
+  await page.selectOption('#arrange', 'both');
+  const rows = await page.evaluate(() => window.rollscope.rows());
+  assert.ok(rows.some((row) => row < 0) && rows.some((row) => row >= 0), 'workers and samples');
+  await page.selectOption('#arrange', 'samples');
+  await page.keyboard.press('Tab');
+  await page.locator('#scroller').focus();
+  const seen = async () => new Set((await shapesOf(page)).map(({ row }) => row)).size;
+  const roomy = await seen();
+  await page.keyboard.press('c');
+  await settled(page);
+  assert.ok((await seen()) > roomy, 'C shows more rows');
+  await page.keyboard.press('c');
+  await page.click('#falling');
+  await page.selectOption('#sort', '');
+}
+
+async function tabs(page) {
+  await page.click('[data-tab=samples]');
+  await page.click('#samples-head button:text-is("duration")');
+  await page.click('#samples-head button:text("duration")');
+  await page.waitForSelector('#samples-head [aria-sort=descending]');
+  await page.locator('#samples-body .link').first().click();
+  await page.waitForSelector('#details:not([hidden]) .stages');
+  await page.screenshot({ path: 'samples.png' });
+
+  await page.click('[data-tab=charts]');
+  await page.waitForFunction(() => document.querySelector('#chart-facts').textContent.includes('median'));
+  await page.selectOption('#chart-field', 'e2e_latency');
+  const box = await page.locator('#histogram').boundingBox();
+  await page.mouse.move(box.x + box.width * 0.3, box.y + 60);
+  await page.mouse.down();
+  await page.mouse.move(box.x + box.width * 0.6, box.y + 60, { steps: 4 });
+  await page.mouse.up();
+  const { filter } = await stateOf(page);
+  assert.match(filter, /^e2e_latency >= [\d.e-]+ and e2e_latency <= [\d.e-]+$/, 'brushing filters');
+  await page.screenshot({ path: 'charts.png' });
+  await page.fill('#filter', '');
+
+  await page.click('[data-tab=compare]');
+  await page.waitForFunction(() => document.querySelector('#compare-content').textContent !== '');
+  await page.keyboard.press('ArrowRight');
+  await eventually('arrows go through the tabs', () => stateOf(page), ({ tab }) => tab === 'timeline');
+  await page.keyboard.press('Escape');
+  await page.selectOption('#sort', '');
+}
+
+async function help(page) {
+  await page.locator('#scroller').focus();
+  await page.keyboard.press('?');
+  await page.waitForSelector('#help[open]');
+  assert.match(await page.textContent('#help'), /zoom in/);
+  await page.keyboard.press('Escape');
+  await page.waitForSelector('#help', { state: 'hidden' });
+}
+
+/** The whole view survives a reload: all of it is in the URL. */
+async function reload(page) {
+  await page.selectOption('#sort', 'e2e_latency');
+  await page.selectOption('#color', 'worker');
+  await page.fill('#filter', 'tokens > 0');
+  await page.locator('#scroller').focus();
+  await page.keyboard.press('w');
+  await drag(page, 80, -60);
+  await drag(page, 90, 0, 'Shift');
+  await page.waitForFunction(() => location.hash.includes('a=') && location.hash.includes('from='));
+  await new Promise((resolve) => setTimeout(resolve, 0));
+  const [range, state, url] = [await rangeOf(page), await stateOf(page), page.url()];
+  await page.reload();
+  await settled(page);
+  const again = await rangeOf(page);
+  assert.ok(Math.abs(again.from - range.from) < 10 && Math.abs(again.to - range.to) < 10, `the view survives a reload: ${url}`);
+  const told = await stateOf(page);
+  for (const part of ['order', 'color', 'filter', 'top']) assert.deepEqual(told[part], state[part], part);
+  assert.ok(Math.abs(told.selected.from - state.selected.from) < 10);
+}
+
+/** Both themes, three sizes, every tab: nothing that axe finds, nothing that is cut off. */
+async function accessible() {
+  const source = readFileSync(AXE, 'utf8');
+  for (const [colorScheme, width, height] of [['light', 1280, 720], ['dark', 1920, 1080], ['light', 1000, 700]]) {
+    const { page } = await open(browser, viewer.url, { colorScheme, viewport: { width, height }, bypassCSP: true });
+    await settled(page);
+    await page.waitForSelector('#summary .share-bar');
+    await page.evaluate(source);
+    for (const tab of ['timeline', 'samples', 'charts', 'compare']) {
+      await page.click(`[data-tab=${tab}]`);
+      if (tab === 'samples') await page.locator('#samples-body .link').first().click();
+      const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
+      const told = violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 120)).join(' | ')}`);
+      assert.deepEqual(told, [], `${tab}, ${colorScheme}, ${width} × ${height}`);
+      const wide = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+      assert.ok(wide[0] <= wide[1], `${tab} is no wider than the window`);
+      await page.screenshot({ path: `${tab}-${colorScheme}-${width}.png` });
+    }
+    await page.context().close();
+    console.log(`ok accessible, ${colorScheme}, ${width} × ${height}`);
+  }
 }

@@ -74,17 +74,16 @@ function head(table, pin, actions) {
  * @param {boolean} dark
  */
 function spanSection(answer, pin, span, dark) {
-  const lines = span.attrs.map(([name, value]) => `${name}: ${value}`);
-  const all = button('Copy all attributes', 'copy', () => void copy(lines.join('\n'), all));
-  const color = colorValue(spanColor(span.lane, span.name), dark);
-  const title = element('h3', '', swatch(color), `${span.lane === 'request' || span.lane === 'user' ? '' : `${span.lane} `}${span.name}`, all);
-  const section = element('section', '', title);
-  if (span.attrs.length > 0) section.append(attributes(span));
   // A stage has few attributes of its own: its leg's say more.
   const part = answer.parts[pin.part - 1] ?? [];
   const leg = span.attrs.length > 0 ? undefined : part.slice(0, pin.span).findLast(({ attrs }) => attrs.length > 0);
-  if (leg !== undefined) section.append(element('p', 'of', `of its ${leg.name}`), attributes(leg));
-  return section;
+  const lines = (leg ?? span).attrs.map(([name, value]) => `${name}: ${value}`);
+  const all = button('Copy all attributes', 'copy', () => void copy(lines.join('\n'), all));
+  const color = colorValue(spanColor(span.lane, span.name), dark);
+  const side = span.lane === 'request' || span.lane === 'user' ? '' : `${span.lane} `;
+  const title = element('h3', '', swatch(color), `${side}${span.name}`, all);
+  if (leg === undefined) return element('section', '', title, attributes(span));
+  return element('section', '', title, element('p', 'of', `of its ${leg.name}`), attributes(leg));
 }
 
 /** @param {import('#api').SpanDetails} span */
@@ -136,7 +135,7 @@ function stageSection(table, row, dark) {
   const medians = fields.map(({ number }) => median(table.count, number));
   const most = Math.max(...fields.map(({ number }) => number(row)), ...medians, Number.MIN_VALUE);
   const rows = fields.map((field, index) => {
-    const bar = element('span', 'bar');
+    const bar = element('span', 'gauge');
     const fill = element('i', '');
     fill.style.width = `${(field.number(row) / most) * 100}%`;
     fill.style.backgroundColor = colorValue(COLOR_OF[field.name] ?? field.name.replace('_', '/'), dark);
@@ -171,9 +170,9 @@ function partSection(answer, pin, dark, actions) {
   const items = answer.parts.map((part, index) => {
     const first = part[0];
     if (first === undefined) return '';
-    const value = (/** @type {string} */ name) => part.flatMap(({ attrs }) => attrs).find(([other]) => other === name)?.[1];
+    const value = (/** @type {string} */ name) => part.flatMap(({ attrs }) => attrs).findLast(([other]) => other === name)?.[1];
     const about = [
-      first.lane === 'user' ? '' : String(value('outcome') ?? ''),
+      first.lane === 'user' ? '' : String(first.attrs.find(([name]) => name === 'outcome')?.[1] ?? ''),
       typeof value('completion_tokens') === 'number' ? `${number(Number(value('completion_tokens')))} tokens` : '',
       String(value('error') ?? ''),
     ];

@@ -2,7 +2,7 @@
 
 import { at } from '#columns';
 import { axisTime, duration, number, tickStep } from '#format';
-import { AXIS, GUTTER, eachShape, rectOf, tileOf, visibleRows, xOf, yOf } from '#scene';
+import { AXIS, GUTTER, eachSample, eachShape, isOverview, rectOf, tileOf, visibleRows, xOf, yOf } from '#scene';
 import { FLAG, workerName } from '#table';
 import { trackPlace } from '#rows';
 
@@ -91,10 +91,10 @@ function drawBands(picture) {
     const height = at(rows.top, row + 1) - at(rows.top, row);
     const index = at(rows.index, row);
     context.fillStyle = theme.band;
-    if (rows.odd[row]) context.fillRect(0, y, width, height);
+    if (rows.odd[row] && !isOverview(scene, row)) context.fillRect(0, y, width, height);
     if (index >= 0 && marks.isFound(index)) veil(picture, 0.12, theme.accent, { x: 0, y, width, height });
     if (index >= 0 && index === marks.pinned?.row) veil(picture, 0.9, theme.accent, { x: 0, y, width: 3, height });
-    if (rows.first[row]) {
+    if (rows.first[row] && !isOverview(scene, row)) {
       context.fillStyle = theme.line;
       context.fillRect(0, y, width, 1);
     }
@@ -118,6 +118,7 @@ function drawSpans(picture) {
   const { context, scene, theme, marks } = picture;
   context.textBaseline = 'middle';
   eachShape(scene, (shape) => drawSpan(picture, shape));
+  if (scene.rows.density === 'overview') drawOverview(picture);
   if (marks.hover !== undefined) outline(picture, marks.hover.rect, theme.text);
   if (marks.cursor !== undefined && marks.cursor > GUTTER) {
     veil(picture, 0.5, theme.muted, { x: Math.round(marks.cursor), y: AXIS, width: 1, height: scene.height });
@@ -169,6 +170,20 @@ function drawSpan(picture, { tile, span, kind, row, rect }) {
   const { pinned } = marks;
   const isPinned = pinned !== undefined && pinned.part === at(tile.part, span) && pinned.span === at(tile.span, span);
   if (isPinned && pinned.row === at(tile.sample, span) && at(scene.rows.index, row) >= 0) outline(picture, rect, theme.accent);
+}
+
+/**
+ * Every sample as a line: in the colour of the stage that took longest, or of what else is asked for.
+ * @param {Picture} picture
+ */
+function drawOverview({ context, scene, theme, painter, marks }) {
+  eachSample(scene, (sample, { x, y, width, height }) => {
+    context.fillStyle = at(scene.table.flags, sample) & FLAG.failed ? theme.bad : painter.ofSample(sample);
+    context.fillRect(x, y, width, height);
+    if (!marks.isFound(sample) && marks.pinned?.row !== sample) return;
+    context.fillStyle = theme.accent;
+    context.fillRect(GUTTER, y, 6, Math.max(height, 2));
+  });
 }
 
 /**
@@ -257,7 +272,7 @@ function drawOdd({ context, theme }, rect) {
 function drawTransfers(picture) {
   const { context, scene, theme } = picture;
   const [first, last] = visibleRows(scene);
-  if (scene.rows.density === 'compact') return;
+  if (scene.rows.density !== 'roomy') return;
   context.strokeStyle = theme.text;
   context.fillStyle = theme.text;
   context.lineWidth = 1;
@@ -391,6 +406,7 @@ function drawLabels(picture) {
   context.textBaseline = 'middle';
   for (let row = first; row < last; row++) {
     const index = at(rows.index, row);
+    if (isOverview(scene, row)) continue;
     // Of a row that is higher than the window the label stays in sight.
     const [top, foot] = [Math.max(yOf(scene, row), AXIS), Math.min(yOf(scene, row + 1), scene.height)];
     const middle = index < 0 ? Math.min(top + 18, (top + foot) / 2) : (top + foot) / 2;

@@ -60,7 +60,7 @@ export function parse(hash) {
       arrange: oneOf(text('rows'), ['samples', 'workers', 'both']),
       sort: text('sort'),
       falling: values.get('falling') === '1',
-      density: oneOf(text('density'), ['roomy', 'compact']),
+      density: oneOf(text('density'), ['roomy', 'compact', 'overview']),
     },
     color: oneOf(text('color'), ['stage', 'worker', 'reward', 'version']),
     filter: text('filter'),

@@ -60,7 +60,7 @@ const controls = {
   arrange: byId('arrange', HTMLSelectElement),
   sort: byId('sort', HTMLSelectElement),
   falling: byId('falling', HTMLButtonElement),
-  density: byId('density', HTMLButtonElement),
+  density: byId('density', HTMLSelectElement),
   color: byId('color', HTMLSelectElement),
 };
 const tabs = [...document.querySelectorAll('[role=tab]')].filter((tab) => tab instanceof HTMLButtonElement);
@@ -256,6 +256,8 @@ function change(changes) {
 function reorder(order) {
   state.order = { ...state.order, ...order };
   showRows();
+  // Another order begins at its top; higher or lower rows stay about what is in sight.
+  if (order.density === undefined) timeline.look(state.range, '');
   showAll();
 }
 
@@ -368,7 +370,7 @@ function listenToControls() {
   controls.arrange.addEventListener('change', () => reorder({ arrange: parse(`#rows=${controls.arrange.value}`).order.arrange }));
   controls.sort.addEventListener('change', () => reorder({ sort: controls.sort.value }));
   controls.falling.addEventListener('click', () => reorder({ falling: !state.order.falling }));
-  controls.density.addEventListener('click', () => toggleDensity());
+  controls.density.addEventListener('change', () => reorder({ density: parse(`#density=${controls.density.value}`).order.density }));
   controls.color.addEventListener('change', () => change({ color: parse(`#color=${controls.color.value}`).color }));
   for (const tab of tabs) {
     tab.addEventListener('click', () => change({ tab: parse(`#tab=${tab.dataset.tab}`).tab }));
@@ -414,7 +416,7 @@ function keys() {
     { keys: ['ArrowDown'], shown: '↓', does: 'rows below', act: () => timeline.scroll(1) },
     { keys: ['f'], shown: 'F', does: 'show all', act: () => timeline.fit() },
     { keys: ['z'], shown: 'Z', does: 'zoom to the selected time', act: () => state.selected && zoomTo(state.selected) },
-    { keys: ['c'], shown: 'C', does: 'compact rows', act: toggleDensity },
+    { keys: ['c'], shown: 'C', does: 'rows: roomy, compact, all in sight', act: toggleDensity },
     { keys: ['/'], shown: '/', does: 'search', act: () => searchInput.select() },
     { keys: ['e'], shown: 'E', does: 'edit the filter', act: () => filterInput.select() },
     { keys: ['n'], shown: 'N', does: 'next that was found', act: () => goToFound(1) },
@@ -437,7 +439,7 @@ function showControls() {
   controls.sort.value = state.order.sort;
   controls.falling.textContent = state.order.falling ? '↓' : '↑';
   controls.falling.setAttribute('aria-pressed', String(state.order.falling));
-  controls.density.setAttribute('aria-pressed', String(state.order.density === 'compact'));
+  controls.density.value = state.order.density;
   controls.color.value = state.color;
 }
 
@@ -446,8 +448,10 @@ function option(value, label) {
   return Object.assign(element('option', '', label), { value });
 }
 
+/** The next of the densities. */
 function toggleDensity() {
-  reorder({ density: state.order.density === 'roomy' ? 'compact' : 'roomy' });
+  const all = /** @type {const} */ (['roomy', 'compact', 'overview']);
+  reorder({ density: all[(all.indexOf(state.order.density) + 1) % all.length] ?? 'roomy' });
 }
 
 /**

@@ -10,6 +10,7 @@ import { workerName } from '#table';
  *
  * @typedef {Object} Painter
  * @property {(tile: import('#tile').Tile, span: number) => Paint} of
+ * @property {(sample: number) => string} ofSample
  * @property {{ label: string, fill: string }[] | undefined} legend  Nothing where the stages' own legend holds.
  */
 
@@ -33,7 +34,11 @@ const SCALE = {
 export function painter(by, table, theme) {
   const missing = { fill: theme.muted, ink: theme.surface };
   if (by === 'stage') {
-    return { of: (tile, span) => theme.spans.get(tile.nameOf(span).color) ?? missing, legend: undefined };
+    return {
+      of: (tile, span) => theme.spans.get(tile.nameOf(span).color) ?? missing,
+      ofSample: (sample) => (theme.spans.get(longestStage(table, sample)) ?? missing).fill,
+      legend: undefined,
+    };
   }
   if (by === 'reward') return byReward(table, theme, missing);
   const palette = CATEGORIES[theme.dark ? 'dark' : 'light'].map((fill) => ({ fill, ink: theme.inkOn(fill) }));
@@ -43,9 +48,34 @@ export function painter(by, table, theme) {
   const legend = names.slice(0, palette.length).map((label, category) => ({ label, fill: paint(category).fill }));
   if (names.length > palette.length) legend.push({ label: `and ${names.length - palette.length} more, in the same colours`, fill: 'transparent' });
   return {
+    ofSample: (sample) => paint(at(by === 'worker' ? table.worker : table.version, sample)).fill,
     of: by === 'worker' ? (tile, span) => paint(at(tile.worker, span)) : (tile, span) => paint(at(table.version, at(tile.sample, span))),
     legend,
   };
+}
+
+/** Stages that lie in no other, with the queue and the user's code, and their colours. @type {[string, string][]} */
+const LONG = [
+  ['queue_time', 'queue'],
+  ['prefill_bootstrap_queue', 'prefill/bootstrap_queue'],
+  ['prefill_forward', 'prefill/forward'],
+  ['decode_prealloc', 'decode/prealloc'],
+  ['decode_transfer', 'decode/transfer'],
+  ['decode_forward', 'decode/forward'],
+  ['user_time', 'user'],
+];
+
+/**
+ * @param {import('#table').Table} table
+ * @param {number} sample
+ */
+function longestStage(table, sample) {
+  let [longest, most] = ['request', 0];
+  for (const [name, color] of LONG) {
+    const time = table.fields.get(name)?.number(sample) ?? 0;
+    if (time > most) [longest, most] = [color, time];
+  }
+  return longest;
 }
 
 /**
@@ -71,6 +101,7 @@ function byReward(table, theme, missing) {
   const told = (/** @type {number} */ value) => Number(value.toPrecision(3));
   return {
     of: (tile, span) => paint(table.reward[at(tile.sample, span)] ?? NaN),
+    ofSample: (sample) => paint(table.reward[sample] ?? NaN).fill,
     legend:
       most < least
         ? [{ label: 'no sample has a reward', fill: missing.fill }]

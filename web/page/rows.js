@@ -8,7 +8,7 @@ import { at, lowest } from '#columns';
 
 /**
  * @typedef {'samples' | 'workers' | 'both'} Arrangement
- * @typedef {'roomy' | 'compact'} Density
+ * @typedef {'roomy' | 'compact' | 'overview'} Density  An overview has every row in sight, be it a part of a pixel.
  *
  * @typedef {Object} Order
  * @property {Arrangement} arrange
@@ -30,7 +30,10 @@ import { at, lowest } from '#columns';
 const HEIGHTS = /** @type {const} */ ({
   roomy: { lanes: [5, 15, 15, 15, 9], gap: 1, padding: 4, least: 34, worker: 11 },
   compact: { lanes: [2, 6, 6, 6, 4], gap: 0, padding: 1, least: 12, worker: 4 },
+  overview: { lanes: [], gap: 0, padding: 0, least: 0, worker: 2 },
 });
+/** A row of an overview is no higher. */
+const MOST_OVERVIEW = 24;
 /** Beyond this a canvas is scrolled by more than browsers allow. */
 const MOST_TRACKS = 4096;
 
@@ -38,9 +41,10 @@ const MOST_TRACKS = 4096;
  * @param {import('#table').Table} table
  * @param {Order} order
  * @param {ArrayLike<number>} samples  Those that a filter has left, by row of the table.
+ * @param {number} [room]  Height that an overview fills.
  * @returns {Rows}
  */
-export function arrange(table, order, samples) {
+export function arrange(table, order, samples, room = 0) {
   const workers = order.arrange === 'samples' ? 0 : table.workers.length;
   const shown = order.arrange === 'workers' ? [] : sorted(table, order, samples);
   const count = workers + shown.length;
@@ -66,6 +70,10 @@ export function arrange(table, order, samples) {
     rows.first[row] = first ? 1 : 0;
     rows.odd[row] = odd;
     rows.top[row + 1] = at(rows.top, row) + heightOf(table, index, order.density);
+  }
+  if (order.density === 'overview') {
+    const left = Math.max(room - at(rows.top, workers), 1) / Math.max(shown.length, 1);
+    for (let row = workers; row < count; row++) rows.top[row + 1] = at(rows.top, row) + Math.min(left, MOST_OVERVIEW);
   }
   return rows;
 }

@@ -11,7 +11,7 @@ export const GUTTER = 168;
 /** A span this near to the mouse is meant, though it be narrower than a pixel. */
 const NEAR_PX = 3;
 /** Height of the strip of nested stages along the foot of their track. */
-const NESTED = { roomy: 5, compact: 2 };
+const NESTED = { roomy: 5, compact: 2, overview: 1 };
 
 /**
  * @typedef {Object} Scene
@@ -95,8 +95,9 @@ export function eachShape(scene, visit) {
  * @param {(shape: Shape) => void} visit
  */
 export function eachShapeOfRow(scene, row, visit) {
-  const { tile, within } = tileOf(scene, row);
   const { density, index, top } = scene.rows;
+  if (isOverview(scene, row)) return;
+  const { tile, within } = tileOf(scene, row);
   const y = yOf(scene, row);
   for (const run of tile?.rows.get(within) ?? []) {
     if (tile === undefined) return;
@@ -111,6 +112,52 @@ export function eachShapeOfRow(scene, row, visit) {
     if (trackY > scene.height || trackY + strip < AXIS) continue;
     walk(scene, tile, run, { row, y: trackY, height: strip }, visit);
   }
+}
+
+/**
+ * Whether a row is a sample of an overview, which is drawn without its spans.
+ * @param {Scene} scene
+ * @param {number} row
+ */
+export function isOverview(scene, row) {
+  return scene.rows.density === 'overview' && at(scene.rows.index, row) >= 0;
+}
+
+/**
+ * The samples of an overview: one for each line of pixels, the longest where several share it.
+ * @param {Scene} scene
+ * @param {(sample: number, rect: Rect) => void} visit
+ */
+export function eachSample(scene, visit) {
+  const { rows, table } = scene;
+  const [first, last] = visibleRows(scene);
+  let row = first;
+  while (row < last) {
+    if (!isOverview(scene, row)) {
+      row++;
+      continue;
+    }
+    const y = yOf(scene, row);
+    const foot = Math.max(y + 1, yOf(scene, row + 1));
+    let longest = row;
+    for (row++; row < last && yOf(scene, row + 1) <= Math.floor(y) + 1; row++) {
+      if (lengthOf(table, at(rows.index, row)) > lengthOf(table, at(rows.index, longest))) longest = row;
+    }
+    const sample = at(rows.index, longest);
+    const [from, to] = [xOf(scene, at(table.start, sample)), xOf(scene, at(table.end, sample))];
+    const left = Math.max(from, GUTTER);
+    const width = Math.max(Math.min(to, scene.width) - left, 1);
+    const gap = foot - y > 4 ? 1 : 0;
+    if (to >= GUTTER && from <= scene.width) visit(sample, { x: left, y, width, height: foot - y - gap });
+  }
+}
+
+/**
+ * @param {import('#table').Table} table
+ * @param {number} sample
+ */
+function lengthOf(table, sample) {
+  return at(table.end, sample) - at(table.start, sample);
 }
 
 /**
@@ -138,6 +185,7 @@ export function rectOf(scene, row, tile, run, span) {
 export function shapeAt(scene, x, y) {
   const row = rowAt(scene, y);
   if (x < GUTTER || row === undefined) return undefined;
+  if (isOverview(scene, row)) return sampleAt(scene, row, x);
   /** @type {Shape | undefined} */
   let found;
   let distance = NEAR_PX;
@@ -151,6 +199,22 @@ export function shapeAt(scene, x, y) {
     }
   });
   return found;
+}
+
+/**
+ * @param {Scene} scene
+ * @param {number} row
+ * @param {number} x
+ * @returns {Shape | undefined}
+ */
+function sampleAt(scene, row, x) {
+  const { tile, within } = tileOf(scene, row);
+  const run = tile?.rows.get(within)?.find(({ kind }) => kind === 'sample');
+  if (tile === undefined || run === undefined) return undefined;
+  const [left, right] = [xOf(scene, at(tile.start, run.first)), xOf(scene, at(tile.end, run.first))];
+  if (x < left - NEAR_PX || x > right + NEAR_PX) return undefined;
+  const y = yOf(scene, row);
+  return { tile, span: run.first, kind: 'sample', row, rect: { x: left, y, width: right - left, height: Math.max(yOf(scene, row + 1) - y, 1) } };
 }
 
 /**

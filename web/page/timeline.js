@@ -39,6 +39,8 @@ export class Timeline {
   #table;
   /** @type {import('#rows').Rows} */
   #rows = NO_ROWS;
+  /** What the rows were made from. @type {{ order: import('#rows').Order, samples: ArrayLike<number> }} */
+  #asked = { order: { arrange: 'samples', sort: '', falling: false, density: 'roomy' }, samples: [] };
   /** What the user chose to see; nothing while everything is shown. @type {import('#viewport').Range | undefined} */
   #chosen;
   /** @type {import('#paint').ColorBy} */
@@ -106,11 +108,17 @@ export class Timeline {
     if (this.#table !== table) this.#tiles.use(table);
     this.#table = table;
     this.#painter = undefined;
-    this.#rows = table === undefined ? NO_ROWS : arrange(table, order, samples);
-    this.#content.style.height = `${at(this.#rows.top, this.#rows.count) + AXIS}px`;
+    this.#asked = { order, samples };
+    this.#arrange();
     this.#canvas.setAttribute('aria-label', `Timeline of ${samples.length} samples`);
     if (top !== undefined) this.#scrollTo(top.label, top.below);
     this.#redraw();
+  }
+
+  #arrange() {
+    const { order, samples } = this.#asked;
+    this.#rows = this.#table === undefined ? NO_ROWS : arrange(this.#table, order, samples, this.#size.height - AXIS - 1);
+    this.#content.style.height = `${Math.floor(at(this.#rows.top, this.#rows.count)) + AXIS}px`;
   }
 
   /** @param {import('#paint').ColorBy} color */
@@ -301,6 +309,8 @@ export class Timeline {
     this.#canvas.height = Math.round(height * ratio);
     this.#canvas.style.width = `${width}px`;
     this.#canvas.style.height = `${height}px`;
+    // An overview fills the window.
+    if (this.#rows.density === 'overview') this.#arrange();
     // The size of a canvas clears it: draw before the browser shows it.
     this.#draw();
   }
@@ -319,7 +329,7 @@ export class Timeline {
     this.#frame = undefined;
     const began = performance.now();
     const scene = this.#scene();
-    const painted = this.#paintedBy() ?? { of: () => ({ fill: 'gray', ink: 'black' }), legend: undefined };
+    const painted = this.#paintedBy() ?? NO_PAINTER;
     const hover = this.#mouse && shapeAt(scene, this.#mouse.x, this.#mouse.y);
     this.#context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
     const marks = { ...this.#marks, hover, cursor: this.#mouse?.x };
@@ -335,6 +345,9 @@ export class Timeline {
     this.#drawings.last_ms = performance.now() - began;
   }
 }
+
+/** @type {import('#paint').Painter} */
+const NO_PAINTER = { of: () => ({ fill: 'gray', ink: 'black' }), ofSample: () => 'gray', legend: undefined };
 
 /** @type {import('#rows').Rows} */
 const NO_ROWS = {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 
-use rollscope_trace::{Record, StepClose, StepNumber, StepTrace};
+use rollscope_trace::{Record, SampleKey, StepClose, StepNumber, StepTrace};
 
 use crate::error::RunError;
 use crate::files;
@@ -124,15 +124,13 @@ impl Run {
         tallies.into_iter().map(summary).collect()
     }
 
-    /// The samples of a step that have been sealed, as (group, sample): read without their requests.
-    pub fn sealed_samples(
-        &self,
-        step: StepNumber,
-    ) -> Result<BTreeSet<(Option<Box<str>>, Box<str>)>, RunError> {
+    /// The samples of a step that have been sealed: read without their requests.
+    pub fn sealed_samples(&self, step: StepNumber) -> Result<BTreeSet<SampleKey>, RunError> {
         let manifest = Newest::read(self)?.manifest;
         let mut samples = BTreeSet::new();
         for (seal, parts) in parts_of(&manifest, step) {
-            samples.extend(seal.sample_keys(self, parts)?.into_iter().flatten());
+            let keys = seal.sample_keys(self, parts)?.into_iter().flatten();
+            samples.extend(keys.map(|(group, sample)| SampleKey { step, group, sample }));
         }
         Ok(samples)
     }

@@ -45,10 +45,10 @@ impl Columns {
     pub(crate) fn put(&mut self, name: &'static str, column: &Column) {
         let first = self.data.len();
         let (kind, entries) = match column {
-            Column::F64(values) => ("f64", self.extend(values, |value| value.to_le_bytes())),
-            Column::F32(values) => ("f32", self.extend(values, |value| value.to_le_bytes())),
-            Column::I32(values) => ("i32", self.extend(values, |value| value.to_le_bytes())),
-            Column::U32(values) => ("u32", self.extend(values, |value| value.to_le_bytes())),
+            Column::F64(values) => ("f64", self.extend(values, f64::to_le_bytes)),
+            Column::F32(values) => ("f32", self.extend(values, f32::to_le_bytes)),
+            Column::I32(values) => ("i32", self.extend(values, i32::to_le_bytes)),
+            Column::U32(values) => ("u32", self.extend(values, u32::to_le_bytes)),
             Column::U8(values) => ("u8", self.extend(values, |value| [value])),
         };
         self.data.resize(self.data.len().next_multiple_of(ALIGNMENT), 0);
@@ -68,7 +68,9 @@ impl Columns {
 
     fn extend<T: Copy, const N: usize>(&mut self, values: &[T], bytes_of: fn(T) -> [u8; N]) -> usize {
         self.data.reserve(values.len() * N + ALIGNMENT);
-        values.iter().for_each(|value| self.data.extend(bytes_of(*value)));
+        for value in values {
+            self.data.extend(bytes_of(*value));
+        }
         values.len()
     }
 }

@@ -95,9 +95,9 @@ fn names_loopback(host: Option<&HeaderValue>) -> bool {
 // === impl Token ===
 
 impl Token {
-    /// A token of these random bytes.
-    pub fn new(random: [u8; 16]) -> Self {
-        Self(random.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into())
+    /// A token of these random bits.
+    pub fn new(random: u128) -> Self {
+        Self(format!("{random:032x}").into())
     }
 
     /// As it stands in the URL.

@@ -19,7 +19,7 @@ pub(crate) struct Texts {
     strings: Strings,
     places: Vec<Place>,
     /// Numbers of the texts of all places, one place after the other.
-    texts: Vec<u32>,
+    numbers: Vec<u32>,
 }
 
 /// A sample (part 0), one of its requests (from 1) or of the user's spans (after the requests).
@@ -44,7 +44,7 @@ pub(crate) struct Matches {
 
 impl Texts {
     pub(crate) fn of(step: &StepView) -> Self {
-        let mut texts = Self { strings: Strings::default(), places: Vec::new(), texts: Vec::new() };
+        let mut texts = Self { strings: Strings::default(), places: Vec::new(), numbers: Vec::new() };
         for (row, sample) in step.samples().enumerate() {
             texts.sample(row as u32, sample);
         }
@@ -61,7 +61,7 @@ impl Texts {
         let mut matches = Matches::default();
         let mut first = 0;
         for place in &self.places {
-            let texts = &self.texts[first..place.end];
+            let texts = &self.numbers[first..place.end];
             first = place.end;
             if !texts.iter().any(|text| found[*text as usize]) {
                 continue;
@@ -131,10 +131,10 @@ impl Texts {
     fn text(&mut self, text: &str) {
         let lower = text.to_lowercase();
         let index = self.strings.index(&lower);
-        self.texts.push(index);
+        self.numbers.push(index);
     }
 
     fn end(&mut self, row: u32, part: u32) {
-        self.places.push(Place { row, part, end: self.texts.len() });
+        self.places.push(Place { row, part, end: self.numbers.len() });
     }
 }

@@ -214,12 +214,7 @@ impl Tally {
         };
         let samples = match &mut self.samples {
             Some(samples) => samples,
-            None => {
-                let step = self.state.step;
-                let sealed = run.sealed_samples(step)?.into_iter();
-                let sealed = sealed.map(|(group, sample)| SampleKey { step, group, sample });
-                self.samples.insert(sealed.collect())
-            }
+            None => self.samples.insert(run.sealed_samples(self.state.step)?.into_iter().collect()),
         };
         samples.insert(key);
         self.state.samples = samples.len() as u64;

@@ -139,22 +139,24 @@ fn by_group(trace: &StepTrace) -> Vec<u32> {
     ranked.into_iter().map(|(_, index)| index).collect()
 }
 
-/// The first request's arrival; without requests, the first event.
+/// The first request's arrival; without requests, the first event that is shown.
 fn origin(trace: &StepTrace) -> UnixNs {
     let arrival = trace.requests().map(|request| request.arrival).min();
-    arrival.or_else(|| trace.samples.iter().filter_map(SampleTrace::start).min()).unwrap_or_default()
+    arrival.or_else(|| extent(trace).map(|(start, _)| start)).unwrap_or_default()
 }
 
+/// From the first to the last event, without spans of a clock that is off: those far from the requests, or where there
+/// are none from the middle half of the spans.
 fn extent(trace: &StepTrace) -> Option<(UnixNs, UnixNs)> {
     let requests = trace.requests().map(|request| (request.arrival, request.ended_at())).reduce(hull);
     let spans = trace.samples.iter().flat_map(|sample| &sample.spans);
-    let mut spans = spans.map(|span| (span.start, span.end.unwrap_or(span.start)));
-    let Some((start, end)) = requests else {
-        return spans.reduce(hull);
-    };
+    let mut spans: Vec<_> = spans.map(|span| (span.start, span.end.unwrap_or(span.start))).collect();
+    spans.sort_unstable();
+    let half = spans.len() / 4..(spans.len() * 3).div_ceil(4);
+    let (start, end) = requests.or_else(|| spans.get(half)?.iter().copied().reduce(hull))?;
     let margin = end.since(start).max(FAR_OFF);
     let near = |span: &(UnixNs, UnixNs)| start.since(span.0) <= margin && span.1.since(end) <= margin;
-    Some(spans.by_ref().filter(near).fold((start, end), hull))
+    Some(spans.into_iter().filter(near).fold((start, end), hull))
 }
 
 fn hull(a: (UnixNs, UnixNs), b: (UnixNs, UnixNs)) -> (UnixNs, UnixNs) {

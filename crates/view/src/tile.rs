@@ -146,9 +146,9 @@ impl<'a> Builder<'a> {
         });
         for (request, profile) in sample.requests.iter().enumerate() {
             let track = places.requests.get(request).copied();
-            let placed = Placed { profile, row, sample: row, part: request as u32 + 1, track };
+            let request_at = Placed { profile, row, sample: row, part: request as u32 + 1, track };
             let legs = &places.legs[request];
-            self.request(&placed, |leg| legs.get(leg as usize).copied());
+            self.request(&request_at, |leg| legs.get(leg as usize).copied());
         }
         for (index, (span, track)) in sample.spans.iter().zip(&places.spans).enumerate() {
             let name = self.names.index(&format!("user/{}", span.name));

@@ -13,7 +13,6 @@ use super::{block_on, listen, ready_line, resolve};
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
 use crate::output;
-use crate::{environment, output};
 
 options! {
     /// Serve the timeline of a run, also while it is being recorded.

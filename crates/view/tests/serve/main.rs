@@ -171,7 +171,7 @@ async fn only_this_machine_is_answered() {
 #[tokio::test]
 async fn who_has_no_token_is_not_answered() {
     let (_dir, run, _writer) = run();
-    let token = Token::new([7; 16]);
+    let token = Token::new(0x0707_0707);
     let viewer = Viewer::start_with(run, Some(token.clone())).await;
     for path in [
         "/",
@@ -179,7 +179,7 @@ async fn who_has_no_token_is_not_answered() {
         "/api/run",
         "/?token=",
         "/?token=0707",
-        "/api/run?token=07070707070707070707070707070708",
+        "/api/run?token=00000000000000000000000007070708",
     ] {
         assert_eq!(viewer.get(path).await.status, 401, "{path}");
     }

@@ -12,6 +12,7 @@ mod process;
 mod report;
 mod system;
 mod tools;
+pub(crate) mod viewer;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -66,12 +66,27 @@ const CHECKS: &[Check] = &[
         needs: &[Need::Binary, Need::Run, Need::Chromium],
     },
     Check {
+        name: "viewer-live",
+        summary: "the page beside a run that is being written, and over hostile texts",
+        script: Script::Node("viewer_live.mjs"),
+        needs: &[Need::Binary, Need::Chromium],
+    },
+    Check {
         name: "parquet",
         summary: "a run's tables read by DuckDB",
         script: Script::Python("parquet.py"),
         needs: &[Need::Binary, Need::Run],
     },
 ];
+
+/// A script of `interop/` that looks at a browser, with what it finds in the environment.
+pub(crate) fn browser_script(workspace: &Workspace, script: &str) -> Result<Command> {
+    let mut tools = Tools::new(&workspace.root)?;
+    let mut command = Command::new("node");
+    command.arg(tools.scripts().join(script));
+    command.env("NODE_PACKAGES", tools.node_packages()?).env("CHROMIUM", tools.chromium()?);
+    Ok(command)
+}
 
 /// Prints the checks.
 pub(crate) fn list() -> bool {

@@ -1,0 +1,98 @@
+//! `cargo xtask bench viewer`: the page over large runs, in headless Chromium.
+//!
+//! The runs are made by the example `make_run` of `rollscope-view`, the same each time. What is measured, and how, is
+//! told in `interop/viewer_bench.mjs`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+
+use crate::host::{build, output, target_dir};
+use crate::interop::browser_script;
+use crate::workspace::{Workspace, say};
+
+/// A run, and what the page may take over it.
+struct Case {
+    name: &'static str,
+    samples: u32,
+    turns: u32,
+    workers: u32,
+    first_paint_ms: u32,
+    keystroke_ms: u32,
+    memory_mb: u32,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "820,000 events",
+        samples: 16_384,
+        turns: 2,
+        workers: 16,
+        first_paint_ms: 700,
+        keystroke_ms: 100,
+        memory_mb: 200,
+    },
+    Case {
+        name: "1,000,000 spans, 64 workers",
+        samples: 20_000,
+        turns: 4,
+        workers: 64,
+        first_paint_ms: 1000,
+        keystroke_ms: 150,
+        memory_mb: 300,
+    },
+];
+
+/// Runs what the arguments ask for; true if every bar is reached.
+pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
+    let (mut binary, mut rounds) = (None, 3_u32);
+    let mut args = args.iter().copied();
+    while let Some(arg) = args.next() {
+        let value = args.next().with_context(|| format!("no value for option: {arg}"))?;
+        match arg {
+            "--binary" => binary = Some(PathBuf::from(value)),
+            "--rounds" => rounds = value.parse().context("--rounds wants a whole number")?,
+            _ => bail!("no such option: {arg}"),
+        }
+    }
+    let binary = match binary {
+        Some(binary) => binary,
+        None => build(&workspace.root, &["--package", "rollscope-cli", "--bin", "rollscope", "--release"])?,
+    };
+    let dir = target_dir(&workspace.root, "bench")?.join("viewer");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let cases = CASES.iter().map(|case| {
+        let run = dir.join(format!("{}-{}-{}", case.samples, case.turns, case.workers));
+        if !run.join("run.json").exists() {
+            say(&format!("making a run: {}", case.name));
+            make(workspace, case, &run)?;
+        }
+        let bars = json!({
+            "first_paint_ms": case.first_paint_ms,
+            "frame_ms": 16,
+            "filter_ms": case.keystroke_ms,
+            "search_ms": case.keystroke_ms,
+            "memory_mb": case.memory_mb,
+        });
+        Ok(json!({"name": case.name, "run": run, "bars": bars}))
+    });
+    let cases: Vec<_> = cases.collect::<Result<_>>()?;
+    let mut script = browser_script(workspace, "viewer_bench.mjs")?;
+    script.env("ROLLSCOPE", binary).env("CASES", json!(cases).to_string());
+    let status = script.env("ROUNDS", rounds.to_string()).status().context("cannot start node")?;
+    Ok(status.success())
+}
+
+/// Writes a run, under another name until it is whole.
+fn make(workspace: &Workspace, case: &Case, run: &PathBuf) -> Result<()> {
+    let options = ["--package", "rollscope-view", "--example", "make_run", "--release"];
+    let maker = build(&workspace.root, &options)?;
+    let made = run.with_extension("part");
+    if made.exists() {
+        std::fs::remove_dir_all(&made)?;
+    }
+    let numbers = [case.samples, case.turns, case.workers].map(|number| number.to_string());
+    output(std::process::Command::new(maker).arg(&made).args(numbers))?;
+    std::fs::rename(&made, run).with_context(|| format!("cannot rename {}", made.display()))
+}

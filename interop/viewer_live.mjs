@@ -1,0 +1,87 @@
+// The page beside a run that is being written: what is new appears, and the view stays where the user put it. What is
+// written is hostile: markup in names and ids, values that no number holds, times that are far off, spans without an
+// end, one attribute of megabytes.
+
+import assert from 'node:assert/strict';
+
+import { drag, eventually, launch, open, rangeOf, settled, shapesOf, start, stateOf } from './browser.mjs';
+
+const HOSTILE = '</script><script>window.bad = 1</script><img src=x onerror="window.bad = 1">\u202e';
+const NOW_S = 1_767_225_600;
+
+const run = `${process.cwd()}/run`;
+const gateway = await start('gateway', '--record', run, '--host', '127.0.0.1', '--port', '0');
+const browser = await launch();
+const viewer = await start('view', run, '--no-open', '--listen', '127.0.0.1:0');
+try {
+  const { page, complaints } = await open(browser, viewer.url);
+  await eventually('an empty run says so', () => page.textContent('#message'), (text) => text.includes('No step has begun yet'));
+
+  await send(span('a', 'tool', 0, 40), span('a', 'open', 10, null), { ...sample('a'), reward: 0.5 });
+  await page.waitForFunction(() => window.rollscope.samples().length === 1);
+  await settled(page);
+  await eventually('it is live', () => page.textContent('#state'), (text) => text === 'live');
+  await page.locator('#scroller').focus();
+  await page.keyboard.press('w');
+  await drag(page, 60);
+  const before = await rangeOf(page);
+
+  await send(span(HOSTILE, HOSTILE, 20, 30, { [HOSTILE]: HOSTILE, big: 'x'.repeat(3_000_000), none: 9007199254740993 }));
+  await send(span('far', 'far off', -1e8, -1e8 + 1), span('b', 'two at once', 12, 14), span('b', 'two at once', 13, 15));
+  await page.waitForFunction(() => window.rollscope.samples().length === 4);
+  await settled(page);
+  assert.deepEqual(await rangeOf(page), before, 'the view stays where the user put it');
+
+  await page.keyboard.press('f');
+  await settled(page);
+  const shapes = await shapesOf(page);
+  const two = shapes.filter(({ name }) => name === 'two at once');
+  assert.equal(two.length, 2);
+  assert.notEqual(two[0].y, two[1].y, 'what overlaps stands on tracks of its own');
+  assert.ok(shapes.some(({ name }) => name === 'open'), 'an open span is drawn');
+  const { from, to } = await rangeOf(page);
+  assert.ok(to - from < 3600e9, 'a clock that is off does not widen the view');
+
+  await page.fill('#search', 'onerror');
+  await eventually('hostile texts are found', () => page.textContent('#search-told'), (text) => /^\d+ found$/.test(text));
+  await page.keyboard.press('Enter');
+  await eventually('and pinned', () => stateOf(page), ({ pin }) => pin?.sample.includes('</script>'));
+  await eventually('and told as they are', () => page.textContent('#details'), (text) => text.includes('onerror') && text.includes('Requests and spans'));
+  await page.keyboard.press('Escape');
+  await page.fill('#filter', `sample = ${JSON.stringify(HOSTILE)}`);
+  assert.equal(await page.evaluate(() => window.rollscope.rows().length), 1);
+  for (const tab of ['samples', 'charts', 'compare', 'timeline']) await page.click(`[data-tab=${tab}]`);
+  await page.waitForFunction(() => location.hash.includes('filter='));
+  await page.reload();
+  await settled(page);
+  assert.equal(await page.evaluate(() => window.rollscope.rows().length), 1, 'and kept in the URL');
+  assert.equal(await page.evaluate(() => window.bad), undefined, 'nothing that was recorded was run');
+  for (const hash of ['#step=99', '#pin=1.1.nobody', '#from=1e300&to=2e300', `#filter=${encodeURIComponent('((((')}`, '#sort=none&rows=both&top=%00']) {
+    await page.goto(`${viewer.url.replace(/\/$/, '')}/${hash}`);
+    await eventually(`${hash} is answered`, () => page.evaluate(() => document.querySelector('#message').textContent !== '' || window.rollscope.samples().length > 0), (holds) => holds);
+  }
+  assert.deepEqual(complaints, [], 'nothing to complain of');
+
+  await viewer.stop();
+  await eventually('a server that is gone is said so', () => page.textContent('#message'), (text) => text.includes('does not answer'));
+  console.log('ok: followed, and nothing hostile was run');
+} finally {
+  await browser.close();
+  await viewer.stop();
+  await gateway.stop();
+}
+
+function sample(name) {
+  return { type: 'sample', step: 1, group: HOSTILE, sample: name };
+}
+
+function span(name, of, start, end, attrs = {}) {
+  const times = { start: NOW_S + start, ...(end === null ? {} : { end: NOW_S + end }) };
+  return { ...sample(name), type: 'span', name: of, ...times, attrs };
+}
+
+async function send(...lines) {
+  const body = lines.map((line) => JSON.stringify(line)).join('\n');
+  const reply = await fetch(new URL('/rollscope/v1/spans', gateway.url), { method: 'POST', body });
+  assert.ok(reply.ok, `${reply.status}: ${await reply.text()}`);
+}
