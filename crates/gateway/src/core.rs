@@ -1,8 +1,8 @@
 //! What all requests share.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::HeaderName;
@@ -19,9 +19,11 @@ use crate::choosing::Choosers;
 use crate::clock::Clock;
 use crate::control::Tallies;
 use crate::cors::Cors;
+use crate::durations::Durations;
 use crate::flight::Over;
 use crate::limits::Limits;
 use crate::live::Live;
+use crate::metrics::ForeignCounters;
 use crate::notices::Notices;
 use crate::options::GatewayOptions;
 use crate::pool::{Pool, PooledWorker};
@@ -48,6 +50,11 @@ pub(crate) struct Core {
     /// The requests, whatever became of them.
     pub(crate) requests: Books,
     pub(crate) counters: Counters,
+    pub(crate) durations: Durations,
+    /// Replies to clients, by status from 100 to 599.
+    pub(crate) statuses: Vec<AtomicU64>,
+    /// Figures that somebody else has counted.
+    pub(crate) others: OnceLock<ForeignCounters>,
     pub(crate) limits: Limits,
     pub(crate) keys: Keys,
     pub(crate) cors: Cors,
@@ -68,6 +75,18 @@ pub(crate) enum Mode {
     Regular,
     /// Each by a prefill and a decode worker.
     Pair,
+}
+
+// === impl Mode ===
+
+impl Mode {
+    /// For figures, as SGLang's router spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Regular => "regular",
+            Self::Pair => "pd",
+        }
+    }
 }
 
 /// What only ever grows.
@@ -103,6 +122,7 @@ impl Core {
         let health_path = options.health_path()?;
         let choosers = Choosers::new(options);
         let (limits, keys) = (Limits::new(options), Keys::new(options)?);
+        let durations = Durations::new(&options.prometheus_duration_buckets);
         let request_ids = options.request_id_headers.iter().flat_map(|name| name.parse()).collect();
         let cors = Cors::new(&options.cors_allowed_origins);
         Ok(Self {
@@ -118,6 +138,9 @@ impl Core {
             flights: watch::Sender::new(()),
             requests: Books::default(),
             counters: Counters::default(),
+            durations,
+            statuses: (100..600).map(|_| AtomicU64::new(0)).collect(),
+            others: OnceLock::new(),
             limits,
             keys,
             cors,

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 use rollscope_route::{Ending, RoomGuard, Ticket};
 use rollscope_trace::{
-    BatchSlot, Join, LegRole, Nanos, Outcome, Profile, Report, RequestId, StepNumber, WorkerRef,
+    BatchSlot, Join, LegRole, Measure, Nanos, Outcome, Profile, Report, RequestId, StepNumber, WorkerRef,
 };
 use rollscope_wire::Shape;
 use tokio::sync::watch;
@@ -171,6 +171,11 @@ impl Flight {
         if let Some(ticket) = state.ticket.take() {
             (state.outcome, state.error, state.end) = (outcome, error, now);
             ticket.end(ending(outcome));
+            let (durations, of) = (&self.core.durations, self.core.durations.of(&self.path));
+            durations.observe(&of.request, now);
+            if let Some(first_byte) = state.first_byte.filter(|_| self.facts.stream && state.is_good()) {
+                durations.observe(&of.first_token, first_byte);
+            }
         }
     }
 }
@@ -220,6 +225,12 @@ impl Over {
             Shape::Batch(size) => Some(size),
         };
         let reports: Vec<_> = self.state.legs.iter().map(|leg| leg.said.reports()).collect();
+        if self.facts.stream && size.is_none() && self.state.outcome == Outcome::Completed {
+            let durations = &self.core.durations;
+            if let Some(per_token) = self.state.per_token(&reports) {
+                durations.observe(&durations.of(&self.path).per_token, per_token);
+            }
+        }
         (0..size.unwrap_or(1)).map(|index| self.profile(&reports, (index, size))).collect()
     }
 
@@ -275,6 +286,19 @@ impl Facts {
 // === impl State ===
 
 impl State {
+    /// Whether the client was answered with what it asked for, whole or not.
+    fn is_good(&self) -> bool {
+        self.status.is_some_and(|status| (200..300).contains(&status))
+    }
+
+    /// Time for each token of a stream but the first, if the worker has said how many there were.
+    fn per_token(&self, reports: &[Vec<Report>]) -> Option<Nanos> {
+        let report = reports.last()?.first()?;
+        let tokens = report.measures.good(Measure::CompletionTokens).filter(|tokens| *tokens >= 2.0)?;
+        let streamed = self.end.0.checked_sub(self.first_byte?.0)?;
+        Some(Nanos((streamed as f64 / (tokens - 1.0)) as u64))
+    }
+
     fn new(ticket: Option<Ticket>) -> Self {
         Self {
             ticket,

@@ -16,7 +16,7 @@
 //! | `checks`, `loads` | whether the workers are up, which processes they are, and what they have to do |
 //! | `discovery` | workers that a file or a DNS name tells of |
 //! | `admin`, `control` | workers that come and go; calls to the first worker or to all |
-//! | `metrics`, `scrape`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
+//! | `metrics`, `durations`, `scrape`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
 //! | `choosing` | which workers, and why |
 //! | `core`, `live`, `clock` | what all requests share |
 //!
@@ -63,6 +63,7 @@ mod admin;
 mod checks;
 mod control;
 mod discovery;
+mod durations;
 mod engine_metrics;
 mod exposition;
 mod loads;
@@ -75,6 +76,7 @@ mod live;
 mod notices;
 
 pub use body::{BoxError, ReplyBody};
+pub use metrics::Counter;
 pub use notices::Notices;
 pub use options::{AssignmentName, GatewayOptions, LogLevel, PolicyName};
 pub use refused::RefusedOptions;

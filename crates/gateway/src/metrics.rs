@@ -1,23 +1,57 @@
 //! The gateway's own figures in Prometheus' text format: `/metrics`.
 //!
 //! Labels are the registered workers and closed sets of words, so that the page can not grow with what clients
-//! send.
+//! send. What SGLang's router counts too has its name here, beginning with `smg_`.
 
+use std::fmt;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
-use rollscope_route::Counts;
+use rollscope_route::{BreakerState, Counts, HealthState};
 
 use crate::body::{ReplyBody, whole};
 use crate::control::FanOut;
 use crate::core::{Core, Counters};
+use crate::durations::{ENDPOINTS, Histogram, OfEndpoint};
+use crate::pool::PooledWorker;
 use crate::reply::response;
+
+/// A figure that somebody else has counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    /// As Prometheus wants it: it ends in `_total`.
+    pub name: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+    /// So far.
+    pub value: u64,
+}
+
+/// Reads what somebody else has counted.
+pub(crate) struct ForeignCounters(Box<dyn Fn() -> Vec<Counter> + Send + Sync>);
+
+/// One of the histograms of a kind of request.
+type Pick = fn(&OfEndpoint) -> &Histogram;
 
 /// A page in the making.
 #[derive(Debug, Default)]
 pub(crate) struct Page(String);
+
+// === impl ForeignCounters ===
+
+impl ForeignCounters {
+    pub(crate) fn new(read: impl Fn() -> Vec<Counter> + Send + Sync + 'static) -> Self {
+        Self(Box::new(read))
+    }
+}
+
+impl fmt::Debug for ForeignCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries((self.0)()).finish()
+    }
+}
 
 // === impl Page ===
 
@@ -26,7 +60,7 @@ impl Page {
         self.write(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+    pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl fmt::Display) {
         let labels: Vec<String> =
             labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
         let braces = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
@@ -42,7 +76,7 @@ impl Page {
         self.0
     }
 
-    fn write(&mut self, text: std::fmt::Arguments<'_>) {
+    fn write(&mut self, text: fmt::Arguments<'_>) {
         let written = self.0.write_fmt(text);
         debug_assert!(written.is_ok(), "a string takes what is written");
     }
@@ -64,6 +98,24 @@ pub(crate) fn respond(page: String) -> Response<ReplyBody> {
 
 fn text(core: &Core) -> String {
     let mut page = Page::default();
+    requests(&mut page, core);
+    durations(&mut page, core);
+    workers(&mut page, core);
+    merges(&mut page, &core.counters);
+    fan_outs(&mut page, &core.counters);
+    queue(&mut page, core);
+    let dropped = "Request profiles that the recorder did not take.";
+    page.counter("rollscope_records_dropped_total", dropped, &core.counters.records_dropped);
+    let errors = "Connections that could not be accepted.";
+    page.counter("rollscope_accept_errors_total", errors, &core.counters.accept_errors);
+    for counter in core.others.get().map(|others| (others.0)()).unwrap_or_default() {
+        page.family(counter.name, "counter", counter.help);
+        page.sample(counter.name, &[], counter.value);
+    }
+    page.into_text()
+}
+
+fn requests(page: &mut Page, core: &Core) {
     let requests = core.requests.counts();
     page.family("rollscope_requests_started_total", "counter", "Requests taken.");
     page.sample("rollscope_requests_started_total", &[], requests.started);
@@ -71,17 +123,86 @@ fn text(core: &Core) -> String {
     for (outcome, count) in by_outcome(&requests) {
         page.sample("rollscope_requests_total", &[("outcome", outcome)], count);
     }
-    page.family("rollscope_requests_live", "gauge", "Requests that have not ended.");
+    page.family("rollscope_requests_live", "gauge", "Requests that have not ended, waiting ones among them.");
     page.sample("rollscope_requests_live", &[], requests.live);
+    page.family("smg_http_responses_total", "counter", "Replies of all routes, by status.");
+    for (status, count) in (100..).zip(&core.statuses) {
+        let (status, count): (u16, _) = (status, count.load(Ordering::Relaxed));
+        if count > 0 {
+            page.sample("smg_http_responses_total", &[("status_code", &status.to_string())], count);
+        }
+    }
+}
 
+fn durations(page: &mut Page, core: &Core) {
+    let families: [(&str, &str, Pick); 3] = [
+        (
+            "smg_router_request_duration_seconds",
+            "From a request's arrival to the last byte of its reply.",
+            |of| &of.request,
+        ),
+        ("smg_router_ttft_seconds", "From a request's arrival to the first byte of its stream.", |of| {
+            &of.first_token
+        }),
+        ("smg_router_tpot_seconds", "Of a stream that is recorded, for each token but the first.", |of| {
+            &of.per_token
+        }),
+    ];
+    for (name, help, histogram) in families {
+        page.family(name, "histogram", help);
+        for (path, endpoint) in ENDPOINTS {
+            let (counts, sum_s) = histogram(core.durations.of(path)).cumulative();
+            let count = counts.last().copied().unwrap_or(0);
+            if count > 0 {
+                let labels =
+                    [("router_type", "http"), ("backend_type", core.mode.name()), ("endpoint", endpoint)];
+                let bounds = core.durations.bounds_s.iter().map(ToString::to_string);
+                for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(counts) {
+                    let labels = [&labels[..], &[("le", &*bound)]].concat();
+                    page.sample(&format!("{name}_bucket"), &labels, count);
+                }
+                page.sample(&format!("{name}_sum"), &labels, sum_s);
+                page.sample(&format!("{name}_count"), &labels, count);
+            }
+        }
+    }
+}
+
+fn workers(page: &mut Page, core: &Core) {
     // One snapshot for all families, so that a worker's figures add up.
     let fleet = core.registry.fleet();
     let workers: Vec<_> = fleet.all().map(|worker| (worker, worker.counts())).collect();
-    page.family("rollscope_legs_started_total", "counter", "Calls to a worker.");
-    for (worker, counts) in &workers {
-        let labels = [("worker", &*worker.name), ("role", worker.role.kind().name())];
-        page.sample("rollscope_legs_started_total", &labels, counts.started);
-    }
+    let labels = |worker: &'_ PooledWorker| {
+        [("worker", worker.name.to_string()), ("role", worker.role.kind().name().to_owned())]
+    };
+    let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&PooledWorker, &Counts) -> u64| {
+        page.family(name, kind, help);
+        for (worker, counts) in &workers {
+            let labels = labels(worker);
+            let labels = [(labels[0].0, &*labels[0].1), (labels[1].0, &*labels[1].1)];
+            page.sample(name, &labels, value(worker, counts));
+        }
+    };
+    family("rollscope_legs_started_total", "counter", "Calls to a worker.", &|_, counts| counts.started);
+    family("rollscope_worker_in_flight", "gauge", "Calls to a worker that have not ended.", &|_, counts| {
+        counts.live
+    });
+    family("smg_worker_requests_active", "gauge", "The same, as SGLang's router calls it.", &|_, counts| {
+        counts.live
+    });
+    family("smg_worker_health", "gauge", "0 while a worker's checks fail, else 1.", &|worker, _| {
+        u64::from(worker.health() != HealthState::Unhealthy)
+    });
+    family(
+        "smg_worker_cb_state",
+        "gauge",
+        "Circuit breaker: 0 closed, 1 open, 2 half open.",
+        &|worker, _| match worker.breaker() {
+            BreakerState::Closed => 0,
+            BreakerState::Open => 1,
+            BreakerState::HalfOpen => 2,
+        },
+    );
     page.family("rollscope_legs_total", "counter", "Calls to a worker that have ended, by how they ended.");
     for (worker, counts) in &workers {
         for (outcome, count) in by_outcome(counts) {
@@ -90,33 +211,29 @@ fn text(core: &Core) -> String {
             page.sample("rollscope_legs_total", &labels, count);
         }
     }
-    page.family("rollscope_worker_in_flight", "gauge", "Calls to a worker that have not ended.");
-    for (worker, counts) in &workers {
-        let labels = [("worker", &*worker.name), ("role", worker.role.kind().name())];
-        page.sample("rollscope_worker_in_flight", &labels, counts.live);
+    page.family("smg_worker_pool_size", "gauge", "Registered workers.");
+    for kind in core.roles() {
+        page.sample("smg_worker_pool_size", &[("worker_type", kind.name())], fleet.of(*kind).len());
     }
+    page.family("rollscope_workers_draining", "gauge", "Workers that have been taken out and still serve.");
+    page.sample("rollscope_workers_draining", &[], core.registry.draining().len());
+}
 
-    let counters = &core.counters;
-    page.family(
-        "rollscope_merges_total",
-        "counter",
-        "Replies of pairs, with or without the prefill worker's share.",
-    );
+fn merges(page: &mut Page, counters: &Counters) {
+    let help = "Replies of pairs, with or without the prefill worker's share.";
+    page.family("rollscope_merges_total", "counter", help);
     for (result, counter) in [("merged", &counters.merged), ("unmerged", &counters.unmerged)] {
         page.sample("rollscope_merges_total", &[("result", result)], counter.load(Ordering::Relaxed));
     }
-    fan_outs(&mut page, counters);
+}
+
+fn queue(page: &mut Page, core: &Core) {
     page.family("rollscope_queue_waiting", "gauge", "Requests that wait for their turn.");
-    page.sample("rollscope_queue_waiting", &[], core.limits.waiting() as u64);
+    page.sample("rollscope_queue_waiting", &[], core.limits.waiting());
     page.family("rollscope_queue_refused_total", "counter", "Requests that were refused instead of served.");
     for (reason, count) in [("full", &core.limits.refused), ("timeout", &core.limits.timed_out)] {
         page.sample("rollscope_queue_refused_total", &[("reason", reason)], count.load(Ordering::Relaxed));
     }
-    let dropped = "Request profiles that the recorder did not take.";
-    page.counter("rollscope_records_dropped_total", dropped, &counters.records_dropped);
-    let errors = "Connections that could not be accepted.";
-    page.counter("rollscope_accept_errors_total", errors, &counters.accept_errors);
-    page.into_text()
 }
 
 fn fan_outs(page: &mut Page, counters: &Counters) {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
@@ -13,6 +14,7 @@ use crate::access::Access;
 use crate::body::{ReplyBody, whole};
 use crate::core::{Core, Mode};
 use crate::fault::Refusal;
+use crate::metrics::{Counter, ForeignCounters};
 use crate::notices::Notices;
 use crate::options::{GatewayOptions, LogLevel};
 use crate::reply::refuse_plainly;
@@ -60,6 +62,11 @@ impl Gateway {
         move |step| steps.contains(&step)
     }
 
+    /// Has `/metrics` show what somebody else counts, such as the recorder; the first one who asks for it.
+    pub fn show_counters(&self, read: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
+        self.core.others.get_or_init(|| ForeignCounters::new(read));
+    }
+
     pub(crate) async fn handle(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         let cors = &self.core.cors;
         if let Some(reply) = cors.preflight(&request) {
@@ -69,6 +76,9 @@ impl Gateway {
         let mut reply = self.answer(request).await.unwrap_or_else(|refusal| refuse_plainly(&refusal));
         if let Some(origin) = origin {
             cors::mark(&mut reply, origin);
+        }
+        if let Some(count) = self.core.statuses.get(usize::from(reply.status().as_u16()).wrapping_sub(100)) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
         reply
     }

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{ArgMatches, Command};
 use http_body_util::BodyExt as _;
 use rollscope_config::{ConfigError, OptionSet as _, Options as _, Published, options};
-use rollscope_gateway::{Gateway, GatewayOptions, Mount, Notices, RefusedOptions, ReplyBody};
+use rollscope_gateway::{Counter, Gateway, GatewayOptions, Mount, Notices, RefusedOptions, ReplyBody};
 use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle};
 use rollscope_run::{Run, RunInfo, WriterState};
 use rollscope_trace::{ProfileSink, UnixNs};
@@ -81,7 +81,25 @@ fn gateway(options: Published<GatewayOptions>, recorder: Option<&Recorder>) -> R
     let sink: Arc<dyn ProfileSink> = Arc::new(handle.clone());
     let gateway = Gateway::telling(options, Some(sink), Some(mount(handle.clone())), notices)?;
     handle.ask_live(gateway.live_steps());
+    let counted = handle.clone();
+    gateway.show_counters(move || recorder_counters(&counted));
     Ok(gateway)
+}
+
+/// What the recorder has lost, as the gateway shows it.
+fn recorder_counters(recorder: &RecorderHandle) -> Vec<Counter> {
+    vec![
+        Counter {
+            name: "rollscope_recorder_profiles_lost_total",
+            help: "Request profiles that were taken for the run, or offered, and are not in it.",
+            value: recorder.dropped_profiles(),
+        },
+        Counter {
+            name: "rollscope_recorder_user_records_refused_total",
+            help: "Spans and marks of the user's that the run did not take.",
+            value: recorder.dropped_user_records(),
+        },
+    ]
 }
 
 /// Says that a run is gone on with: samples of one name in one step become one sample.

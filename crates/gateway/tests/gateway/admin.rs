@@ -169,8 +169,11 @@ async fn the_figures_are_prometheus_text() {
         .collect();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').unwrap();
-        assert!(families.contains(&name.split('{').next().unwrap()), "{line}");
-        value.parse::<u64>().unwrap();
+        let name = name.split('{').next().unwrap();
+        let parts = ["_bucket", "_sum", "_count"].map(|suffix| name.strip_suffix(suffix));
+        let family = parts.into_iter().flatten().find(|family| families.contains(family)).unwrap_or(name);
+        assert!(families.contains(&family), "{line}");
+        value.parse::<f64>().unwrap();
     }
     assert!(
         page.contains(&format!(
@@ -178,6 +181,50 @@ async fn the_figures_are_prometheus_text() {
             worker.url()
         ))
     );
+}
+
+#[tokio::test]
+async fn durations_are_told_of_streams_and_of_what_is_asked_for() {
+    let worker = FakeWorker::start().await;
+    let event = |n: u32, finish: &str| {
+        format!(r#"{{"text":"x","meta_info":{{"completion_tokens":{n},"finish_reason":{finish}}}}}"#)
+    };
+    let stream =
+        Script::sse().event(&event(1, "null")).event(&event(5, r#"{"type":"stop"}"#)).event("[DONE]").end();
+    worker.on_each("/generate", move |request| {
+        if request.text().contains("stream") { stream.clone() } else { Script::json(200, "{}") }
+    });
+    for path in ["/v1/chat/completions", "/made/up/1", "/made/up/2"] {
+        worker.on(path, Script::json(200, "{}"));
+    }
+    let gateway = TestGateway::regular(&[&worker]).await;
+    for body in [r#"{"stream":true}"#, "{}"] {
+        gateway.generate(body).await.text().await;
+    }
+    for path in ["/v1/chat/completions", "/made/up/1", "/made/up/2"] {
+        Client::post(gateway.address, path, r#"{"model":"any"}"#).await.text().await;
+    }
+    assert_eq!(Client::get(gateway.address, "/generate").await.status, 405);
+    gateway.profiles(3).await;
+    let figures = gateway.settled(&[("completed", 5)]).await;
+    let count = |family: &str, endpoint: &str| {
+        let labels = format!("router_type=\"http\",backend_type=\"regular\",endpoint=\"{endpoint}\"");
+        figures.get(&format!("smg_router_{family}_seconds_count{{{labels}}}")).copied()
+    };
+    let counts = |family: &str| ["generate", "chat", "other"].map(|endpoint| count(family, endpoint));
+    assert_eq!(counts("request_duration"), [Some(2), Some(1), Some(2)]);
+    assert_eq!(counts("ttft"), [Some(1), None, None]);
+    assert_eq!(counts("tpot"), [Some(1), None, None]);
+    assert_eq!(figures["smg_http_responses_total{status_code=\"405\"}"], 1);
+    assert!(!figures.keys().any(|name| name.contains("made") || name.contains("any")), "{figures:?}");
+
+    // A worker that has been taken out leaves no series behind.
+    let listed = call(&gateway, Method::GET, "/workers", "").await.1;
+    let path = format!("/workers/{}", listed["workers"][0]["id"].as_str().unwrap());
+    assert_eq!(call(&gateway, Method::DELETE, &path, "").await.0, 200);
+    let figures = gateway.figures().await;
+    assert!(!figures.keys().any(|name| name.contains(&worker.url())), "{figures:?}");
+    assert_eq!(figures["smg_worker_pool_size{worker_type=\"regular\"}"], 0);
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ pub(crate) struct TestSink {
     capacity: usize,
 }
 
-/// The figures of `/metrics` by name and labels.
+/// The whole numbers of `/metrics` by name and labels.
 pub(crate) type Figures = BTreeMap<String, u64>;
 
 // === impl TestGateway ===
@@ -83,7 +83,7 @@ impl TestGateway {
         let samples = page.lines().filter(|line| !line.starts_with('#'));
         samples
             .map(|line| line.rsplit_once(' ').unwrap())
-            .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
+            .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
             .collect()
     }
 

@@ -54,6 +54,12 @@ const CHECKS: &[Check] = &[
         needs: &[Need::Binary],
     },
     Check {
+        name: "figures",
+        summary: "the gateway's figures read by Prometheus' Python client",
+        script: Script::Python("figures.py"),
+        needs: &[Need::Binary],
+    },
+    Check {
         name: "page",
         summary: "the page's types by TypeScript, its units by Node",
         script: Script::Node("page.mjs"),
