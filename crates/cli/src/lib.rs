@@ -9,6 +9,7 @@ mod exit;
 mod fleet;
 mod http;
 mod lifetime;
+mod opened;
 mod output;
 mod table;
 
@@ -46,6 +47,8 @@ pub fn command() -> Command {
             commands::rollout::command(),
             commands::report::command(),
             commands::view::command(),
+            commands::import::command(),
+            commands::export::command(),
             commands::config::command(),
         ])
 }
@@ -58,6 +61,8 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
         Some(("rollout", matches)) => commands::rollout::run(matches),
         Some(("report", matches)) => commands::report::run(matches),
         Some(("view", matches)) => commands::view::run(matches),
+        Some(("import", matches)) => commands::import::run(matches),
+        Some(("export", matches)) => commands::export::run(matches),
         Some(("config", matches)) => commands::config::run(matches),
         // clap refuses everything else before.
         _ => Ok(()),

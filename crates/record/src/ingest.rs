@@ -117,7 +117,7 @@ pub(crate) fn parse(body: &[u8]) -> (Vec<Record>, Vec<Rejected>) {
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        match record(line) {
+        match read_line(line) {
             Ok(record) => records.push(record),
             Err(error) => rejected.push(Rejected { line: index + 1, error: error.to_string() }),
         }
@@ -125,7 +125,8 @@ pub(crate) fn parse(body: &[u8]) -> (Vec<Record>, Vec<Rejected>) {
     (records, rejected)
 }
 
-fn record(line: &[u8]) -> Result<Record, serde_json::Error> {
+/// Reads a line of the user's.
+pub fn read_line(line: &[u8]) -> Result<Record, serde_json::Error> {
     match serde_json::from_slice(line)? {
         Line::Span(span) => span.record().ok_or_else(|| {
             serde::de::Error::custom(

@@ -10,6 +10,7 @@ mod error;
 mod inbox;
 mod ingest;
 mod live;
+mod offline;
 mod routes;
 mod sealing;
 mod steps;
@@ -25,6 +26,8 @@ use rollscope_trace::{Dropped, Nanos, Profile, ProfileSink, Record, StepNumber};
 use tokio::sync::oneshot;
 
 pub use error::RecordError;
+pub use ingest::read_line;
+pub use offline::OfflineRecorder;
 pub use routes::routes;
 pub use sealing::StepClosed;
 

@@ -70,6 +70,15 @@ pub(crate) fn answer(replies: Vec<Reply>, closed: Result<StepClosed, RecordError
     }
 }
 
+/// Computes the numbers of a step and writes them.
+pub(crate) fn put_numbers(run: &Run, step: StepNumber) -> Result<StepClosed, RecordError> {
+    let numbers = step_numbers(&run.step(step)?);
+    let metrics: Map<String, Value> =
+        numbers.metrics.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
+    run.put_stats(step, &metrics)?;
+    Ok(StepClosed { step, metrics })
+}
+
 // === impl Sealing ===
 
 impl Sealing {
@@ -79,7 +88,7 @@ impl Sealing {
         let mut late = self.tell(&sealed).map(|sealed| sealed.late.clone()).unwrap_or_default();
         for ClosedStep { step, replies } in job.steps {
             late.remove(&step);
-            let numbers = self.numbers(step).and_then(|numbers| {
+            let numbers = put_numbers(&self.run, step).and_then(|numbers| {
                 self.metrics.append(step, &numbers.metrics)?;
                 Ok(numbers)
             });
@@ -88,17 +97,8 @@ impl Sealing {
         }
         // What trackers were sent of a step is not sent again: late records amend the step's own file.
         for step in late {
-            self.tell(&self.numbers(step));
+            self.tell(&put_numbers(&self.run, step));
         }
-    }
-
-    /// Computes the numbers of a step and writes them.
-    fn numbers(&self, step: StepNumber) -> Result<StepClosed, RecordError> {
-        let numbers = step_numbers(&self.run.step(step)?);
-        let metrics: Map<String, Value> =
-            numbers.metrics.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
-        self.run.put_stats(step, &metrics)?;
-        Ok(StepClosed { step, metrics })
     }
 
     fn tell<'a, T>(&self, outcome: &'a Result<T, RecordError>) -> Option<&'a T> {

@@ -4,6 +4,7 @@
 //! in the program, and the JSON described in `api.rs`. The run is followed while it is being written. On a
 //! loopback listener only requests for a loopback host are answered, so that no web page can reach the run
 //! through a name of its own.
+//! [`export_html()`] writes the page and the answers for a run into one file, which needs no server.
 
 mod columns;
 mod strings;
@@ -24,7 +25,9 @@ mod api;
 mod guard;
 mod page;
 
+mod html;
 mod serve;
 
 pub use guard::Token;
+pub use html::{HtmlError, export_html};
 pub use serve::{ViewError, serve};

@@ -25,10 +25,21 @@ pub(crate) fn import_map_hash() -> String {
     format!("sha256-{}", STANDARD.encode(digest))
 }
 
-fn import_map() -> Option<&'static str> {
+/// The import map in `index.html`.
+pub(crate) fn import_map() -> Option<&'static str> {
     let page = PAGE.get_file("index.html")?.contents_utf8()?;
     let (_, map) = page.split_once("<script type=\"importmap\">")?;
     map.split_once("</script>").map(|(map, _)| map)
+}
+
+/// A file of the page.
+pub(crate) fn text(name: &str) -> Option<&'static str> {
+    PAGE.get_file(name)?.contents_utf8()
+}
+
+/// Its modules: their names without `.js`, and their sources.
+pub(crate) fn modules() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PAGE.files().filter_map(|file| Some((file.path().to_str()?.strip_suffix(".js")?, file.contents_utf8()?)))
 }
 
 fn file(name: &str) -> Response {

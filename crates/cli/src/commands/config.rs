@@ -4,7 +4,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use rollscope_config::{ConfigError, Namespace, OptionSet, OptionSpec, Place, Sources};
 use serde_json::{Value, json};
 
-use super::{demo, engine, gateway, report, rollout, sources, view};
+use super::{demo, engine, export, gateway, import, report, rollout, sources, view};
 use crate::exit::Failure;
 use crate::output;
 
@@ -26,6 +26,8 @@ const COMMANDS: &[Configurable] = &[
     Configurable::of::<rollout::Options>("rollout", rollout::command),
     Configurable::of::<report::Options>("report", report::command),
     Configurable::of::<view::Options>("view", view::command),
+    Configurable::of::<import::Options>("import", import::command),
+    Configurable::of::<export::Options>("export", export::command),
 ];
 
 pub(crate) fn command() -> Command {

@@ -7,6 +7,7 @@ use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
 use rollscope_config::{Choice, OptionSet as _, Options as _, options};
 use rollscope_rollout::{Rollout, RolloutOptions};
+use rollscope_run::Run;
 
 use super::rollout::{Progress, SamplingOptions};
 use super::{block_on, report, resolve, view};
@@ -72,7 +73,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         output::line(format_args!("the timeline: rollscope view {shown}"))?;
         if demo.serve {
             let options = view::ViewOptions { listen: "127.0.0.1:0".to_owned(), no_open: false };
-            return view::serve(&out, &options, &LifetimeOptions { exit_on_stdin_close: false }).await;
+            let run = Run::open(&out).map_err(anyhow::Error::from)?;
+            return view::serve(run, &options, &LifetimeOptions { exit_on_stdin_close: false }).await;
         }
         Ok(())
     })

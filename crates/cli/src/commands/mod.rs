@@ -3,7 +3,9 @@
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod engine;
+pub(crate) mod export;
 pub(crate) mod gateway;
+pub(crate) mod import;
 pub(crate) mod report;
 pub(crate) mod rollout;
 pub(crate) mod view;

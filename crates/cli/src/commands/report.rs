@@ -4,8 +4,7 @@ mod sample;
 
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow};
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{ArgMatches, Command};
 use rollscope_config::{Options as _, options};
 use rollscope_insight::{Finding, findings, slowest_sample, where_time_went};
 use rollscope_run::{Drops, Run, WriterState, WriterSummary};
@@ -15,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::resolve;
 use crate::exit::Failure;
+use crate::opened::{Opened, run_argument, steps};
 use crate::output;
 use crate::table::{Table, duration, significant};
 
@@ -62,38 +62,23 @@ pub(crate) fn command() -> Command {
     ReportOptions::command("report").arg(run_argument())
 }
 
-/// The run that a command reads.
-pub(super) fn run_argument() -> Arg {
-    Arg::new("run")
-        .value_name("RUN")
-        .required(true)
-        .value_parser(value_parser!(std::path::PathBuf))
-        .help("Folder of the run")
-}
-
-/// The value of [`run_argument`].
-pub(super) fn run_of(matches: &ArgMatches) -> Result<&Path, Failure> {
-    let path = matches.get_one::<std::path::PathBuf>("run").context("no run was given")?;
-    Ok(path)
-}
-
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let options = resolve::<Options>(matches)?;
-    let dir = run_of(matches)?;
-    let run = Run::open(dir).map_err(anyhow::Error::from)?;
-    let steps = steps(&run, options.step)?;
+    let opened = Opened::of(matches)?;
+    let run = &opened.run;
+    let steps = opened.steps(options.step)?;
     if let Some(id) = &options.sample {
-        return sample::print(&run, &steps, id, options.json);
+        return sample::print(run, &steps, id, options.json);
     }
     if !options.json {
-        return print_steps(&run, &steps);
+        return print_steps(run, &steps);
     }
-    let steps = steps.into_iter().map(|step| Ok(step_json(&read(&run, step)?)));
+    let steps = steps.into_iter().map(|step| Ok(step_json(&read(run, step)?)));
     let steps = steps.collect::<Result<Vec<_>, Failure>>()?;
     let dropped = run.dropped().map_err(anyhow::Error::from)?;
     let writers = run.writers().map_err(anyhow::Error::from)?;
     let report = json!({
-        "run": dir.display().to_string(),
+        "run": opened.path.display().to_string(),
         "steps": steps,
         "dropped": {"requests": dropped.profiles, "user_records": dropped.user_records},
         "writers": writers.iter().map(writer_json).collect::<Vec<_>>(),
@@ -106,21 +91,6 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
 pub(crate) fn print(dir: &Path) -> Result<(), Failure> {
     let run = Run::open(dir).map_err(anyhow::Error::from)?;
     print_steps(&run, &steps(&run, None)?)
-}
-
-/// The steps of a run, or the one of them that was asked for.
-fn steps(run: &Run, wanted: Option<u64>) -> Result<Vec<StepNumber>, Failure> {
-    let known = run.steps().map_err(anyhow::Error::from)?;
-    let known: Vec<StepNumber> = known.iter().map(|summary| summary.step).collect();
-    match wanted.map(StepNumber) {
-        None => Ok(known),
-        Some(step) if known.contains(&step) => Ok(vec![step]),
-        Some(step) => {
-            let names: Vec<String> = known.iter().map(ToString::to_string).collect();
-            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            Err(Failure::Other(anyhow!("no step {step} in {}; it has {names}", run.dir().display())))
-        }
-    }
 }
 
 /// One step at a time: a run is larger than the memory.

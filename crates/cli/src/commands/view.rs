@@ -1,6 +1,5 @@
 //! `rollscope view`: the timeline of a run in the browser.
 
-use std::path::Path;
 use std::process::Stdio;
 
 use clap::{ArgMatches, Command};
@@ -8,10 +7,10 @@ use rollscope_config::{OptionSet as _, Options as _, options};
 use rollscope_run::Run;
 use rollscope_view::Token;
 
-use super::report::{run_argument, run_of};
 use super::{block_on, listen, ready_line, resolve};
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
+use crate::opened::{Opened, run_argument};
 use crate::output;
 
 options! {
@@ -36,18 +35,17 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (options, lifetime) = resolve::<Options>(matches)?;
-    let dir = run_of(matches)?;
-    block_on(serve(dir, &options, &lifetime))
+    let opened = Opened::of(matches)?;
+    block_on(serve(opened.run.clone(), &options, &lifetime))
 }
 
 /// Serves a run's timeline until told to end.
 pub(super) async fn serve(
-    dir: &Path,
+    run: Run,
     options: &ViewOptions,
     lifetime: &LifetimeOptions,
 ) -> Result<(), Failure> {
     let shutdown = shutdown(lifetime)?;
-    let run = Run::open(dir).map_err(anyhow::Error::from)?;
     let (listener, address) = listen(&*options.listen, &options.listen).await?;
     let token = (!address.ip().is_loopback()).then(|| Token::new(rand::random()));
     if let Some(token) = &token {

@@ -78,6 +78,18 @@ const CHECKS: &[Check] = &[
         needs: &[Need::Binary, Need::Chromium],
     },
     Check {
+        name: "html",
+        summary: "the exported page in headless Chromium, from disk",
+        script: Script::Node("html.mjs"),
+        needs: &[Need::Binary, Need::Run, Need::Chromium],
+    },
+    Check {
+        name: "formats",
+        summary: "exports read by Perfetto's and OpenTelemetry's own messages",
+        script: Script::Python("formats.py"),
+        needs: &[Need::Binary, Need::Run],
+    },
+    Check {
         name: "parquet",
         summary: "a run's tables read by DuckDB",
         script: Script::Python("parquet.py"),

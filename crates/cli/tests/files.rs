@@ -1,0 +1,122 @@
+//! Files of others in and out, by the real program.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn dump(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/data").join(name)
+}
+
+fn rollscope<'a>(args: impl IntoIterator<Item = &'a Path>) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_rollscope")).args(args).output().unwrap()
+}
+
+fn done<'a>(args: impl IntoIterator<Item = &'a Path>) -> String {
+    let output = rollscope(args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn report(run: &Path) -> Value {
+    serde_json::from_str(&done(["report".as_ref(), run, "--json".as_ref()])).unwrap()
+}
+
+fn metrics(report: &Value) -> &serde_json::Map<String, Value> {
+    report["steps"][0]["metrics"].as_object().unwrap()
+}
+
+#[test]
+fn a_dump_becomes_a_run_like_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let file = dump("turns.pt");
+    let told = done(["import".as_ref(), &*file, "--out".as_ref(), &run, "--gpus".as_ref(), "8".as_ref()]);
+    assert_eq!(told, "step 0: 7 requests\n");
+    let of_run = report(&run);
+    assert_eq!(of_run["steps"][0]["samples"], 4);
+    let numbers = metrics(&of_run);
+    for name in
+        ["perf/prefill/forward_duration/mean", "perf/decode/forward_duration/p99", "rollout/reward/mean"]
+    {
+        assert!(numbers.contains_key(name), "{name} of {:?}", numbers.keys());
+    }
+    assert!(run.join("steps/step=000000/stats.json").exists() && run.join("metrics.jsonl").exists());
+
+    // Without a run on disk the numbers are the same but for what only the user knows.
+    let of_file = report(&file);
+    assert_eq!(of_file["run"], file.display().to_string());
+    let same = |name: &str| assert_eq!(metrics(&of_file).get(name), numbers.get(name), "{name}");
+    same("perf/request/e2e_latency/p99");
+    same("perf/prefill/transfer_speed_gb_s/mean");
+}
+
+#[test]
+fn what_is_written_in_slime_s_words_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (json, again) = (dir.path().join("dump.jsonl"), dir.path().join("again.jsonl"));
+    let export =
+        |from: &Path, to: &Path| done(["export".as_ref(), from, "--to".as_ref(), "slime-json".as_ref(), to]);
+    export(&dump("turns.pt"), &json);
+    export(&json, &again);
+    let read = |path: &Path| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!(read(&json), read(&again));
+    assert_eq!(read(&json)["samples"].as_array().unwrap().len(), 4);
+    assert_eq!(metrics(&report(&json)), metrics(&report(&dump("turns.pt"))));
+}
+
+#[test]
+fn requests_of_sglang_and_lines_of_ours_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = dir.path().join("lines.jsonl");
+    std::fs::write(
+        &lines,
+        r#"{"request_parameters":"{\"rid\":\"r1\",\"stream\":false}","id":"r1","finish_reason":{"type":"stop","matched":1},"prompt_tokens":10,"completion_tokens":4,"e2e_latency":2.5,"request_received_ts":1790000000.5,"queue_time":0.25,"weight_version":"default"}
+{"request_parameters":"{\"rid\":\"r2\"}","id":"r2","finish_reason":{"type":"abort","message":"gone"},"prompt_tokens":7,"e2e_latency":0.5,"request_received_ts":1790000001.5,"weight_version":"v2"}
+
+{"type":"sample","step":1,"sample":"r2","reward":0.5}
+"#,
+    )
+    .unwrap();
+    let report = report(&lines);
+    let numbers = metrics(&report);
+    assert_eq!(numbers["perf/request/e2e_latency/mean"], 2.5);
+    assert_eq!(numbers["perf/request/queue_time/mean"], 0.25);
+    assert_eq!(report["steps"][1]["metrics"]["rollout/reward/mean"], 0.5);
+}
+
+#[test]
+fn what_cannot_be_read_is_named_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let cut = |name: &str, length: usize| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, &std::fs::read(dump(name)).unwrap()[..length]).unwrap();
+        path
+    };
+    let text = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    for (path, told) in [
+        (cut("turns.pt", 9000), "at byte 9000 of "),
+        (cut("turns_legacy.pt", 9000), "the file ends within an object, at byte 8"),
+        (
+            text("lines.jsonl", "{\"type\":\"sample\",\"step\":1,\"sample\":\"a\"}\n{\"a\":\n"),
+            "in line 2 (byte 40) of ",
+        ),
+        (text("prose.txt", "once upon a time"), "neither a file of torch.save"),
+        (dir.path().join("nothing.pt"), "nothing.pt"),
+    ] {
+        let output = rollscope(["report".as_ref(), &*path]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(
+            stderr.contains(told) && stderr.contains(&*path.file_name().unwrap().to_string_lossy()),
+            "{stderr}"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! Foreign files in: whatever the file is, out come records.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+
+use rollscope_trace::{Record, StepNumber};
+use serde_json::Value as Json;
+
+use crate::error::FormatError;
+use crate::{sglang, slime, torch};
+
+/// How to read a file.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// The step that everything in it belongs to; what the file says where nothing is said here.
+    pub step: Option<StepNumber>,
+    /// Which of several rewards of a sample counts.
+    pub reward_key: Option<String>,
+    /// Which of them names the category of the sample.
+    pub category_key: Option<String>,
+    /// Its samples are an evaluation's; so are those of files that slime names as such.
+    pub evaluation: bool,
+}
+
+/// Takes what was read, record by record.
+pub type Sink<'a> = dyn FnMut(Record) -> Result<(), FormatError> + 'a;
+
+/// Reads a line of a file of lines that is of no format of others.
+pub type OwnLine<'a> = dyn Fn(&[u8]) -> Result<Record, Box<dyn Error + Send + Sync>> + 'a;
+
+/// Longest line that is read.
+const MAX_LINE_BYTES: u64 = 1 << 30;
+
+/// Reads a file of `torch.save`, or one with a line of JSON for each dump, request or record. `own_line` reads the
+/// last kind.
+pub fn import(
+    path: &Path,
+    options: &ImportOptions,
+    own_line: &OwnLine<'_>,
+    sink: &mut Sink<'_>,
+) -> Result<(), FormatError> {
+    let mut head = Vec::new();
+    let file = File::open(path).map_err(FormatError::io(path))?;
+    file.take(64).read_to_end(&mut head).map_err(FormatError::io(path))?;
+    if torch::is_torch(&head) {
+        return slime::import_torch(path, options, sink);
+    }
+    match head.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'{') => import_lines(path, options, own_line, sink),
+        _ => Err(FormatError::Unknown { path: path.to_owned() }),
+    }
+}
+
+fn import_lines(
+    path: &Path,
+    options: &ImportOptions,
+    own_line: &OwnLine<'_>,
+    sink: &mut Sink<'_>,
+) -> Result<(), FormatError> {
+    let mut reader = BufReader::new(File::open(path).map_err(FormatError::io(path))?);
+    let (mut line, mut number, mut offset) = (Vec::new(), 0, 0);
+    let mut requests = sglang::Requests::new(options.step);
+    loop {
+        line.clear();
+        let read = (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
+        let length = read.map_err(FormatError::io(path))?;
+        if length == 0 {
+            return Ok(());
+        }
+        number += 1;
+        let wrong = |what: String| FormatError::Line { what, line: number, offset, path: path.to_owned() };
+        if !line.trim_ascii().is_empty() {
+            let value: Json = serde_json::from_slice(&line).map_err(|error| wrong(error.to_string()))?;
+            if !slime::import_json(path, &&value, options, sink)? {
+                let record = requests.record(&value).map_or_else(|| own_line(&line), Ok);
+                sink(record.map_err(|error| wrong(error.to_string()))?)?;
+            }
+        }
+        offset += length as u64;
+    }
+}

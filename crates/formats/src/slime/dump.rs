@@ -1,0 +1,185 @@
+//! A dump of a rollout: `{"rollout_id": N, "samples": [...]}`, by `torch.save` or as a line of JSON.
+
+use std::path::Path;
+
+use rollscope_trace::{StepNumber, StepTrace};
+use serde_json::{Value as Json, json};
+
+use super::sample::{SampleOptions, read_sample, sample_json};
+use crate::error::FormatError;
+use crate::import::{ImportOptions, Sink};
+use crate::pickle::{Elements, PickleError, Value, load_elements};
+use crate::torch::{Tensors, TorchFile, numbers_of};
+use crate::tree::{Scalar, Tree};
+
+/// What slime puts before the step's number in the name of an evaluation's dump.
+const EVALUATION: &str = "eval_";
+
+/// Reads samples, one after the other.
+struct Samples<'a, 'b> {
+    options: &'a ImportOptions,
+    evaluation: bool,
+    count: usize,
+    sink: &'a mut Sink<'b>,
+}
+
+/// Why reading stopped.
+enum Stop {
+    Pickle(PickleError),
+    Sink(FormatError),
+}
+
+/// Reads a dump that torch wrote. Samples are handed on one by one, so that not all of them are held.
+pub(crate) fn import_torch(
+    path: &Path,
+    options: &ImportOptions,
+    sink: &mut Sink<'_>,
+) -> Result<(), FormatError> {
+    let mut file = TorchFile::open(path)?;
+    let offset = file.offset();
+    let mut samples = Samples::new(path, options, sink);
+    let (bytes, begin, mut tensors) = file.parts();
+    let missing = |missing| FormatError::NoDump { missing, path: path.to_owned() };
+    let outcome = torch_samples(bytes, begin, options.step, &mut tensors, &mut samples).and_then(|step| {
+        // The step stands before the samples, unless somebody else wrote the dump: then it is known only now.
+        match step {
+            Step::Read => Ok(Some(())),
+            Step::Late(step) => {
+                torch_samples(bytes, begin, Some(step), &mut tensors, &mut samples).map(|_| Some(()))
+            }
+            Step::Missing => Ok(None),
+        }
+    });
+    match outcome {
+        Ok(Some(())) if samples.count > 0 => Ok(()),
+        Ok(Some(())) => Err(missing("samples")),
+        Ok(None) => Err(missing("rollout_id")),
+        Err(Stop::Pickle(error)) => Err(FormatError::pickle(path, offset, error)),
+        Err(Stop::Sink(error)) => Err(error),
+    }
+}
+
+/// What is known of the step after the samples.
+enum Step {
+    /// It was known before them.
+    Read,
+    /// It came behind them, and none was read.
+    Late(StepNumber),
+    /// There is none.
+    Missing,
+}
+
+fn torch_samples(
+    bytes: &[u8],
+    begin: usize,
+    step: Option<StepNumber>,
+    tensors: &mut Tensors<'_>,
+    samples: &mut Samples<'_, '_>,
+) -> Result<Step, Stop> {
+    let mut unread = false;
+    let mut take = |head: &[Value], sample: &Value| {
+        let Some(step) = step.or_else(|| step_of(head)) else {
+            unread = true;
+            return Ok(());
+        };
+        samples.torch(sample, step, tensors).map_err(Stop::Sink)
+    };
+    let loaded = load_elements(bytes, begin, Elements { key: "samples", take: &mut take })?;
+    let at_end = loaded.root.get("rollout_id").and_then(|id| number(&id));
+    // What was not written in the usual way is still in the list.
+    let left = loaded.root.get("samples").and_then(|list| list.items()).unwrap_or_default();
+    match step.or(at_end) {
+        Some(step) if unread => return Ok(Step::Late(step)),
+        Some(step) => {
+            for sample in &left {
+                samples.torch(sample, step, tensors).map_err(Stop::Sink)?;
+            }
+        }
+        None if unread || !left.is_empty() => return Ok(Step::Missing),
+        None => {}
+    }
+    Ok(Step::Read)
+}
+
+/// The step of a dictionary's keys and values in turn.
+fn step_of(head: &[Value]) -> Option<StepNumber> {
+    let mut pairs =
+        head.chunks_exact(2).filter(|pair| pair[0].text().is_some_and(|key| &**key == "rollout_id"));
+    pairs.next().and_then(|pair| number(&pair[1]))
+}
+
+fn number(id: &impl Tree) -> Option<StepNumber> {
+    match id.scalar()? {
+        Scalar::Int(number) => u64::try_from(number).ok().map(StepNumber),
+        _ => None,
+    }
+}
+
+/// A step as a dump in JSON.
+pub(crate) fn dump_json(trace: &StepTrace) -> Json {
+    let samples: Vec<Json> = trace.samples.iter().map(sample_json).collect();
+    json!({ "rollout_id": trace.step.0, "samples": samples })
+}
+
+/// Reads a dump that is JSON; false when it is none.
+pub(crate) fn import_json<T: Tree>(
+    path: &Path,
+    dump: &T,
+    options: &ImportOptions,
+    sink: &mut Sink<'_>,
+) -> Result<bool, FormatError> {
+    let Some(list) = dump.member("samples") else {
+        return Ok(false);
+    };
+    let step = options.step.or_else(|| number(&dump.member("rollout_id")?));
+    let step = step.ok_or_else(|| FormatError::NoDump { missing: "rollout_id", path: path.to_owned() })?;
+    let mut samples = Samples::new(path, options, sink);
+    let mut outcome = Ok(());
+    let is_list = list.each_element(&mut |sample| {
+        if outcome.is_ok() {
+            outcome = samples.take(sample, step, &mut |_| None);
+        }
+    });
+    outcome.map(|()| is_list)
+}
+
+// === impl Samples ===
+
+impl<'a, 'b> Samples<'a, 'b> {
+    fn new(path: &Path, options: &'a ImportOptions, sink: &'a mut Sink<'b>) -> Self {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        Self { options, evaluation: options.evaluation || name.starts_with(EVALUATION), count: 0, sink }
+    }
+
+    fn torch(
+        &mut self,
+        sample: &Value,
+        step: StepNumber,
+        tensors: &mut Tensors<'_>,
+    ) -> Result<(), FormatError> {
+        self.take(sample, step, &mut |value| numbers_of(value, tensors)?.iter().map(Tree::number).collect())
+    }
+
+    fn take<T: Tree>(
+        &mut self,
+        sample: &T,
+        step: StepNumber,
+        numbers: &mut dyn FnMut(&T) -> Option<Vec<f64>>,
+    ) -> Result<(), FormatError> {
+        let options = SampleOptions {
+            step,
+            reward_key: self.options.reward_key.as_deref(),
+            category_key: self.options.category_key.as_deref(),
+            evaluation: self.evaluation,
+        };
+        let records = read_sample(sample, options, self.count, numbers);
+        self.count += 1;
+        records.into_iter().try_for_each(|record| (self.sink)(record))
+    }
+}
+
+impl From<PickleError> for Stop {
+    fn from(error: PickleError) -> Self {
+        Self::Pickle(error)
+    }
+}

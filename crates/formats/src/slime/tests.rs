@@ -1,0 +1,402 @@
+//! Carriers to the model and back, and what a dump of slime becomes.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use rollscope_trace::{
+    Attr, BatchSlot, Fault, Finish, FinishKind, Join, Leg, LegRole, Measure, Nanos, Outcome, Profile,
+    Reading, Record, Report, RequestId, SampleKey, SampleMark, SampleTrace, StepNumber, StepTrace, UnixNs,
+    UserSpan, WorkerRef,
+};
+use serde_json::{Value as Json, json};
+
+use super::sample::{SampleOptions, read_sample, sample_json};
+use crate::import::{ImportOptions, import};
+use crate::pickle::{Value, load};
+use crate::torch::TorchFile;
+use crate::tree::Tree as _;
+
+const STEP: StepNumber = StepNumber(4);
+const OPTIONS: SampleOptions<'_> =
+    SampleOptions { step: STEP, reward_key: None, category_key: None, evaluation: false };
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn imported(name: &str, options: &ImportOptions) -> Vec<Record> {
+    let mut records = Vec::new();
+    let none = |_: &[u8]| Err("no line of ours".into());
+    import(&data(name), options, &none, &mut |record| {
+        records.push(record);
+        Ok(())
+    })
+    .unwrap();
+    records
+}
+
+fn gathered(records: Vec<Record>) -> SampleTrace {
+    let step = records[0].step().unwrap();
+    let mut trace = StepTrace::gather(step, records);
+    assert_eq!(trace.samples.len(), 1);
+    trace.samples.remove(0)
+}
+
+/// The carrier with the ids of made-up spans numbered in the order of their appearance.
+fn renumbered(mut carrier: Json) -> Json {
+    let mut numbers: HashMap<String, usize> = HashMap::new();
+    for event in carrier["events"].as_array_mut().unwrap() {
+        let is_made_up = event["name"].as_str().is_some_and(super::stages::is_stage);
+        for member in ["span_id", "parent_span_id"] {
+            let Some(id) = event.get(member).and_then(Json::as_str).map(str::to_owned) else {
+                continue;
+            };
+            let known = numbers.len();
+            if is_made_up && member == "span_id" {
+                numbers.entry(id.clone()).or_insert(known);
+            }
+            if let Some(number) = numbers.get(&id) {
+                event[member] = json!(number);
+            }
+        }
+    }
+    carrier
+}
+
+#[test]
+fn the_carriers_of_dumps_come_back() {
+    for name in ["turns.pt", "eval_3.pt"] {
+        let mut file = TorchFile::open(&data(name)).unwrap();
+        let (bytes, begin, _) = file.parts();
+        let loaded = load(bytes, begin).unwrap();
+        let samples = loaded.root.get("samples").unwrap().items().unwrap();
+        for sample in &samples {
+            let before = sample.get("trace").unwrap().to_json();
+            let trace = gathered(read_sample(sample, OPTIONS, 0, &mut |_: &Value| None));
+            let raw = trace.requests.iter().flat_map(|request| &request.attrs);
+            assert!(raw.clone().all(|(name, _)| **name != *super::element::CARRIER), "kept as it was");
+            let after = sample_json(&trace)["trace"].clone();
+            assert_eq!(renumbered(after), renumbered(before));
+        }
+    }
+}
+
+#[test]
+fn a_dump_of_several_turns_and_attempts_becomes_requests_with_stages() {
+    let trace = StepTrace::gather(StepNumber(0), imported("turns.pt", &ImportOptions::default()));
+    assert_eq!(trace.samples.len(), 4);
+    let requests: Vec<&Profile> = trace.requests().collect();
+    assert!(requests.iter().all(|request| request.legs.len() == 2 && request.is_profiled()));
+
+    let again = trace.samples.iter().find(|sample| &*sample.key.sample == "29").unwrap();
+    assert_eq!(again.key.group.as_deref(), Some("3"));
+    let request = again.requests.last().unwrap();
+    assert_eq!(request.join.attempt, 1);
+    assert_eq!(request.id.to_string(), "28aa61c710734cc4a7d71c5b3a7dd735");
+    assert_eq!(request.arrival, UnixNs::from_secs_f64(1_790_000_004.447_952).unwrap());
+    for (measure, wanted) in [
+        (Measure::PrefillBootstrapQueue, 0.059_799_509_808_702_876),
+        (Measure::PrefillForward, 0.189_725_011_949_527_93),
+        (Measure::DecodeForward, 14.46),
+        (Measure::TransferSpeed, 8.814_946_967_728_72),
+        (Measure::TransferTotal, 177.05),
+        (Measure::PrefillRetryCount, 0.0),
+        (Measure::QueueTime, 0.160_980_042_206_576_05),
+        (Measure::PromptTokens, 3541.0),
+    ] {
+        assert_eq!(request.measure(measure), Some(wanted), "{}", measure.name());
+    }
+    assert_eq!(request.weight_version(), Some("1"));
+    let names: Vec<_> = again.spans.iter().map(|span| &*span.name).collect();
+    assert_eq!(names, ["generate_and_rm", "generate_and_rm_group", "attempt_start", "reward_model"]);
+    assert_eq!(again.mark.effective_response_tokens, again.mark.response_tokens);
+}
+
+#[test]
+fn a_dump_before_torch_1_6_is_the_same() {
+    assert_eq!(
+        imported("turns.pt", &ImportOptions::default()),
+        imported("turns_legacy.pt", &ImportOptions::default())
+    );
+}
+
+#[test]
+fn an_evaluation_is_told_by_its_name_and_tensors_are_read() {
+    let records =
+        imported("eval_3.pt", &ImportOptions { reward_key: Some("fmt".into()), ..Default::default() });
+    let Record::Sample(mark) = &records[0] else { panic!("{records:?}") };
+    assert_eq!((mark.evaluation, mark.reward, mark.top_p_kept), (true, Some(0.5), Some(64)));
+    assert_eq!(mark.key.step, StepNumber(3));
+}
+
+#[test]
+fn raw_samples_are_read_with_rewards_of_any_type() {
+    let options = ImportOptions { category_key: Some("kind".into()), ..ImportOptions::default() };
+    for name in ["raw_samples.pt", "raw_samples_legacy.pt"] {
+        let trace = StepTrace::gather(StepNumber(7), imported(name, &options));
+        let marks: Vec<_> = trace.samples.iter().map(|sample| (&*sample.key.sample, &sample.mark)).collect();
+        for (index, reward) in [0.5, 0.25, 2.0, 2.0, 0.125, -1.5].into_iter().enumerate() {
+            let (_, mark) = marks.iter().find(|(name, _)| **name == index.to_string()).unwrap();
+            assert_eq!((mark.reward, mark.truncated), (Some(reward), Some(true)), "{name}, sample {index}");
+            assert_eq!(mark.category.as_deref(), (index == 4).then_some("format"));
+        }
+        assert!(trace.requests().all(|request| request.measure(Measure::E2eLatency) == Some(1.25)));
+    }
+}
+
+#[test]
+fn every_protocol_and_a_step_behind_the_samples_are_read() {
+    let first = imported("protocol_0.pt", &ImportOptions::default());
+    assert_eq!(first.len(), 6);
+    assert!(first.iter().all(|record| record.step() == Some(StepNumber(9))));
+    for protocol in 1..6 {
+        assert_eq!(
+            imported(&format!("protocol_{protocol}.pt"), &ImportOptions::default()),
+            first,
+            "{protocol}"
+        );
+    }
+}
+
+#[test]
+fn durations_that_still_sit_on_the_call_are_read() {
+    let head = json!({"trace_id": "t", "sample_id": "s", "group_id": null, "attempt": 0});
+    let event = |kind: &str, ts: f64, more: Json| {
+        let mut event = head.clone();
+        for part in [json!({"type": kind, "name": "sglang_generate", "ts": ts, "span_id": "a"}), more] {
+            event.as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
+        }
+        event
+    };
+    let mut trace = head.clone();
+    let attrs = json!({"pd_bootstrap_duration": 0.5, "pd_decode_forward_duration": 2.0, "queue_time": null});
+    trace["version"] = json!(1);
+    trace["events"] =
+        json!([event("span_start", 10.0, json!({})), event("span_end", 14.0, json!({"attrs": attrs})),]);
+    let sample = json!({"index": 3, "trace": trace});
+    let read = gathered(read_sample(&&sample, OPTIONS, 0, &mut |_: &&Json| None));
+    let request = &read.requests[0];
+    assert_eq!(request.measure(Measure::PrefillBootstrap), Some(0.5));
+    assert_eq!(request.measure(Measure::DecodeForward), Some(2.0));
+    let queue = request.answer().unwrap().report.measures.get(Measure::QueueTime).unwrap();
+    assert_eq!(queue.fault, Some(Fault::NotANumber));
+    assert_eq!(sample_json(&read)["trace"], trace);
+}
+
+// === anything at all ===
+
+fn text() -> impl Strategy<Value = Box<str>> {
+    prop_oneof![Just(String::new()), "[a-z]{1,6}", ".{1,8}", "[0-9]{1,3}", Just("{\"a\":1}".to_owned())]
+        .prop_map(Into::into)
+}
+
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        any::<f64>(),
+        Just(f64::NAN),
+        Just(f64::INFINITY),
+        (0u32..100).prop_map(f64::from),
+        Just(-0.0)
+    ]
+    .prop_map(|number| if number.is_nan() { f64::NAN } else { number })
+}
+
+fn attrs() -> impl Strategy<Value = Vec<(Box<str>, Attr)>> {
+    let attr = prop_oneof![
+        any::<bool>().prop_map(Attr::Bool),
+        any::<i64>().prop_map(Attr::Int),
+        number().prop_map(Attr::Float),
+        text().prop_map(Attr::Text),
+    ];
+    prop::collection::vec((prop_oneof![text(), Just("queue_time".into()), Just("x:json".into())], attr), 0..4)
+}
+
+fn leg() -> impl Strategy<Value = Leg> {
+    let measures = prop::collection::vec(
+        (
+            prop::sample::select(Measure::all().collect::<Vec<_>>()),
+            number(),
+            prop::option::of(prop::sample::select(&Fault::ALL[..])),
+        ),
+        0..8,
+    );
+    let finish = prop::option::of((text(), prop::option::of(text()), prop::option::of(any::<u16>())));
+    let times = (any::<u64>(), prop::option::of(any::<u64>()), any::<u64>(), prop::option::of(any::<u16>()));
+    let ending =
+        (prop::sample::select(&Outcome::ALL[..]), prop::option::of(text()), prop::option::of(text()));
+    (prop::sample::select(&LegRole::ALL[..]), (text(), text()), times, ending, (measures, finish)).prop_map(
+        |(
+            role,
+            (url, instance),
+            (dispatch, first_byte, end, status),
+            (outcome, error, version),
+            (measures, finish),
+        )| Leg {
+            role,
+            worker: WorkerRef { url, instance },
+            dispatch: Nanos(dispatch),
+            first_byte: first_byte.map(Nanos),
+            end: Nanos(end),
+            status,
+            outcome,
+            error,
+            report: Report {
+                measures: measures
+                    .into_iter()
+                    .map(|(of, value, fault)| (of, Reading { value, fault }))
+                    .collect(),
+                finish: finish.map(|(kind, message, status_code)| Finish {
+                    kind: FinishKind::from_name(&kind),
+                    message,
+                    status_code,
+                }),
+                weight_version: version.clone(),
+                worker_request_id: version,
+            },
+        },
+    )
+}
+
+fn profile(key: SampleKey) -> impl Strategy<Value = Profile> {
+    let join = (any::<u32>(), prop::option::of(text()), prop::option::of(text()));
+    let times = (any::<i64>(), any::<u64>(), prop::option::of((any::<u32>(), any::<u32>())));
+    (any::<u128>(), join, times, (text(), any::<bool>(), text()), prop::collection::vec(leg(), 0..4), attrs())
+        .prop_map(
+            move |(
+                id,
+                (attempt, session, rid),
+                (arrival, end, batch),
+                (endpoint, stream, decision),
+                legs,
+                attrs,
+            )| Profile {
+                id: RequestId(id),
+                join: Join {
+                    step: Some(STEP),
+                    group: key.group.clone(),
+                    sample: Some(key.sample.clone()),
+                    attempt,
+                    traceparent: session.clone(),
+                    session,
+                    rid,
+                },
+                endpoint,
+                stream,
+                batch: batch.map(|(index, size)| BatchSlot { index, size }),
+                arrival: UnixNs(arrival),
+                first_byte: None,
+                end: Nanos(end),
+                status: Some(200),
+                outcome: Outcome::Completed,
+                error: None,
+                decision,
+                retries: attempt,
+                legs,
+                attrs,
+            },
+        )
+}
+
+fn sample() -> impl Strategy<Value = SampleTrace> {
+    let key = (prop::option::of(text()), text()).prop_map(|(group, sample)| SampleKey {
+        step: STEP,
+        group,
+        sample,
+    });
+    key.prop_flat_map(|key| {
+        let spans = (any::<u32>(), text(), any::<i64>(), prop::option::of(any::<i64>()), attrs());
+        let of = key.clone();
+        let spans = spans.prop_map(move |(attempt, name, start, end, attrs)| UserSpan {
+            key: of.clone(),
+            attempt,
+            name,
+            start: UnixNs(start),
+            end: end.map(UnixNs),
+            attrs,
+        });
+        let parts = (prop::collection::vec(profile(key.clone()), 0..4), prop::collection::vec(spans, 0..4));
+        let mark =
+            (prop::option::of(number()), prop::option::of(any::<bool>()), prop::option::of(0..1u64 << 50));
+        (parts, mark, any::<bool>()).prop_map(
+            move |((requests, spans), (reward, truncated, tokens), evaluation)| {
+                let mark = SampleMark {
+                    reward,
+                    truncated,
+                    response_tokens: tokens,
+                    evaluation,
+                    ..SampleMark::new(key.clone())
+                };
+                let records = requests.into_iter().map(|request| Record::Profile(Box::new(request)));
+                let spans = spans.into_iter().map(Record::Span);
+                gathered([Record::Sample(mark)].into_iter().chain(records).chain(spans).collect())
+            },
+        )
+    })
+}
+
+/// Events as nobody would write them: of few names, ids and times, so that they meet.
+fn events() -> impl Strategy<Value = Json> {
+    let names =
+        ["sglang_generate", "sglang_pd_prefill", "sglang_pd_decode_forward", "sglang_pd_summary", "tool", ""];
+    let attrs = ["queue_time", "pd_decode_forward_duration", "finish_reason", "max_new_tokens", "rollscope"];
+    let values = [
+        json!(1),
+        json!(0.5),
+        json!("stop"),
+        json!(null),
+        json!([1, {"a": 2}]),
+        json!(true),
+        json!(1u64 << 63),
+    ];
+    let event = (
+        prop::sample::select(&["span_start", "span_end", "event", "other"][..]),
+        prop::sample::select(names.to_vec()),
+        prop::sample::select(&[0.0, 1.5, 1_790_000_000.123_456_7, 1e-12][..]),
+        prop::option::of(prop::sample::select(&["a", "b", "c"][..])),
+        prop::option::of(prop::sample::select(&["a", "b"][..])),
+        prop::collection::vec(
+            (prop::sample::select(attrs.to_vec()), prop::sample::select(values.to_vec())),
+            0..3,
+        ),
+        prop::sample::select(&[0, 1][..]),
+    );
+    let event = event.prop_map(|(kind, name, ts, span, parent, attrs, attempt)| {
+        let mut event = json!({
+            "type": kind, "name": name, "ts": ts, "trace_id": "t", "sample_id": 1, "group_id": 2, "attempt": attempt,
+        });
+        let members = event.as_object_mut().unwrap();
+        members.extend(span.map(|id| ("span_id".to_owned(), json!(id))));
+        members.extend(parent.map(|id| ("parent_span_id".to_owned(), json!(id))));
+        if !attrs.is_empty() {
+            let attrs = attrs.into_iter().map(|(name, value)| (name.to_owned(), value));
+            members.insert("attrs".to_owned(), Json::Object(attrs.collect()));
+        }
+        event
+    });
+    prop::collection::vec(event, 1..10).prop_map(|events| {
+        json!({"version": 1, "trace_id": "t", "sample_id": 1, "group_id": 2, "attempt": 0, "events": events})
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn the_model_comes_back_from_carriers(sample in sample()) {
+        let written = sample_json(&sample).to_string();
+        let written: Json = serde_json::from_str(&written).unwrap();
+        let read = gathered(read_sample(&&written, OPTIONS, 0, &mut |_: &&Json| None));
+        prop_assert_eq!(format!("{read:?}"), format!("{sample:?}"));
+    }
+
+    #[test]
+    fn any_carrier_comes_back(trace in events()) {
+        let sample = json!({"index": 1, "trace": trace.clone()});
+        let read = gathered(read_sample(&&sample, OPTIONS, 0, &mut |_: &&Json| None));
+        let written: Json = serde_json::from_str(&sample_json(&read).to_string()).unwrap();
+        if !(read.requests.is_empty() && read.spans.is_empty()) {
+            prop_assert_eq!(renumbered(written["trace"].clone()), renumbered(trace));
+        }
+    }
+}
