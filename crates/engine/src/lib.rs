@@ -1,6 +1,6 @@
 //! The embedded inference server: HTTP, scheduler, prefill/decode disaggregation.
 //!
-//! An [`Engine`] serves one Llama checkpoint on one compute thread behind SGLang's HTTP interface, alone or as one half
+//! An [`Engine`] serves one checkpoint on one compute thread behind SGLang's HTTP interface, alone or as one half
 //! of a prefill/decode pair. Modules in the order of a request's way:
 //!
 //! - `api`: HTTP in, validated requests to the scheduler, replies out;
@@ -11,10 +11,10 @@
 //! Invariant: the scheduler's thread never waits for a client or a peer. Output is a record of which readers see the latest
 //! state; what goes to a peer goes through a bounded queue that is tried again on the next turn.
 //!
-//! Invariant: every page, metadata slot and room belongs to one live request or is free; in debug builds an idle scheduler
+//! Invariant: every page, metadata slot and room belongs to one live request or is free (a page may be the prefix cache's); in debug builds an idle scheduler
 //! proves it.
 //!
-//! Absent here: recording, routing, retries of requests, more than one data-parallel rank, a prefix cache.
+//! Absent here: recording, routing, retries of requests, more than one data-parallel rank.
 
 mod options;
 
@@ -29,6 +29,8 @@ mod api;
 mod request;
 
 mod text;
+
+mod chat;
 
 mod output;
 

@@ -19,8 +19,8 @@ options! {
     /// one half of a prefill/decode pair.
     pub struct EngineOptions, environment "ROLLSCOPE_ENGINE", check consistent {
         model {
-            /// The model: `bundled`, or a directory in Hugging Face's layout.
-            model_path: String, value_name("DIR|bundled");
+            /// The model: `bundled`, a directory in Hugging Face's layout, or a GGUF file.
+            model_path: String, value_name("DIR|FILE|bundled");
             /// Name of the model in /v1/models; the model path if not given.
             served_model_name: Option<String> = None;
             /// Longest sequence, prompt and reply together, tokens; the model's own limit if not given.

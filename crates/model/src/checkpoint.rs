@@ -57,7 +57,13 @@ macro_rules! bundled {
 
 impl Files {
     pub(crate) fn bundled() -> Self {
-        Self::Memory(bundled!["config.json", "generation_config.json", "tokenizer.json", "model.safetensors"])
+        Self::Memory(bundled![
+            "config.json",
+            "generation_config.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "model.safetensors"
+        ])
     }
 
     pub(crate) fn open(dir: &Path) -> Result<Self, ModelError> {

@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 use crate::error::ModelError;
 
-/// The shape of a Llama model, checked: every size is positive and they fit each other.
+/// The shape of a model of the Llama family, checked: every size is positive and they fit each other.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ModelConfig {
-    /// Hugging Face's name of the model family, `llama`.
+    /// Hugging Face's name of the model family: `llama`, `qwen2` or `qwen3`.
     pub model_type: String,
     /// The classes that the checkpoint was written for.
     pub architectures: Vec<String>,
@@ -36,6 +36,10 @@ pub struct ModelConfig {
     pub rope_theta: f32,
     /// The output head is the embedding.
     pub tie_word_embeddings: bool,
+    /// Queries, keys and values have a bias (Qwen2).
+    pub qkv_bias: bool,
+    /// Each head's query and key are normed before they are rotated (Qwen3).
+    pub qk_norm: bool,
     /// Begin-of-sequence token.
     pub bos_token_id: Option<u32>,
     /// Tokens that end a sequence: of `generation_config.json` if it names any, else of `config.json`.
@@ -55,6 +59,8 @@ struct Demands {
     attention_bias: bool,
     #[serde(default)]
     mlp_bias: bool,
+    #[serde(default)]
+    use_sliding_window: bool,
 }
 
 /// `config.json` of a Llama as it is on disk; unknown fields are ignored.
@@ -103,7 +109,9 @@ enum TokenIds {
     Many(Vec<u32>),
 }
 
-const ARCHITECTURE: &str = "LlamaForCausalLM";
+const LLAMA: &str = "LlamaForCausalLM";
+const QWEN2: &str = "Qwen2ForCausalLM";
+const QWEN3: &str = "Qwen3ForCausalLM";
 
 /// `rope_theta` where a configuration is silent, as Hugging Face has it.
 const DEFAULT_ROPE_THETA: f32 = 10_000.0;
@@ -142,7 +150,7 @@ impl ModelConfig {
             let Self { vocab_size, hidden_size, intermediate_size, num_hidden_layers, .. } = *config;
             let heads = (config.num_attention_heads, config.num_key_value_heads, config.head_dim);
             let floats = (config.rms_norm_eps.to_bits(), config.rope_theta.to_bits());
-            let tied = config.tie_word_embeddings;
+            let tied = (config.tie_word_embeddings, config.qkv_bias, config.qk_norm);
             ((vocab_size, hidden_size, intermediate_size, num_hidden_layers), heads, floats, tied)
         };
         sizes(self) == sizes(other)
@@ -158,7 +166,8 @@ impl ModelConfig {
         self.num_key_value_heads * self.head_dim
     }
 
-    fn contradiction(&self) -> Option<String> {
+    /// What in it cannot be.
+    pub(crate) fn contradiction(&self) -> Option<String> {
         let sizes = [
             ("vocab_size", self.vocab_size),
             ("hidden_size", self.hidden_size),
@@ -194,8 +203,11 @@ impl ModelConfig {
 impl Demands {
     /// The first field that asks for more than plain Llama, with its value.
     fn unsupported(&self) -> Option<String> {
-        if !self.architectures.iter().any(|name| name == ARCHITECTURE) {
-            return Some(format!("architecture {:?} (supported: {ARCHITECTURE})", self.architectures));
+        if !self.architectures.iter().any(|name| [LLAMA, QWEN2, QWEN3].contains(&name.as_str())) {
+            return Some(format!(
+                "architecture {:?} (supported: {LLAMA}, {QWEN2}, {QWEN3})",
+                self.architectures
+            ));
         }
         let rope = [&self.rope_scaling, &self.rope_parameters].into_iter().flatten();
         for kind in rope.filter_map(|rope| rope.rope_type.as_deref()) {
@@ -209,6 +221,9 @@ impl Demands {
         if self.attention_bias {
             return Some("attention_bias true".to_owned());
         }
+        if self.use_sliding_window {
+            return Some("use_sliding_window true".to_owned());
+        }
         self.mlp_bias.then(|| "mlp_bias true".to_owned())
     }
 }
@@ -219,6 +234,8 @@ impl ConfigFile {
     fn into_config(self) -> ModelConfig {
         let rope_theta = self.rope_theta.or_else(|| self.rope_parameters.as_ref()?.rope_theta);
         ModelConfig {
+            qkv_bias: self.architectures.iter().any(|name| name == QWEN2),
+            qk_norm: self.architectures.iter().any(|name| name == QWEN3),
             model_type: self.model_type,
             architectures: self.architectures,
             vocab_size: self.vocab_size,

@@ -53,6 +53,12 @@ pub enum ModelError {
         /// Where and why.
         source: safetensors::SafeTensorError,
     },
+    /// A GGUF file is truncated, or not one.
+    #[error("malformed GGUF file {}", .path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+    },
     /// The weights lack a tensor.
     #[error("no tensor {tensor} in {}", .path.display())]
     NoTensor {

@@ -54,6 +54,8 @@ struct Scratch {
     delta: Vec<f32>,
     gate_up: Vec<f32>,
     gated: Vec<f32>,
+    /// One head's query or key.
+    head: Vec<f32>,
     cos: Vec<f32>,
     sin: Vec<f32>,
     /// Attention weights of one head over the longest context.
@@ -83,6 +85,15 @@ pub(crate) fn run(
     }
     *width = config.vocab_size;
     pass.finish(weights, scratch, values);
+}
+
+/// Norms each head by itself.
+fn norm_heads(isa: Isa, (heads, weight): (&mut [f32], &[f32]), eps: f32, scratch: &mut Vec<f32>) {
+    for head in heads.chunks_exact_mut(weight.len()) {
+        scratch.clear();
+        scratch.extend_from_slice(head);
+        rms_norm(isa, scratch, weight, eps, head);
+    }
 }
 
 /// Makes room for `len` floats, without touching those that are there.
@@ -187,7 +198,15 @@ impl Pass<'_> {
         for ((qkv, (cos, sin)), (pages, position)) in
             qkv.chunks_exact_mut(layer.qkv.outputs()).zip(angles).zip(places.clone())
         {
+            if let Some(bias) = &layer.qkv_bias {
+                add(isa, qkv, bias);
+            }
             let (rotated, value) = qkv.split_at_mut(queries + kv_size);
+            if let Some([query_norm, key_norm]) = &layer.qk_norm {
+                let (query, key) = rotated.split_at_mut(queries);
+                norm_heads(isa, (query, query_norm), config.rms_norm_eps, &mut scratch.head);
+                norm_heads(isa, (key, key_norm), config.rms_norm_eps, &mut scratch.head);
+            }
             rotate(isa, rotated, cos, sin);
             kv.write(index, pages, position, (&rotated[queries..], value));
         }

@@ -17,6 +17,8 @@ mod config;
 
 mod checkpoint;
 
+mod gguf;
+
 mod tokenizer;
 
 mod memory;
@@ -42,5 +44,5 @@ pub use config::ModelConfig;
 pub use error::{ModelError, RowError};
 pub use forward::{Logits, Row, Wanted};
 pub use kv::{KvPool, PageId};
-pub use model::Model;
+pub use model::{ChatTemplate, Model};
 pub use tokenizer::{TextStream, Tokenizer};

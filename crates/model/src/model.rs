@@ -4,15 +4,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
+use serde::Deserialize;
 
 use crate::checkpoint::{Files, Tensors};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::forward::{self, Logits, Row};
+use crate::gguf::Gguf;
 use crate::isa::Isa;
 use crate::kv::KvPool;
 use crate::tokenizer::Tokenizer;
-use crate::weights::Weights;
+use crate::weights::{Source, Weights};
 
 /// A model, ready to compute; share it behind an `Arc`. All of it is immutable but the weights, which can be given up and
 /// replaced by others of the same shape.
@@ -24,7 +26,49 @@ pub struct Model {
     weights: RwLock<Option<Weights>>,
     /// Of the latest weights.
     fingerprint: AtomicU64,
+    chat_template: Option<ChatTemplate>,
     isa: Isa,
+}
+
+/// How a checkpoint has messages written as a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatTemplate {
+    /// The template, Jinja.
+    pub source: String,
+    /// The text of the token that begins a sequence; empty if there is none.
+    pub bos_token: String,
+    /// That of the one that ends it.
+    pub eos_token: String,
+}
+
+/// The part of `tokenizer_config.json` that matters here.
+#[derive(Debug, Deserialize)]
+struct TokenizerConfig {
+    chat_template: Option<Templates>,
+    bos_token: Option<SpecialToken>,
+    eos_token: Option<SpecialToken>,
+}
+
+/// One template, or several by name.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Templates {
+    One(String),
+    Named(Vec<NamedTemplate>),
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+/// A token's text, by itself or with its properties.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum SpecialToken {
+    Text(String),
+    Object { content: String },
 }
 
 // === impl Model ===
@@ -36,10 +80,37 @@ impl Model {
         Self::load(&Files::bundled())
     }
 
-    /// Reads a checkpoint in Hugging Face's layout: `config.json`, `tokenizer.json`, `model.safetensors` (or shards with
-    /// their index) and, if there is one, `generation_config.json`. Weights may be BF16, F16 or F32; they are f32 in memory.
-    pub fn open(dir: &Path) -> Result<Self, ModelError> {
-        Self::load(&Files::open(dir)?)
+    /// Reads a checkpoint: a GGUF file of the llama architecture, or a directory in Hugging Face's layout: `config.json`,
+    /// `tokenizer.json`, `model.safetensors` (or shards with their index) and, if they are there, `generation_config.json`,
+    /// `tokenizer_config.json` and `chat_template.jinja`. Weights are f32 in memory, however they are stored.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        if path.extension().is_some_and(|extension| extension == "gguf") && path.is_file() {
+            return Self::load_gguf(&Gguf::open(path)?);
+        }
+        Self::load(&Files::open(path)?)
+    }
+
+    fn load_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
+        let config = gguf.config()?;
+        let tokenizer = Tokenizer::parse(&gguf.tokenizer_json()?, gguf.path())?;
+        let weights = Weights::load(Source::Gguf(gguf), &config)?;
+        let chat_template = gguf.chat_template().map(|(source, [bos, eos])| ChatTemplate {
+            source: source.to_owned(),
+            bos_token: bos.unwrap_or_default().to_owned(),
+            eos_token: eos.unwrap_or_default().to_owned(),
+        });
+        Ok(Self::of(config, tokenizer, weights, chat_template))
+    }
+
+    fn of(
+        config: ModelConfig,
+        tokenizer: Tokenizer,
+        weights: Weights,
+        chat_template: Option<ChatTemplate>,
+    ) -> Self {
+        let fingerprint = AtomicU64::new(weights.fingerprint);
+        let weights = RwLock::new(Some(weights));
+        Self { config, tokenizer, weights, fingerprint, chat_template, isa: Isa::detect() }
     }
 
     pub(crate) fn load(files: &Files) -> Result<Self, ModelError> {
@@ -48,9 +119,13 @@ impl Model {
             config.apply_generation(&json, &files.path("generation_config.json"))?;
         }
         let tokenizer = Tokenizer::parse(&files.read("tokenizer.json")?, &files.path("tokenizer.json"))?;
-        let weights = Weights::load(&Tensors::read(files)?, &config)?;
-        let fingerprint = AtomicU64::new(weights.fingerprint);
-        Ok(Self { config, tokenizer, weights: RwLock::new(Some(weights)), fingerprint, isa: Isa::detect() })
+        let weights = Weights::load(Source::Safetensors(&Tensors::read(files)?), &config)?;
+        Ok(Self::of(config, tokenizer, weights, ChatTemplate::read(files)?))
+    }
+
+    /// How messages become a prompt; none for a model that is not for chats.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.chat_template.as_ref()
     }
 
     /// The model's shape.
@@ -113,5 +188,41 @@ impl Model {
     pub(crate) fn on_portable_kernels(mut self) -> Self {
         self.isa = Isa::PORTABLE;
         self
+    }
+}
+
+// === impl ChatTemplate ===
+
+impl ChatTemplate {
+    /// Of a checkpoint's files: the template has a file of its own, or is in the tokenizer's configuration.
+    fn read(files: &Files) -> Result<Option<Self>, ModelError> {
+        const NAME: &str = "tokenizer_config.json";
+        let config = match files.try_read(NAME)? {
+            Some(json) => serde_json::from_slice(&json)
+                .map_err(|source| ModelError::Json { path: files.path(NAME), source })?,
+            None => TokenizerConfig { chat_template: None, bos_token: None, eos_token: None },
+        };
+        let own = files.try_read("chat_template.jinja")?;
+        let own = own.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let Some(source) = own.or_else(|| config.chat_template?.usual()) else { return Ok(None) };
+        let text = |token: Option<SpecialToken>| match token {
+            Some(SpecialToken::Text(text) | SpecialToken::Object { content: text }) => text,
+            None => String::new(),
+        };
+        Ok(Some(Self { source, bos_token: text(config.bos_token), eos_token: text(config.eos_token) }))
+    }
+}
+
+// === impl Templates ===
+
+impl Templates {
+    /// The one that is used when none is named.
+    fn usual(self) -> Option<String> {
+        match self {
+            Self::One(template) => Some(template),
+            Self::Named(templates) => {
+                templates.into_iter().find(|named| named.name == "default").map(|named| named.template)
+            }
+        }
     }
 }

@@ -49,6 +49,12 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The tokens of a text alone. Special tokens that are written in it count as such.
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        let encoding = self.inner.encode_fast(text, false).map_err(ModelError::Encode)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
     /// The text of tokens. Ids beyond the vocabulary and bytes that are no UTF-8 are not errors: the former have no text,
     /// the latter become U+FFFD.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, ModelError> {

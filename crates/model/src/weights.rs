@@ -3,6 +3,7 @@
 use crate::checkpoint::Tensors;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
+use crate::gguf::Gguf;
 use crate::kernels::Packed;
 
 /// All weights of a model.
@@ -26,6 +27,10 @@ pub(crate) struct Layer {
     pub(crate) attention_norm: Vec<f32>,
     /// Queries, then keys, then values.
     pub(crate) qkv: Packed,
+    /// Added to them.
+    pub(crate) qkv_bias: Option<Vec<f32>>,
+    /// Norms of a head's query and of its key.
+    pub(crate) qk_norm: Option<[Vec<f32>; 2]>,
     pub(crate) output: Packed,
     pub(crate) mlp_norm: Vec<f32>,
     /// Gate, then up.
@@ -33,17 +38,25 @@ pub(crate) struct Layer {
     pub(crate) down: Packed,
 }
 
+/// Where tensors are read from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    Safetensors(&'a Tensors),
+    Gguf(&'a Gguf),
+}
+
 /// Reads tensors in a fixed order and hashes them on the way.
 struct Loader<'a> {
-    tensors: &'a Tensors,
+    source: Source<'a>,
+    config: &'a ModelConfig,
     hash: u64,
 }
 
 // === impl Weights ===
 
 impl Weights {
-    pub(crate) fn load(tensors: &Tensors, config: &ModelConfig) -> Result<Self, ModelError> {
-        let mut loader = Loader { tensors, hash: 0 };
+    pub(crate) fn load(source: Source<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
+        let mut loader = Loader { source, config, hash: 0 };
         loader.hash_shape(config);
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let embedding = loader.matrix("model.embed_tokens.weight", vocab, hidden)?;
@@ -92,18 +105,39 @@ impl Loader<'_> {
         let k = self.matrix(&name("self_attn.k_proj"), kv, hidden)?;
         let v = self.matrix(&name("self_attn.v_proj"), kv, hidden)?;
         let output = self.matrix(&name("self_attn.o_proj"), hidden, queries)?;
+        let qkv_bias = if config.qkv_bias { Some(self.biases(index, config)?) } else { None };
+        let qk_norm = if config.qk_norm {
+            let norms = ["self_attn.q_norm", "self_attn.k_norm"];
+            Some([
+                self.vector(&name(norms[0]), config.head_dim)?,
+                self.vector(&name(norms[1]), config.head_dim)?,
+            ])
+        } else {
+            None
+        };
         let mlp_norm = self.vector(&name("post_attention_layernorm"), hidden)?;
         let gate = self.matrix(&name("mlp.gate_proj"), inner, hidden)?;
         let up = self.matrix(&name("mlp.up_proj"), inner, hidden)?;
         let down = self.matrix(&name("mlp.down_proj"), hidden, inner)?;
         Ok(Layer {
             attention_norm,
+            qkv_bias,
+            qk_norm,
             qkv: Packed::stack(hidden, &[&q, &k, &v])?,
             output: Packed::stack(queries, &[&output])?,
             mlp_norm,
             gate_up: Packed::stack(hidden, &[&gate, &up])?,
             down: Packed::stack(inner, &[&down])?,
         })
+    }
+
+    /// Those of queries, keys and values, one after the other.
+    fn biases(&mut self, index: usize, config: &ModelConfig) -> Result<Vec<f32>, ModelError> {
+        let mut biases = Vec::new();
+        for (part, len) in [("q", config.query_size()), ("k", config.kv_size()), ("v", config.kv_size())] {
+            biases.extend(self.vector(&format!("model.layers.{index}.self_attn.{part}_proj.bias"), len)?);
+        }
+        Ok(biases)
     }
 
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Vec<f32>, ModelError> {
@@ -115,7 +149,10 @@ impl Loader<'_> {
     }
 
     fn load(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        let values = self.tensors.load(name, shape)?;
+        let values = match self.source {
+            Source::Safetensors(tensors) => tensors.load(name, shape)?,
+            Source::Gguf(gguf) => gguf.load(name, shape, self.config)?,
+        };
         for value in &values {
             self.hash(u64::from(value.to_bits()));
         }

@@ -209,7 +209,7 @@ fn malformed_files_are_named() {
         (
             "config.json",
             b"{}",
-            "unsupported architecture [] (supported: LlamaForCausalLM) in DIR/config.json",
+            "unsupported architecture [] (supported: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM) in DIR/config.json",
         ),
         ("generation_config.json", b"[", "malformed DIR/generation_config.json: "),
         ("tokenizer.json", b"{}", "malformed tokenizer DIR/tokenizer.json: "),

@@ -72,7 +72,7 @@ pub(super) const REFUSED_SAMPLING_FIELDS: &[Refused] = &[
     refused("logit_bias"),
 ];
 
-const fn refused(name: &'static str) -> Refused {
+pub(super) const fn refused(name: &'static str) -> Refused {
     Refused { name, neutral: Neutral::Empty }
 }
 

@@ -18,11 +18,11 @@ use super::fields::Fields;
 use super::parse::Call;
 use super::render::{Reply, Subject};
 use super::respond::ApiError;
-use crate::output::{Finish, Listener};
+use crate::output::{Finish, Listener, Progress};
 use crate::stamps::Stamps;
 
 /// A request that is being computed. Dropping it ends the request.
-struct Live {
+pub(super) struct Live {
     subject: Subject,
     listener: Listener,
 }
@@ -45,8 +45,8 @@ pub(super) async fn generate(
 }
 
 /// Hands the requests of a call to the scheduler.
-async fn start(app: &App, call: Call, is_stream: bool) -> Result<Vec<Live>, ApiError> {
-    let Call { specs, is_batch, with_text } = call;
+pub(super) async fn start(app: &App, call: Call, is_stream: bool) -> Result<Vec<Live>, ApiError> {
+    let Call { specs, is_batch, with_text, .. } = call;
     let mut live = Vec::with_capacity(specs.len());
     for (index, spec) in specs.into_iter().enumerate() {
         let subject = Subject {
@@ -87,14 +87,14 @@ fn events(app: Arc<App>, live: Vec<Live>) -> impl Stream<Item = Bytes> + Send {
     stream::select_all(each)
 }
 
-fn streamed(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+pub(super) fn streamed(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     let end = stream::iter([Bytes::from_static(b"data: [DONE]\n\n")]);
     let body = Body::from_stream(events.chain(end).map(Ok::<_, std::convert::Infallible>));
     ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")], body).into_response()
 }
 
 /// A server-sent event. What is sent here has no key that is not text, so it can always be written.
-fn event(data: &impl Serialize) -> Bytes {
+pub(super) fn event(data: &impl Serialize) -> Bytes {
     let mut event = b"data: ".to_vec();
     if serde_json::to_writer(&mut event, data).is_err() {
         event.truncate("data: ".len());
@@ -107,17 +107,35 @@ fn event(data: &impl Serialize) -> Bytes {
 // === impl Live ===
 
 impl Live {
-    /// The reply at its end, or the error that it ended with.
-    async fn reply(self, app: &App) -> Result<Reply, ApiError> {
+    pub(super) fn prompt_tokens(&self) -> usize {
+        self.subject.prompt_tokens
+    }
+
+    /// What there is when there is more.
+    pub(super) async fn changed(&mut self) -> Progress {
+        self.listener.changed().await;
+        self.listener.snapshot()
+    }
+
+    /// The prompt's tokens and all that came of it, or the error that it ended with.
+    pub(super) async fn end(self, app: &App) -> Result<(usize, Progress), ApiError> {
         self.listener.finished().await;
         let mut progress = self.listener.snapshot();
         progress.stamps.finished = Some(app.clock.now());
-        if let Some(Finish::Abort(abort)) = &progress.finish
-            && let Some(error) = ApiError::of_abort(abort)
-        {
-            return Err(error);
+        match &progress.finish {
+            Some(Finish::Abort(abort)) => match ApiError::of_abort(abort) {
+                Some(error) => Err(error),
+                None => Ok((self.subject.prompt_tokens, progress)),
+            },
+            _ => Ok((self.subject.prompt_tokens, progress)),
         }
-        Ok(Reply::new(app, &self.subject, progress))
+    }
+
+    /// The reply at its end, or the error that it ended with.
+    async fn reply(self, app: &App) -> Result<Reply, ApiError> {
+        let subject = self.subject.clone();
+        let (_, progress) = self.end(app).await?;
+        Ok(Reply::new(app, &subject, progress))
     }
 
     /// The next event, and the request unless that was its last.

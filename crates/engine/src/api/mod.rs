@@ -4,6 +4,7 @@ mod control;
 mod fields;
 mod generate;
 mod info;
+mod openai;
 mod parse;
 mod render;
 mod respond;
@@ -66,6 +67,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/continue_generation", post(control::continue_generation))
         .route("/flush_cache", get(control::flush_cache).post(control::flush_cache))
         .route("/abort_request", post(control::abort_request))
+        .route("/v1/completions", post(openai::completions))
+        .route("/v1/chat/completions", post(openai::chat_completions))
         .route("/v1/loads", get(info::loads))
         .route("/v1/models", get(info::models));
     router = router

@@ -18,6 +18,8 @@ use crate::stamps::Stamps;
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) specs: Vec<GenerateSpec>,
+    /// Replies a prompt.
+    pub(super) n: usize,
     /// The prompts came as a list, and the replies go as one.
     pub(super) is_batch: bool,
     /// Log-probabilities are told with the text of their tokens.
@@ -96,7 +98,7 @@ impl Call {
                 stamps,
             });
         }
-        Ok(Self { specs, is_batch, with_text })
+        Ok(Self { specs, n: batch.n, is_batch, with_text })
     }
 }
 

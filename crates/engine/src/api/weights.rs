@@ -64,9 +64,11 @@ pub(super) async fn update_weights_from_disk(
         return Err(ApiError::bad_request("model_path is missing"));
     };
     if let Some(format) = fields.take::<String>("load_format")?
-        && !["auto", "safetensors"].contains(&format.as_str())
+        && !["auto", "safetensors", "gguf"].contains(&format.as_str())
     {
-        return Err(ApiError::bad_request(format!("load_format must be auto or safetensors, got {format}")));
+        return Err(ApiError::bad_request(format!(
+            "load_format must be auto, safetensors or gguf, got {format}"
+        )));
     }
     let version: Option<String> = fields.take("weight_version")?;
     let aborts = fields.take("abort_all_requests")?.unwrap_or(false);

@@ -9,6 +9,8 @@ mod lifecycle;
 #[cfg(test)]
 mod metrics;
 #[cfg(test)]
+mod openai;
+#[cfg(test)]
 mod pair;
 #[cfg(test)]
 mod peers;

@@ -24,6 +24,8 @@ struct Check {
     summary: &'static str,
     script: Script,
     needs: &'static [Need],
+    /// Runs only when it is named: it downloads more than all the others together.
+    on_demand: bool,
 }
 
 /// A file of `interop/`, and what runs it.
@@ -44,6 +46,8 @@ enum Need {
     Run,
     /// `CHROMIUM`: the browser.
     Chromium,
+    /// The packages of `interop/requirements-checkpoint.txt`.
+    Checkpoint,
 }
 
 const CHECKS: &[Check] = &[
@@ -52,48 +56,63 @@ const CHECKS: &[Check] = &[
         summary: "slime's calls through the gateway, by httpx",
         script: Script::Python("python_client.py"),
         needs: &[Need::Binary],
+        on_demand: false,
     },
     Check {
         name: "figures",
         summary: "the gateway's figures read by Prometheus' Python client",
         script: Script::Python("figures.py"),
         needs: &[Need::Binary],
+        on_demand: false,
     },
     Check {
         name: "page",
         summary: "the page's types by TypeScript, its units by Node",
         script: Script::Node("page.mjs"),
         needs: &[],
+        on_demand: false,
     },
     Check {
         name: "viewer",
         summary: "the timeline page in headless Chromium",
         script: Script::Node("viewer.mjs"),
         needs: &[Need::Binary, Need::Run, Need::Chromium],
+        on_demand: false,
     },
     Check {
         name: "viewer-live",
         summary: "the page beside a run that is being written, and over hostile texts",
         script: Script::Node("viewer_live.mjs"),
         needs: &[Need::Binary, Need::Chromium],
+        on_demand: false,
     },
     Check {
         name: "html",
         summary: "the exported page in headless Chromium, from disk",
         script: Script::Node("html.mjs"),
         needs: &[Need::Binary, Need::Run, Need::Chromium],
+        on_demand: false,
     },
     Check {
         name: "formats",
         summary: "exports read by Perfetto's and OpenTelemetry's own messages",
         script: Script::Python("formats.py"),
         needs: &[Need::Binary, Need::Run],
+        on_demand: false,
     },
     Check {
         name: "parquet",
         summary: "a run's tables read by DuckDB",
         script: Script::Python("parquet.py"),
         needs: &[Need::Binary, Need::Run],
+        on_demand: false,
+    },
+    Check {
+        name: "checkpoint",
+        summary: "SmolLM2-135M against llama.cpp (100 MB; only by name)",
+        script: Script::Python("checkpoint.py"),
+        needs: &[Need::Binary, Need::Checkpoint],
+        on_demand: true,
     },
 ];
 
@@ -121,7 +140,9 @@ pub(crate) fn run(workspace: &Workspace, names: &[&str]) -> Result<bool> {
     }
     let mut tools = Tools::new(&workspace.root)?;
     let (mut passed, mut failed) = (0, 0);
-    for check in CHECKS.iter().filter(|check| names.is_empty() || names.contains(&check.name)) {
+    let is_wanted =
+        |check: &&Check| if names.is_empty() { !check.on_demand } else { names.contains(&check.name) };
+    for check in CHECKS.iter().filter(is_wanted) {
         say(&format!("== {}: {}", check.name, check.summary));
         let started = Instant::now();
         let outcome = check.run(&mut tools);
@@ -164,6 +185,10 @@ impl Check {
                 Need::Binary => command.env("ROLLSCOPE", tools.rollscope()?),
                 Need::Run => command.env("RUN", tools.recorded_run()?),
                 Need::Chromium => command.env("CHROMIUM", tools.chromium()?),
+                Need::Checkpoint => {
+                    tools.install_checkpoint()?;
+                    &mut command
+                }
             };
         }
         command.current_dir(tools.fresh_dir(self.name)?);

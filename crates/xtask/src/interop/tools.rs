@@ -91,6 +91,14 @@ impl Tools {
         Ok(python)
     }
 
+    /// Adds a checkpoint and another program that reads it to the interpreter's packages, without what those would bring along.
+    pub(super) fn install_checkpoint(&mut self) -> Result<()> {
+        let python = self.python()?;
+        let requirements = self.scripts().join("requirements-checkpoint.txt");
+        let options = [OsStr::new("--no-deps"), OsStr::new("--requirement"), requirements.as_os_str()];
+        pip_install(&python, options)
+    }
+
     /// The folder in which the packages of `interop/package.json` are installed.
     pub(super) fn node_packages(&mut self) -> Result<PathBuf> {
         let wanted = read(&self.scripts().join("package.json"))?;

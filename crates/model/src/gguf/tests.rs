@@ -1,0 +1,203 @@
+//! A GGUF of the bundled model is the bundled model; blocks are read as the `gguf` package of llama.cpp's authors reads them.
+
+use safetensors::SafeTensors;
+use serde_json::Value as Json;
+
+use super::*;
+use crate::forward::{Logits, Row, Wanted};
+use crate::kv::KvPool;
+use crate::model::Model;
+
+const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/chained-addition/");
+
+/// Writes a file field by field.
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn text(&mut self, text: &str) {
+        self.0.extend((text.len() as u64).to_le_bytes());
+        self.0.extend(text.as_bytes());
+    }
+
+    fn key(&mut self, key: &str, kind: u32) {
+        self.text(key);
+        self.0.extend(kind.to_le_bytes());
+    }
+
+    fn u32(&mut self, key: &str, value: u32) {
+        self.key(key, 4);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn texts(&mut self, key: &str, texts: &[String]) {
+        self.key(key, 9);
+        self.0.extend(8_u32.to_le_bytes());
+        self.0.extend((texts.len() as u64).to_le_bytes());
+        texts.iter().for_each(|text| self.text(text));
+    }
+}
+
+/// The rows of each head in turns, as llama.cpp has them.
+fn in_turns(data: &[u8], row_bytes: usize, head_dim: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    for head in data.chunks_exact(row_bytes * head_dim) {
+        for index in 0..head_dim / 2 {
+            for half in 0..2 {
+                out.extend(&head[(half * head_dim / 2 + index) * row_bytes..][..row_bytes]);
+            }
+        }
+    }
+    out
+}
+
+/// The bundled model as a GGUF: its values are bf16, which is type 30, or type 0 once widened.
+fn bundled(architecture: &str, kind: u32) -> Vec<u8> {
+    let bytes = std::fs::read(format!("{ASSETS}model.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let tokenizer: Json =
+        serde_json::from_slice(&std::fs::read(format!("{ASSETS}tokenizer.json")).unwrap()).unwrap();
+    let mut tokens: Vec<String> = (0..320).map(|id| format!("<unused{id}>")).collect();
+    for (token, id) in tokenizer["model"]["vocab"].as_object().unwrap() {
+        tokens[id.as_u64().unwrap() as usize] = token.clone();
+    }
+    for added in tokenizer["added_tokens"].as_array().unwrap() {
+        tokens[added["id"].as_u64().unwrap() as usize] = added["content"].as_str().unwrap().to_owned();
+    }
+    let mut writer = Writer(b"GGUF".to_vec());
+    writer.0.extend(3_u32.to_le_bytes());
+    writer.0.extend((tensors.len() as u64).to_le_bytes());
+    writer.0.extend(17_u64.to_le_bytes());
+    writer.key("general.architecture", 8);
+    writer.text(architecture);
+    for (key, value) in [
+        ("llama.context_length", 2048),
+        ("llama.embedding_length", 128),
+        ("llama.block_count", 4),
+        ("llama.feed_forward_length", 384),
+        ("llama.attention.head_count", 4),
+        ("llama.attention.head_count_kv", 2),
+        ("tokenizer.ggml.bos_token_id", 256),
+        ("tokenizer.ggml.eos_token_id", 257),
+    ] {
+        writer.u32(key, value);
+    }
+    writer.key("llama.attention.layer_norm_rms_epsilon", 6);
+    writer.0.extend(1e-5_f32.to_le_bytes());
+    writer.key("tokenizer.ggml.add_bos_token", 7);
+    writer.0.push(1);
+    for (key, text) in [
+        ("tokenizer.ggml.model", "gpt2"),
+        ("tokenizer.ggml.pre", "gpt-2"),
+        ("tokenizer.chat_template", "{{ messages[0].content }}"),
+    ] {
+        writer.key(key, 8);
+        writer.text(text);
+    }
+    writer.texts("tokenizer.ggml.tokens", &tokens);
+    writer.texts("tokenizer.ggml.merges", &[]);
+    writer.key("tokenizer.ggml.token_type", 9);
+    writer.0.extend(5_u32.to_le_bytes());
+    writer.0.extend(320_u64.to_le_bytes());
+    (0..320).for_each(|id| writer.0.extend(if id < 256 { 1_i32 } else { 3 }.to_le_bytes()));
+    let mut data = Vec::new();
+    for (name, view) in tensors.iter() {
+        writer.text(&gguf_name(name).unwrap());
+        writer.0.extend((view.shape().len() as u32).to_le_bytes());
+        view.shape().iter().rev().for_each(|size| writer.0.extend((*size as u64).to_le_bytes()));
+        writer.0.extend(kind.to_le_bytes());
+        writer.0.extend((data.len() as u64).to_le_bytes());
+        let is_rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
+        let values = if is_rotated { in_turns(view.data(), 128 * 2, 32) } else { view.data().to_vec() };
+        match kind {
+            30 => data.extend(values),
+            _ => data.extend(values.chunks(2).flat_map(|bf16| [0, 0, bf16[0], bf16[1]])),
+        }
+        data.resize(data.len().next_multiple_of(32), 0);
+    }
+    let start = writer.0.len().next_multiple_of(32);
+    writer.0.resize(start, 0);
+    writer.0.extend(data);
+    writer.0
+}
+
+fn open(bytes: &[u8]) -> Result<Model, ModelError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    Model::open(&path)
+}
+
+fn logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
+    let mut kv = KvPool::new(model.config(), 4, 16).unwrap();
+    let pages = kv.alloc(4).unwrap();
+    let mut logits = Logits::new();
+    let row = Row { tokens, position: 0, pages: &pages, logits: Wanted::Last };
+    model.forward(&mut kv, &[row], &mut logits).unwrap();
+    logits.row(0).to_vec()
+}
+
+#[test]
+fn a_gguf_of_the_bundled_model_is_the_bundled_model() {
+    let expected = Model::bundled().unwrap();
+    let tokens = expected.tokenizer().encode("47+85=?\n").unwrap();
+    for kind in [30, 0] {
+        let model = open(&bundled("llama", kind)).unwrap();
+        assert_eq!(model.tokenizer().encode("47+85=?\n").unwrap(), tokens);
+        assert_eq!(model.tokenizer().decode(&tokens, true).unwrap(), "47+85=?\n");
+        assert_eq!(logits(&model, &tokens), logits(&expected, &tokens));
+        assert_eq!(model.fingerprint(), expected.fingerprint());
+        assert_eq!(model.chat_template().unwrap().bos_token, "<|bos|>");
+        assert_eq!((model.config().bos_token_id, &*model.config().eos_token_ids), (Some(256), &[257][..]));
+    }
+}
+
+#[test]
+fn what_is_no_model_is_refused_by_name() {
+    let whole = bundled("llama", 30);
+    let replaced = |from: &str, to: &str| {
+        let at = whole.windows(from.len()).position(|bytes| bytes == from.as_bytes()).unwrap();
+        let mut bytes = whole.clone();
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        bytes
+    };
+    for (bytes, reason) in [
+        (b"GGUX".to_vec(), "malformed GGUF file"),
+        (whole[..whole.len() - 1].to_vec(), "malformed GGUF file"),
+        (whole[..2000].to_vec(), "malformed GGUF file"),
+        (bundled("bert", 30), "unsupported architecture \"bert\""),
+        (bundled("llama", 13), "unsupported type ggml type 13"),
+        (replaced("gpt-2", "tekke"), "unsupported pre-tokenizer \"tekke\""),
+        (replaced("gpt2", "bert"), "unsupported tokenizer \"bert\""),
+        (replaced("output_norm.weight", "output_nurm.weight"), "no tensor output_norm.weight"),
+    ] {
+        let error = open(&bytes).unwrap_err();
+        assert!(error.to_string().contains(reason), "{reason}: {error}");
+    }
+    // Wherever it is cut, it is an error and no more.
+    for len in (0..4000).step_by(37) {
+        assert!(open(&whole[..len]).is_err());
+    }
+}
+
+#[test]
+fn blocks_are_read_as_their_definition_has_it() {
+    for (name, kind) in [("q4_0", 2), ("q4_1", 3), ("q8_0", 8), ("q4k", 12), ("q6k", 14)] {
+        let format = Format::of(kind).unwrap();
+        let (values, bytes) = format.block();
+        let path = format!("{}/tests/data/{name}.block", env!("CARGO_MANIFEST_DIR"));
+        let data = std::fs::read(path).unwrap();
+        let expected: Vec<f32> = data[bytes..]
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
+            .collect();
+        let found = format.read(&data[..bytes]);
+        assert_eq!((found.len(), expected.len()), (values, values));
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() <= expected.abs() * 1e-5 + 1e-6, "{name}: {found} {expected}");
+        }
+    }
+    let halves: Vec<u8> =
+        [1.5_f32, -2.0].iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect();
+    assert_eq!(Format::F16.read(&halves), [1.5, -2.0]);
+}
