@@ -34,7 +34,9 @@ impl Writer {
         self.key(key, 9);
         self.0.extend(8_u32.to_le_bytes());
         self.0.extend((texts.len() as u64).to_le_bytes());
-        texts.iter().for_each(|text| self.text(text));
+        for text in texts {
+            self.text(text);
+        }
     }
 }
 
@@ -99,12 +101,16 @@ fn bundled(architecture: &str, kind: u32) -> Vec<u8> {
     writer.key("tokenizer.ggml.token_type", 9);
     writer.0.extend(5_u32.to_le_bytes());
     writer.0.extend(320_u64.to_le_bytes());
-    (0..320).for_each(|id| writer.0.extend(if id < 256 { 1_i32 } else { 3 }.to_le_bytes()));
+    for id in 0..320 {
+        writer.0.extend(if id < 256 { 1_i32 } else { 3 }.to_le_bytes());
+    }
     let mut data = Vec::new();
     for (name, view) in tensors.iter() {
         writer.text(&gguf_name(name).unwrap());
         writer.0.extend((view.shape().len() as u32).to_le_bytes());
-        view.shape().iter().rev().for_each(|size| writer.0.extend((*size as u64).to_le_bytes()));
+        for size in view.shape().iter().rev() {
+            writer.0.extend((*size as u64).to_le_bytes());
+        }
         writer.0.extend(kind.to_le_bytes());
         writer.0.extend((data.len() as u64).to_le_bytes());
         let is_rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
