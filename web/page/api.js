@@ -83,9 +83,12 @@ export const getTable = async (step) => readTable(await source.bytes(`api/steps/
  * @param {import('#table').Table} table
  * @param {'tiles' | 'workers'} kind
  * @param {number} index
+ * @param {import('#tiles').Window} [window]  What of a tile of many spans is wanted; else all.
  */
-export const getTile = async (table, kind, index) =>
-  readTile(await source.bytes(`api/steps/${table.step}/${kind}/${index}`), table.extent?.to ?? 0);
+export const getTile = async (table, kind, index, window) => {
+  const query = window === undefined ? '' : `?${new URLSearchParams(Object.entries(window).map(([name, value]) => [name, String(value)]))}`;
+  return readTile(await source.bytes(`api/steps/${table.step}/${kind}/${index}${query}`), table.extent?.to ?? 0);
+};
 
 /** @param {number} step @param {number} row @returns {Promise<SampleAnswer>} */
 export const getSample = (step, row) => source.json(`api/steps/${step}/samples/${row}`);

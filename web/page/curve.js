@@ -4,6 +4,8 @@ import { at } from '#columns';
 
 /** The tail begins when this share of the samples has ended. */
 const DONE = 0.9;
+/** Of fewer samples a tenth is none. */
+const FEWEST = 10;
 
 /**
  * @typedef {{ live: Float64Array, most: number }} Curve  The mean number of live samples in each bin.
@@ -50,7 +52,7 @@ export function liveSamples(table, rows, bins) {
  * @returns {{ from: number, to: number, share: number } | undefined}
  */
 export function tailOf(table) {
-  if (table.extent === undefined || table.count < 2) return undefined;
+  if (table.extent === undefined || table.count < FEWEST) return undefined;
   const ends = Float64Array.from(table.end).filter((end) => !Number.isNaN(end)).sort();
   const from = ends[Math.ceil(ends.length * DONE) - 1];
   const to = ends.at(-1);

@@ -289,7 +289,10 @@ function drawTransfers(picture) {
       if (sent === undefined || received === undefined) continue;
       const a = rectOf(scene, row, tile, sent, from);
       const b = rectOf(scene, row, tile, received, to);
+      // It arrived before it was sent: one of the two is placed by a guess.
+      context.setLineDash(a.x + a.width > b.x + b.width + 1 ? [3, 3] : []);
       arrow(context, a.x + a.width, a.y + a.height, b.x + b.width, b.y);
+      context.setLineDash([]);
     }
   }
 }

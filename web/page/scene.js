@@ -75,8 +75,10 @@ export function visibleRows(scene) {
  */
 export function tileOf(scene, row) {
   const index = at(scene.rows.index, row);
-  if (index < 0) return { tile: scene.tiles.get('workers', -1 - index), within: 0 };
-  return { tile: scene.tiles.get('tiles', Math.floor(index / scene.table.tileRows)), within: index };
+  const { from, to } = scene.range;
+  const view = { from, to, pixel: (to - from) / Math.max(scene.width - GUTTER, 1) };
+  if (index < 0) return { tile: scene.tiles.get('workers', -1 - index, view), within: 0 };
+  return { tile: scene.tiles.get('tiles', Math.floor(index / scene.table.tileRows), view), within: index };
 }
 
 /**

@@ -10,6 +10,7 @@ import { at, readColumns } from '#columns';
  *
  * @typedef {Object} Tile
  * @property {number} count
+ * @property {number} leftOut  Spans that cannot be seen in the window that was asked for.
  * @property {Map<number, Run[]>} rows   The runs of each row, from back to front.
  * @property {ArrayLike<number>} start   Nanoseconds from the origin, as are all times.
  * @property {Float64Array} end          An open span ends with the step so far.
@@ -52,6 +53,7 @@ export function readTile(buffer, last) {
   const [from, to] = [column('transfer_from'), column('transfer_to')];
   return {
     count: start.length,
+    leftOut: meta.left_out ?? 0,
     rows: readRuns(column),
     start,
     end,

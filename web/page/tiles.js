@@ -7,7 +7,10 @@ const AT_ONCE = 4;
 
 /**
  * @typedef {'tiles' | 'workers'} TileKind
- * @typedef {{ kind: TileKind, index: number, tile: import('#tile').Tile | undefined, isOld: boolean }} Held
+ *
+ * @typedef {{ from: number, to: number, pixel: number }} Window  What is looked at: a range of time, and how much of it is a pixel.
+ *
+ * @typedef {{ tile: import('#tile').Tile, window: Window, isOld: boolean }} Held
  */
 
 export class Tiles {
@@ -26,7 +29,7 @@ export class Tiles {
   #table;
 
   /**
-   * @param {(table: import('#table').Table, kind: TileKind, index: number) => Promise<import('#tile').Tile>} load
+   * @param {(table: import('#table').Table, kind: TileKind, index: number, window: Window) => Promise<import('#tile').Tile>} load
    * @param {(error?: unknown) => void} arrived
    */
   constructor(load, arrived) {
@@ -55,15 +58,18 @@ export class Tiles {
    * A tile, if it is here; else it is asked for.
    * @param {TileKind} kind
    * @param {number} index
+   * @param {Window} view  What is looked at.
    */
-  get(kind, index) {
+  get(kind, index, view) {
     const key = `${kind}/${index}`;
     const held = this.#held.get(key);
     if (held !== undefined) {
       this.#held.delete(key);
       this.#held.set(key, held);
     }
-    if ((held === undefined || held.isOld) && this.#table !== undefined) void this.#ask(key, kind, index, this.#table);
+    if ((held === undefined || held.isOld || !shows(held, view)) && this.#table !== undefined) {
+      void this.#ask({ key, kind, index }, view, this.#table);
+    }
     return held?.tile;
   }
 
@@ -73,21 +79,23 @@ export class Tiles {
   }
 
   /**
-   * @param {string} key
-   * @param {TileKind} kind
-   * @param {number} index
+   * @param {{ key: string, kind: TileKind, index: number }} of
+   * @param {Window} view
    * @param {import('#table').Table} table
    */
-  async #ask(key, kind, index, table) {
+  async #ask({ key, kind, index }, view, table) {
     // What does not get its turn now is asked for by the next drawing.
     if (this.#asked.has(key) || this.#failed.has(key) || this.#asked.size >= AT_ONCE) return;
     this.#asked.add(key);
     const generation = this.#generation;
+    // Some more at both sides, so that a step aside asks for nothing.
+    const length = view.to - view.from;
+    const window = { from: view.from - length, to: view.to + length, pixel: view.pixel };
     try {
-      const tile = await this.#load(table, kind, index);
+      const tile = await this.#load(table, kind, index, window);
       if (generation === this.#generation) {
         this.#asked.delete(key);
-        this.#keep(key, { kind, index, tile, isOld: false });
+        this.#keep(key, { tile, window, isOld: false });
         this.#arrived();
       }
     } catch (error) {
@@ -103,13 +111,22 @@ export class Tiles {
    * @param {Held} made
    */
   #keep(key, made) {
-    this.#spans += (made.tile?.count ?? 0) - (this.#held.get(key)?.tile?.count ?? 0);
+    this.#spans += made.tile.count - (this.#held.get(key)?.tile.count ?? 0);
     this.#held.delete(key);
     this.#held.set(key, made);
     for (const [other, held] of this.#held) {
       if (this.#spans <= MOST_SPANS || other === key) break;
       this.#held.delete(other);
-      this.#spans -= held.tile?.count ?? 0;
+      this.#spans -= held.tile.count;
     }
   }
+}
+
+/**
+ * Whether a tile has all that can be seen.
+ * @param {Held} held
+ * @param {Window} view
+ */
+function shows({ tile, window }, view) {
+  return tile.leftOut === 0 || (view.from >= window.from && view.to <= window.to && view.pixel >= window.pixel / 2);
 }

@@ -7,7 +7,7 @@
 //! | `/api/steps/N` | the numbers: `{step, closed, metrics: {name: number}, series: [{name, unit, count, mean, median, p90, p99, max}], sentence, findings: [{check, explain}], breakdown: [{part, time_s, share}], slowest: {sample, duration_s, worker, breakdown}}` |
 //! | `/api/steps/N/table` | the samples, as columns: see `table.rs` |
 //! | `/api/steps/N/tiles/T` | the spans of a tile of samples, as columns: see `tile.rs` |
-//! | `/api/steps/N/workers/W` | the spans of the legs on a worker, as columns |
+//! | `/api/steps/N/workers/W` | the spans of the legs on a worker, as columns; both take `?from=&to=&pixel=`, the window that is looked at, which says what may be left out of a tile of many spans |
 //! | `/api/steps/N/samples/ROW` | the attributes of a sample's spans: see `details.rs` |
 //! | `/api/steps/N/search?text=` | `{total, rows, parts}`: where the text is found |
 //!
@@ -17,6 +17,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -28,10 +29,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use crate::source::{Index, Source, StepState};
-use crate::step::Wanted;
+use crate::step::{SharedStep, Wanted};
+use crate::tile::Window;
 
 /// Reads of the run at the same time; more wait.
 const CONCURRENT_READS: usize = 2;
+
+/// Requests and spans of the user's of a step: a step is read into memory, at about a kilobyte each.
+const MAX_RECORDS: u64 = 3_000_000;
 
 /// What the handlers share.
 #[derive(Clone, Debug)]
@@ -47,6 +52,11 @@ enum ApiError {
     NotFound,
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(
+        "step {} has {records} requests and spans, more than the {MAX_RECORDS} that the viewer takes; \
+         rollscope report and the tables of the run have no such limit", step.0
+    )]
+    TooLarge { step: StepNumber, records: u64 },
     #[error("cannot encode the answer")]
     Encode(#[from] serde_json::Error),
     #[error("reading the run was broken off")]
@@ -156,32 +166,36 @@ async fn steps(State(api): State<Api>) -> Result<Response, ApiError> {
 }
 
 async fn numbers(State(api): State<Api>, Path(step): Path<String>) -> Result<Response, ApiError> {
-    api.of_step(&step, JSON, Wanted::Numbers).await
+    api.of_step(&step, JSON, Wanted::Numbers, None).await
 }
 
 async fn table(State(api): State<Api>, Path(step): Path<String>) -> Result<Response, ApiError> {
-    api.of_step(&step, COLUMNS, Wanted::Table).await
+    api.of_step(&step, COLUMNS, Wanted::Table, None).await
 }
 
 async fn tile(
     State(api): State<Api>,
     Path((step, tile)): Path<(String, String)>,
+    window: Result<Query<Window>, QueryRejection>,
 ) -> Result<Response, ApiError> {
-    api.of_step(&step, COLUMNS, Wanted::SampleTile(number(&tile)?)).await
+    api.of_step(&step, COLUMNS, Wanted::SampleTile(number(&tile)?), window.ok().map(|Query(window)| window))
+        .await
 }
 
 async fn worker(
     State(api): State<Api>,
     Path((step, worker)): Path<(String, String)>,
+    window: Result<Query<Window>, QueryRejection>,
 ) -> Result<Response, ApiError> {
-    api.of_step(&step, COLUMNS, Wanted::WorkerTile(number(&worker)?)).await
+    api.of_step(&step, COLUMNS, Wanted::WorkerTile(number(&worker)?), window.ok().map(|Query(window)| window))
+        .await
 }
 
 async fn sample(
     State(api): State<Api>,
     Path((step, row)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    api.of_step(&step, JSON, Wanted::Sample(number(&row)?)).await
+    api.of_step(&step, JSON, Wanted::Sample(number(&row)?), None).await
 }
 
 async fn search(
@@ -190,7 +204,16 @@ async fn search(
     Query(sought): Query<Sought>,
 ) -> Result<Response, ApiError> {
     let step = StepNumber(number(&step)?);
-    api.answer(move |source| Ok(source.step(step)?.find(&sought.text))).await
+    api.answer(move |source| Ok(step_of(source, step)?.find(&sought.text))).await
+}
+
+/// A step, unless it would not fit into memory.
+fn step_of(source: &Source, step: StepNumber) -> Result<SharedStep, ApiError> {
+    let records = source.records(step)?;
+    if records > MAX_RECORDS {
+        return Err(ApiError::TooLarge { step, records });
+    }
+    Ok(source.step(step)?)
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> Result<N, ApiError> {
@@ -201,9 +224,17 @@ fn number<N: std::str::FromStr>(text: &str) -> Result<N, ApiError> {
 
 impl Api {
     /// An answer about a step.
-    async fn of_step(self, step: &str, kind: &'static str, wanted: Wanted) -> Result<Response, ApiError> {
+    async fn of_step(
+        self,
+        step: &str,
+        kind: &'static str,
+        wanted: Wanted,
+        window: Option<Window>,
+    ) -> Result<Response, ApiError> {
         let step = StepNumber(number(step)?);
-        let read = move |source: &Source| source.step(step)?.answer(wanted)?.ok_or(ApiError::NotFound);
+        let read = move |source: &Source| {
+            step_of(source, step)?.answer_within(wanted, window)?.ok_or(ApiError::NotFound)
+        };
         self.blocking(kind, read).await
     }
 
@@ -271,6 +302,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = match &self {
             Self::NotFound | Self::Run(RunError::NoSuchStep { .. }) => StatusCode::NOT_FOUND,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Run(_) | Self::Encode(_) | Self::BrokenOff => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let mut error = self.to_string();

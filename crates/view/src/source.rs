@@ -109,6 +109,14 @@ impl Source {
         })
     }
 
+    /// Requests and user's spans of a step so far.
+    pub(crate) fn records(&self, step: StepNumber) -> Result<u64, RunError> {
+        let mut tail = self.tail.lock();
+        tail.catch_up()?;
+        let tally = tail.steps.get(&step).ok_or(RunError::NoSuchStep { step })?;
+        Ok(tally.state.requests + tally.state.user_spans)
+    }
+
     /// All that is known of a step now.
     pub(crate) fn step(&self, step: StepNumber) -> Result<SharedStep, RunError> {
         // The version is taken first: what is added meanwhile is read, and read again for the next version.

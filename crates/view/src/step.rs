@@ -11,7 +11,7 @@ use crate::details::SampleDetails;
 use crate::numbers::NumbersAnswer;
 use crate::search::{Matches, Texts};
 use crate::table;
-use crate::tile;
+use crate::tile::{self, Tile, Window};
 use crate::workers::Workers;
 
 /// Spans of the user's that lie further from the step's requests than this, or than the step is long, do not
@@ -95,14 +95,29 @@ impl StepView {
 
     /// The answer, made now unless it was made before. Nothing when there is no such thing in the step.
     pub(crate) fn answer(&self, wanted: Wanted) -> Result<Option<Bytes>, serde_json::Error> {
+        self.answer_within(wanted, None)
+    }
+
+    /// Of a tile that is too large to be sent whole, what can be seen in a window.
+    pub(crate) fn answer_within(
+        &self,
+        wanted: Wanted,
+        window: Option<Window>,
+    ) -> Result<Option<Bytes>, serde_json::Error> {
         if let Some(made) = self.answers.lock().get(&wanted) {
             return Ok(Some(made.clone()));
         }
+        // Attributes are asked for one sample at a time and cost nothing to make; windows are many.
+        let mut is_kept = !matches!(wanted, Wanted::Sample(_));
+        let mut whole_or_not = |tile: Option<Tile>| {
+            is_kept = tile.as_ref().is_none_or(|tile| tile.is_whole);
+            tile.map(|tile| tile.bytes)
+        };
         let made = match wanted {
             Wanted::Numbers => Some(serde_json::to_vec(&NumbersAnswer::of(&self.trace))?),
             Wanted::Table => Some(table::answer(self)?),
-            Wanted::SampleTile(tile) => tile::of_samples(self, tile)?,
-            Wanted::WorkerTile(worker) => tile::of_worker(self, worker)?,
+            Wanted::SampleTile(tile) => whole_or_not(tile::of_samples(self, tile, window)?),
+            Wanted::WorkerTile(worker) => whole_or_not(tile::of_worker(self, worker, window)?),
             Wanted::Sample(row) => {
                 self.sample(row).map(|sample| serde_json::to_vec(&SampleDetails::of(sample))).transpose()?
             }
@@ -110,8 +125,7 @@ impl StepView {
         let Some(made) = made.map(Bytes::from) else {
             return Ok(None);
         };
-        // Attributes are asked for one sample at a time, and cost nothing to make.
-        if !matches!(wanted, Wanted::Sample(_)) {
+        if is_kept {
             self.answers.lock().insert(wanted, made.clone());
         }
         Ok(Some(made))

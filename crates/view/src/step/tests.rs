@@ -184,3 +184,25 @@ fn a_step_without_events_has_an_empty_table() {
     assert_eq!(step.answer(Wanted::SampleTile(0)).unwrap(), None);
     assert_eq!(step.answer(Wanted::Sample(0)).unwrap(), None);
 }
+
+#[test]
+fn of_many_spans_those_are_sent_that_can_be_seen() {
+    let at = |index: i64| UnixNs(BASE_NS + index * 10);
+    let many = (0..70_000).map(|index| {
+        let Record::Span(mut span) = span(("g", "a"), "x", at(index), vec![]) else { unreachable!() };
+        span.end = Some(at(index + 1));
+        Record::Span(span)
+    });
+    let step = step(many.collect());
+    let sent = |window| {
+        let bytes = step.answer_within(Wanted::SampleTile(0), window).unwrap().unwrap();
+        let (meta, columns) = read(&bytes);
+        (columns["start_ns"].len(), meta["left_out"].as_u64().unwrap())
+    };
+    // The sample itself stands beside its spans.
+    let coarse = sent(Some(Window { from: 0.0, to: 700_000.0, pixel: 700.0 }));
+    assert_eq!(coarse, (1001, 69_000));
+    let fine = sent(Some(Window { from: 1000.0, to: 2000.0, pixel: 1.0 }));
+    assert_eq!(fine.0, 103, "those that touch the window");
+    assert_eq!(sent(None), (70_001, 0));
+}
