@@ -357,6 +357,10 @@ function listenToControls() {
     clearTimeout(searchTimer);
     searchTimer = setTimeout(() => runSearch(false), SEARCH_MS);
   });
+  // The first search makes the server read all texts: that is done by the time that something is typed.
+  searchInput.addEventListener('focus', () => {
+    if (page.table !== undefined) search(page.table.step, '').catch(() => {});
+  });
   searchInput.addEventListener('keydown', (event) => {
     if (event.key === 'Enter') goToFound(event.shiftKey ? -1 : 1);
   });

@@ -232,9 +232,8 @@ impl Api {
         window: Option<Window>,
     ) -> Result<Response, ApiError> {
         let step = StepNumber(number(step)?);
-        let read = move |source: &Source| {
-            step_of(source, step)?.answer_within(wanted, window)?.ok_or(ApiError::NotFound)
-        };
+        let read =
+            move |source: &Source| step_of(source, step)?.answer(wanted, window)?.ok_or(ApiError::NotFound);
         self.blocking(kind, read).await
     }
 

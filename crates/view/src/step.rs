@@ -93,13 +93,9 @@ impl StepView {
         self.workers.get_or_init(|| Workers::of(self))
     }
 
-    /// The answer, made now unless it was made before. Nothing when there is no such thing in the step.
-    pub(crate) fn answer(&self, wanted: Wanted) -> Result<Option<Bytes>, serde_json::Error> {
-        self.answer_within(wanted, None)
-    }
-
-    /// Of a tile that is too large to be sent whole, what can be seen in a window.
-    pub(crate) fn answer_within(
+    /// The answer, made now unless it was made before; of a tile that is too large to be sent whole, what can be seen in
+    /// a window. Nothing when there is no such thing in the step.
+    pub(crate) fn answer(
         &self,
         wanted: Wanted,
         window: Option<Window>,

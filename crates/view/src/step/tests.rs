@@ -60,11 +60,11 @@ fn step(records: Vec<Record>) -> StepView {
 type Table = (Value, std::collections::BTreeMap<String, Vec<f64>>);
 
 fn table(step: &StepView, wanted: Wanted) -> Table {
-    read(&step.answer(wanted).unwrap().unwrap())
+    read(&step.answer(wanted, None).unwrap().unwrap())
 }
 
 fn json_of(step: &StepView, wanted: Wanted) -> Value {
-    serde_json::from_slice(&step.answer(wanted).unwrap().unwrap()).unwrap()
+    serde_json::from_slice(&step.answer(wanted, None).unwrap().unwrap()).unwrap()
 }
 
 /// The entries of a column of texts.
@@ -97,7 +97,7 @@ fn groups_stand_side_by_side_and_so_do_their_spans() {
     assert_eq!(spans["parent"][4..8], [-1.0, -1.0, 5.0, 6.0]);
     assert_eq!(spans["start_ns"][4..6], [20.0, 20.0]);
     assert_eq!(spans["part"][4..8], [0.0, 1.0, 1.0, 1.0]);
-    assert_eq!(step.answer(Wanted::SampleTile(1)).unwrap(), None);
+    assert_eq!(step.answer(Wanted::SampleTile(1), None).unwrap(), None);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn legs_of_a_worker_stand_on_tracks_and_name_their_samples() {
     let names = texts(&meta["names"], &spans["name"]);
     assert_eq!(names[..2], ["decode/sglang_pd_decode", "decode/sglang_pd_decode"]);
     assert_eq!(spans["sample"], [0.0, 2.0, 0.0, 2.0, 1.0, 1.0]);
-    assert_eq!(step.answer(Wanted::WorkerTile(1)).unwrap(), None);
+    assert_eq!(step.answer(Wanted::WorkerTile(1), None).unwrap(), None);
 }
 
 #[test]
@@ -181,8 +181,8 @@ fn a_step_without_events_has_an_empty_table() {
     let (meta, columns) = table(&step, Wanted::Table);
     assert_eq!(meta["extent_ns"], json!(null));
     assert!(columns["start_ns"].is_empty());
-    assert_eq!(step.answer(Wanted::SampleTile(0)).unwrap(), None);
-    assert_eq!(step.answer(Wanted::Sample(0)).unwrap(), None);
+    assert_eq!(step.answer(Wanted::SampleTile(0), None).unwrap(), None);
+    assert_eq!(step.answer(Wanted::Sample(0), None).unwrap(), None);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn of_many_spans_those_are_sent_that_can_be_seen() {
     });
     let step = step(many.collect());
     let sent = |window| {
-        let bytes = step.answer_within(Wanted::SampleTile(0), window).unwrap().unwrap();
+        let bytes = step.answer(Wanted::SampleTile(0), window).unwrap().unwrap();
         let (meta, columns) = read(&bytes);
         (columns["start_ns"].len(), meta["left_out"].as_u64().unwrap())
     };
