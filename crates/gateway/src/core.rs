@@ -28,6 +28,7 @@ use crate::notices::Notices;
 use crate::options::GatewayOptions;
 use crate::pool::{Pool, PooledWorker};
 use crate::profiler::Profiler;
+use crate::settings::Retries;
 
 /// The state of a gateway.
 #[derive(Debug)]
@@ -56,6 +57,7 @@ pub(crate) struct Core {
     /// Figures that somebody else has counted.
     pub(crate) others: OnceLock<ForeignCounters>,
     pub(crate) limits: Limits,
+    pub(crate) retries: Retries,
     pub(crate) keys: Keys,
     pub(crate) cors: Cors,
     /// Names of headers in which clients name requests.
@@ -122,6 +124,7 @@ impl Core {
         let health_path = options.health_path()?;
         let choosers = Choosers::new(options);
         let (limits, keys) = (Limits::new(options), Keys::new(options)?);
+        let retries = options.retries();
         let durations = Durations::new(&options.prometheus_duration_buckets);
         let request_ids = options.request_id_headers.iter().flat_map(|name| name.parse()).collect();
         let cors = Cors::new(&options.cors_allowed_origins);
@@ -142,6 +145,7 @@ impl Core {
             statuses: (100..600).map(|_| AtomicU64::new(0)).collect(),
             others: OnceLock::new(),
             limits,
+            retries,
             keys,
             cors,
             request_ids,

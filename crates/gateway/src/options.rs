@@ -115,6 +115,18 @@ options! {
             /// Headers in which clients name a request, the first that is there counts. The name is the reply's
             /// x-request-id; a request without gets one.
             request_id_headers: Vec<String> = &["x-request-id", "x-correlation-id", "x-trace-id", "request-id"], value_name("HEADER");
+            /// So often a request is given to workers. It goes to others only where those before can not have begun it.
+            retry_max_retries: u32 = 3, range(1..=100);
+            /// Do not give a request to workers again: as --retry-max-retries 1.
+            disable_retries: bool = false;
+            /// Milliseconds before a request is given to workers for the second time.
+            retry_initial_backoff_ms: u64 = 50, range(0..=3_600_000);
+            /// By so much the pause before each further time is longer.
+            retry_backoff_multiplier: f64 = 1.5, range(1.0..=100.0);
+            /// Milliseconds that such a pause is no longer than.
+            retry_max_backoff_ms: u64 = 30_000, range(0..=3_600_000);
+            /// By up to this share such a pause is made longer or shorter, at random.
+            retry_jitter_factor: f64 = 0.2, range(0.0..=1.0);
             /// Seconds that live requests get to finish when the gateway is told to stop.
             shutdown_grace_period_secs: u64 = 180, range(0..=604_800);
             /// cache_aware: a worker is taken for its cache when it knows more than this share of the prompt.

@@ -32,7 +32,6 @@ const TEXT: &str = "the gateway neither tokenizes nor parses text; give the opti
 const STORE: &str = "the gateway stores no conversations; its --record keeps what was measured";
 const TRACE: &str = "--record keeps the traces, and `rollscope export --to otlp` sends them";
 const TOKENS: &str = "there are no JSON web tokens; use --control-plane-api-keys or --admin-api-key";
-const RETRIES: &str = "a request is sent again only where no worker can have seen it; whatever else fails is the client's to repeat";
 const TLS: &str = "the gateway speaks plain HTTP; let a proxy beside it do TLS";
 
 const REFUSED: &[Refused] = &[
@@ -46,12 +45,6 @@ const REFUSED: &[Refused] = &[
     one("service_discovery_namespace", KUBERNETES),
     many("prefill_selector", KUBERNETES),
     many("decode_selector", KUBERNETES),
-    one("retry_max_retries", RETRIES),
-    one("retry_initial_backoff_ms", RETRIES),
-    one("retry_max_backoff_ms", RETRIES),
-    one("retry_backoff_multiplier", RETRIES),
-    one("retry_jitter_factor", RETRIES),
-    Refused { only: Some("true"), ..flag("disable_retries", RETRIES) },
     one("model_path", TEXT),
     one("tokenizer_path", TEXT),
     one("chat_template", TEXT),
@@ -113,7 +106,7 @@ impl OptionSet for RefusedOptions {
         for refused in REFUSED {
             let spec = refused.spec();
             let given = values(&spec)?;
-            let is_so_anyway = refused.only.is_some_and(|only| given.as_str().unwrap_or("true") == only);
+            let is_so_anyway = refused.only.is_some() && given.as_str() == refused.only;
             if Some(&given) != spec.default.as_ref() && !is_so_anyway {
                 return Err(ConfigError::Refused { flag: spec.flag, reason: spec.help });
             }

@@ -53,9 +53,6 @@ struct Asked<'a> {
     prompt: Option<Chunks>,
 }
 
-/// So often a request is given to workers.
-const MAX_TRIES: usize = 3;
-
 /// Serves a request.
 pub(crate) async fn serve(
     core: Arc<Core>,
@@ -130,12 +127,13 @@ impl Asked<'_> {
         core.aborts.past(&flight.facts.rids).await;
         let mut avoided = Vec::new();
         let mut served = self.plan(flight, &avoided)?.run(Arc::clone(flight)).await;
-        for _ in 1..MAX_TRIES {
+        for tries in 1..core.retries.tries {
             match served.as_ref().err().and_then(Refusal::another_try) {
                 Some(Another::Elsewhere(url)) => avoided.push(url.to_owned()),
                 Some(Another::Anywhere) => {}
                 None => break,
             }
+            tokio::time::sleep(core.retries.pause(tries, rand::random())).await;
             // The other half of a pair is being told to forget it.
             core.aborts.past(&flight.facts.rids).await;
             let Ok(plan) = self.plan(flight, &avoided) else { break };

@@ -19,9 +19,41 @@ pub(crate) struct ControlKey {
     pub(crate) key: String,
 }
 
+/// How often and after which pauses a request is given to workers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retries {
+    pub(crate) tries: u32,
+    initial_s: f64,
+    multiplier: f64,
+    max_s: f64,
+    jitter: f64,
+}
+
+// === impl Retries ===
+
+impl Retries {
+    /// The pause after so many tries, for a number drawn from 0 to 1.
+    pub(crate) fn pause(&self, tries: u32, drawn: f64) -> Duration {
+        let further = i32::try_from(tries.saturating_sub(1)).unwrap_or(i32::MAX);
+        let pause_s = (self.initial_s * self.multiplier.powi(further)).min(self.max_s);
+        Duration::from_secs_f64(pause_s * (1.0 + self.jitter * (2.0 * drawn - 1.0)))
+    }
+}
+
 // === impl GatewayOptions ===
 
 impl GatewayOptions {
+    /// How often and after which pauses a request is given to workers.
+    pub(crate) fn retries(&self) -> Retries {
+        Retries {
+            tries: if self.disable_retries { 1 } else { self.retry_max_retries },
+            initial_s: self.retry_initial_backoff_ms as f64 / 1e3,
+            multiplier: self.retry_backoff_multiplier,
+            max_s: self.retry_max_backoff_ms as f64 / 1e3,
+            jitter: self.retry_jitter_factor,
+        }
+    }
+
     /// The workers that the options name, in their order.
     pub(crate) fn workers(&self) -> Result<Vec<(WorkerAddress, Role)>, ConfigError> {
         let regular = self.worker_urls.iter().map(|url| ("--worker-urls", url, Role::Regular));
@@ -248,6 +280,20 @@ mod tests {
         ] {
             assert_eq!(workers(args).as_deref(), Ok(expected), "{args}");
         }
+    }
+
+    #[test]
+    fn pauses_grow_up_to_a_bound() {
+        let args = "--retry-initial-backoff-ms 100 --retry-backoff-multiplier 2 --retry-max-backoff-ms 300";
+        let options = GatewayOptions::from_args(args.split_whitespace()).unwrap();
+        let retries = options.retries();
+        let pauses = [(1, 0.5), (2, 0.5), (3, 0.5), (100, 0.5), (1, 0.0), (1, 1.0)];
+        let pauses = pauses.map(|(tries, drawn)| retries.pause(tries, drawn).as_millis());
+        assert_eq!(pauses, [100, 200, 300, 300, 80, 120]);
+        assert_eq!(
+            (retries.tries, GatewayOptions::from_args(["--disable-retries"]).unwrap().retries().tries),
+            (3, 1)
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::gate::eventually;
@@ -138,13 +138,18 @@ impl Drop for FakeWorker {
     }
 }
 
-/// An address at which nothing listens.
+/// An address at which nothing listens, and which nobody else gets while the process lives: another test's worker at the same
+/// port would answer.
+#[expect(clippy::unused_async, reason = "it stands where a worker's address is awaited")]
 pub async fn refusing_address() -> SocketAddr {
-    let worker = FakeWorker::start().await;
-    let (address, accept) = (worker.address, worker.accept.clone());
-    drop(worker);
-    eventually("the listener's end", || accept.is_finished()).await;
-    address
+    let bound = TcpSocket::new_v4().and_then(|socket| {
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        let address = socket.local_addr()?;
+        // Bound and not listening, it refuses for as long as it is open.
+        std::mem::forget(socket);
+        Ok(address)
+    });
+    bound.unwrap_or_else(|error| panic!("bind: {error}"))
 }
 
 // === impl Shared ===

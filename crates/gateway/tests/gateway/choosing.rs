@@ -122,3 +122,39 @@ async fn a_breaker_opens_after_failures_and_closes_after_a_trial() {
         assert_eq!(gateway.generate("{}").await.status, 500);
     }
 }
+
+#[tokio::test]
+async fn a_full_worker_is_not_taken_for_a_broken_one() {
+    let (workers, urls) = fleet(1).await;
+    let breaker = "--cb-failure-threshold 2 --cb-timeout-duration-secs 3600";
+    let gateway = TestGateway::start(&format!("{urls} {breaker}")).await;
+    for status in [503, 429, 400, 404, 422, 503, 429, 413, 503, 503] {
+        workers[0].on("/generate", Script::json(status, "said by the worker"));
+        assert_eq!(gateway.generate("{}").await.status, status);
+        assert_eq!(breaker_state(&gateway).await, "closed", "after {status}");
+    }
+    workers[0].on("/generate", Script::json(200, REPLY));
+    assert_eq!(gateway.generate("{}").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_trial_that_its_client_gives_up_leaves_place_for_the_next() {
+    let (workers, urls) = fleet(1).await;
+    let breaker = "--cb-failure-threshold 1 --cb-success-threshold 1 --cb-timeout-duration-secs 0";
+    let gateway = TestGateway::start(&format!("{urls} {breaker}")).await;
+    workers[0].on("/generate", Script::json(500, "broken"));
+    assert_eq!(gateway.generate("{}").await.status, 500);
+    assert_eq!(breaker_state(&gateway).await, "open");
+    workers[0].on("/generate", Script::new().hang());
+    let address = gateway.address;
+    let trial = tokio::spawn(async move { Client::post(address, "/generate", "{}").await });
+    workers[0].arrived("/generate", 2).await;
+    let refused = gateway.generate("{}").await;
+    assert_eq!(refused.status, 503, "one trial at a time");
+    trial.abort();
+    workers[0].ended("/generate", 2).await;
+    gateway.settled(&[("failed", 2), ("aborted", 1)]).await;
+    workers[0].on("/generate", Script::json(200, REPLY));
+    assert_eq!(gateway.generate("{}").await.text().await, REPLY);
+    assert_eq!(breaker_state(&gateway).await, "closed");
+}
