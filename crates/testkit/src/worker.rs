@@ -140,7 +140,6 @@ impl Drop for FakeWorker {
 
 /// An address at which nothing listens, and which nobody else gets while the process lives: another test's worker at the same
 /// port would answer.
-#[expect(clippy::unused_async, reason = "it stands where a worker's address is awaited")]
 pub async fn refusing_address() -> SocketAddr {
     let bound = TcpSocket::new_v4().and_then(|socket| {
         socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
