@@ -156,7 +156,7 @@ async function load(entry) {
   filterRows();
   showRows();
   if (isOther) {
-    timeline.look(state.range, state.top);
+    lookAgain();
     runSearch(false);
   }
   showAll();
@@ -292,6 +292,12 @@ function zoomTo(range) {
   moved();
 }
 
+/** Goes to where the URL says. */
+function lookAgain() {
+  timeline.look(state.range, state.top);
+  minimap.look(timeline.range);
+}
+
 /** @param {number} row */
 function reveal(row) {
   if (state.tab !== 'timeline') change({ tab: 'timeline' });
@@ -402,7 +408,7 @@ function listenToControls() {
     }
     filterRows();
     showRows();
-    timeline.look(state.range, state.top);
+    lookAgain();
     if (state.search !== before) runSearch(false);
     showAll();
   });
