@@ -5,6 +5,8 @@ use std::io;
 use rollscope_config::ConfigError;
 use rollscope_model::ModelError;
 
+use crate::sim::CostModelError;
+
 /// An error that ends the server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -12,6 +14,9 @@ pub enum EngineError {
     /// The options do not make sense.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The cost model of a simulated backend cannot be used.
+    #[error(transparent)]
+    CostModel(#[from] CostModelError),
     /// The model cannot be loaded, or the KV cache cannot be made.
     #[error("cannot load model {model_path}: {source}{}", cause(.source))]
     Model {
@@ -50,7 +55,7 @@ impl EngineError {
     /// Whether the options are to blame: exit code 2 of the command line rather than 1.
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Config(_) | Self::Model { .. } | Self::ContextLength { .. } => true,
+            Self::Config(_) | Self::CostModel(_) | Self::Model { .. } | Self::ContextLength { .. } => true,
             // The same options are fine once the port is free.
             Self::Listen { .. } | Self::Thread(_) | Self::SchedulerStopped => false,
         }

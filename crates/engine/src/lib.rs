@@ -32,6 +32,8 @@ mod text;
 
 mod chat;
 
+mod sim;
+
 mod output;
 
 mod stamps;
@@ -48,3 +50,4 @@ pub use error::EngineError;
 pub use options::{DisaggregationMode, EngineOptions};
 pub use rollscope_fpm::BindError;
 pub use server::{Engine, serve};
+pub use sim::CostModelError;

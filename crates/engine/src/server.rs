@@ -22,6 +22,7 @@ use crate::metrics;
 use crate::options::{DisaggregationMode, EngineOptions};
 use crate::output::Abort;
 use crate::scheduler::{Limits, Means, SchedulerGone, SchedulerThread, Whom};
+use crate::sim::CostModel;
 
 /// A server that has loaded its model and computes, but does not answer clients yet.
 #[derive(Debug)]
@@ -57,7 +58,11 @@ impl Engine {
     /// A bootstrap port or metrics endpoint that was picked, and a seed that was drawn, are published as overrides.
     pub async fn start(published: Published<EngineOptions>) -> Result<Self, EngineError> {
         let options = published.startup();
-        let (model, kv) = load(options.clone()).await?;
+        let simulated = match options.model_path.strip_prefix("sim:") {
+            Some(path) => Some(CostModel::read(Path::new(path))?),
+            None => None,
+        };
+        let (model, kv) = load(options.clone(), simulated.as_ref().map(|costs| costs.context_length)).await?;
         let limit = model.config().max_position_embeddings;
         let context_length = options.context_length.unwrap_or(limit);
         if context_length > limit {
@@ -82,6 +87,7 @@ impl Engine {
             clock: Arc::clone(&clock),
             random_seed,
             identity: Arc::clone(&identity),
+            simulated,
             publisher: passes_to,
         };
         let scheduler = SchedulerThread::start(means, limits(options)?).map_err(EngineError::Thread)?;
@@ -161,10 +167,13 @@ impl Engine {
 }
 
 /// Loads the model off the runtime's threads.
-async fn load(options: EngineOptions) -> Result<(Arc<Model>, KvPool), EngineError> {
+async fn load(options: EngineOptions, simulated: Option<usize>) -> Result<(Arc<Model>, KvPool), EngineError> {
     let model_path = options.model_path.clone();
     let loading = tokio::task::spawn_blocking(move || {
-        let model = open_model(&options.model_path)?;
+        let model = match simulated {
+            Some(context_length) => Model::simulated(context_length)?,
+            None => open_model(&options.model_path)?,
+        };
         let pages = options.max_total_tokens / options.page_size;
         let kv = KvPool::new(model.config(), pages, options.page_size)?;
         Ok::<_, ModelError>((Arc::new(model), kv))
@@ -179,7 +188,7 @@ async fn load(options: EngineOptions) -> Result<(Arc<Model>, KvPool), EngineErro
 pub(crate) fn open_model(path: &str) -> Result<Model, ModelError> {
     match path {
         "bundled" => Model::bundled(),
-        dir => Model::open(Path::new(dir)),
+        path => Model::open(Path::new(path)),
     }
 }
 

@@ -168,6 +168,26 @@ impl Stamps {
         }
     }
 
+    /// Seconds between becoming ready to be computed and being computed.
+    pub(crate) fn queue_s(&self) -> Option<f64> {
+        seconds(self.wait_queue_entry, self.forward_entry)
+    }
+
+    /// Seconds from the arrival to the first token.
+    pub(crate) fn first_token_s(&self) -> Option<f64> {
+        seconds(Some(self.created), self.prefill_finished)
+    }
+
+    /// Seconds from the first token to the last.
+    pub(crate) fn decoding_s(&self) -> Option<f64> {
+        seconds(self.prefill_finished, self.completion)
+    }
+
+    /// Seconds from the arrival to the last token.
+    pub(crate) fn whole_s(&self) -> Option<f64> {
+        seconds(Some(self.created), self.completion)
+    }
+
     /// What a metadata row written at `now` can tell of the stages.
     pub(crate) fn prefill_timing(&self, now: Stamp) -> PrefillTiming {
         let (queued, waiting) = (self.bootstrap_queue_entry, self.wait_queue_entry);

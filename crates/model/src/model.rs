@@ -80,6 +80,18 @@ impl Model {
         Self::load(&Files::bundled())
     }
 
+    /// No model: the tokenizer of the embedded one, a KV cache of two floats a token and side, and no weights, so that steps fail.
+    /// It is for servers that only act as if they computed.
+    pub fn simulated(context_length: usize) -> Result<Self, ModelError> {
+        let model = Self::bundled()?;
+        model.release_weights();
+        let mut config = model.config.clone();
+        (config.model_type, config.architectures) = ("simulated".to_owned(), vec!["Simulated".to_owned()]);
+        (config.num_hidden_layers, config.num_key_value_heads, config.head_dim) = (1, 1, 2);
+        config.max_position_embeddings = context_length;
+        Ok(Self { config, ..model })
+    }
+
     /// Reads a checkpoint: a GGUF file of the llama architecture, or a directory in Hugging Face's layout: `config.json`,
     /// `tokenizer.json`, `model.safetensors` (or shards with their index) and, if they are there, `generation_config.json`,
     /// `tokenizer_config.json` and `chat_template.jinja`. Weights are f32 in memory, however they are stored.

@@ -123,7 +123,7 @@ pub(super) async fn flush_cache(
         .map_err(|_| ApiError::bad_request("timeout must be a number of seconds"))?;
     let start = app.clock.now();
     loop {
-        let snapshot = app.postbox.inspect().await?;
+        let snapshot = app.postbox.inspect(false).await?;
         if snapshot.live() == 0 {
             app.postbox.forget().await?;
             return Ok("Cache flushed.\n");

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::App;
 use super::respond::ApiError;
 use crate::options::DisaggregationMode;
-use crate::scheduler::Snapshot;
+use crate::scheduler::{InflightQueue, InflightRequest, Snapshot};
 
 #[derive(Debug, Deserialize)]
 pub(super) struct LoadsQuery {
@@ -28,6 +28,7 @@ enum Section {
     Memory,
     Disaggregation,
     Queues,
+    Inflight,
 }
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
@@ -42,7 +43,8 @@ pub(super) async fn server_info(State(app): State<Arc<App>>) -> Json<Value> {
     info.insert("tokenizer_path".to_owned(), json!(app.published.startup().model_path));
     info.insert("version".to_owned(), json!(env!("CARGO_PKG_VERSION")));
     info.insert("kv_events".to_owned(), Value::Null);
-    let states: Vec<_> = match tokio::time::timeout(STATE_TIMEOUT, app.postbox.inspect()).await {
+    info.insert("simulated".to_owned(), json!(app.is_simulated()));
+    let states: Vec<_> = match tokio::time::timeout(STATE_TIMEOUT, app.postbox.inspect(false)).await {
         Ok(Ok(snapshot)) => vec![internal_state(&app, &snapshot)],
         _ => Vec::new(),
     };
@@ -114,7 +116,7 @@ pub(super) async fn loads(
         return Err(ApiError::bad_request("format must be json"));
     }
     let sections = Section::parse(query.include.as_deref().unwrap_or("all"))?;
-    let snapshot = app.postbox.inspect().await?;
+    let snapshot = app.postbox.inspect(sections.contains(&Section::Inflight)).await?;
     let is_rank = query.dp_rank.is_none_or(|rank| rank == 0);
     let loads: Vec<_> = is_rank.then(|| load(&app, &snapshot, &sections)).into_iter().collect();
     Ok(Json(json!({
@@ -134,6 +136,7 @@ fn load(app: &App, snapshot: &Snapshot, sections: &[Section]) -> Map<String, Val
                 "token_capacity": snapshot.total_tokens,
             }}),
             Section::Disaggregation => json!({"disaggregation": disaggregation(app, snapshot)}),
+            Section::Inflight => json!({"inflight": inflight(&snapshot.listed)}),
             Section::Queues => json!({"queues": {
                 "waiting": snapshot.waiting,
                 "retracted": snapshot.retracted,
@@ -172,6 +175,29 @@ fn core(app: &App, snapshot: &Snapshot) -> Value {
     })
 }
 
+/// Each queue with its requests, under slime's names.
+fn inflight(queues: &[InflightQueue]) -> Vec<Value> {
+    let request = |name: &str, request: &InflightRequest| {
+        let mut listed = json!({
+            "rid": request.rid, "bootstrap_room": request.room, "seqlen": request.tokens, "stage": name,
+        });
+        if name != "running" {
+            listed["age_s"] = json!(request.age_s.map(|age| (age * 1e3).round() / 1e3));
+        }
+        if let Some(waits) = request.waits_for_input {
+            listed["waiting_for_input"] = json!(waits);
+            // What is too late is given up at once.
+            listed["timeout_cancel_issued"] = json!(false);
+        }
+        listed
+    };
+    let queue = |queue: &InflightQueue| {
+        let requests: Vec<_> = queue.requests.iter().map(|listed| request(queue.name, listed)).collect();
+        json!({"name": queue.name, "num_reqs": requests.len(), "reqs": requests})
+    };
+    queues.iter().map(queue).collect()
+}
+
 fn disaggregation(app: &App, snapshot: &Snapshot) -> Value {
     let mode = app.mode();
     let mut part = json!({"mode": rollscope_config::Choice::spelling(mode)});
@@ -206,11 +232,15 @@ impl Section {
                 "memory" => sections.push(Self::Memory),
                 "disagg" => sections.push(Self::Disaggregation),
                 "queues" => sections.push(Self::Queues),
-                "all" => sections.extend([Self::Core, Self::Memory, Self::Disaggregation, Self::Queues]),
+                "inflight" => sections.push(Self::Inflight),
+                "all" => {
+                    let all = [Self::Core, Self::Memory, Self::Disaggregation, Self::Queues, Self::Inflight];
+                    sections.extend(all);
+                }
                 "spec" | "lora" => {}
                 _ => {
                     return Err(ApiError::bad_request(format!(
-                        "include must be of core, memory, spec, lora, disagg, queues, all; got {name}"
+                        "include must be of core, memory, spec, lora, disagg, queues, inflight, all; got {name}"
                     )));
                 }
             }

@@ -6,6 +6,7 @@ mod generate;
 mod info;
 mod openai;
 mod parse;
+mod prometheus;
 mod render;
 mod respond;
 mod weights;
@@ -69,6 +70,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/abort_request", post(control::abort_request))
         .route("/v1/completions", post(openai::completions))
         .route("/v1/chat/completions", post(openai::chat_completions))
+        .route("/metrics", get(prometheus::metrics))
         .route("/v1/loads", get(info::loads))
         .route("/v1/models", get(info::models));
     router = router
@@ -110,6 +112,11 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 impl App {
     pub(crate) fn mode(&self) -> DisaggregationMode {
         self.published.startup().disaggregation_mode
+    }
+
+    /// Nothing is computed.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.published.startup().model_path.starts_with("sim:")
     }
 
     /// An error unless requests are taken on.

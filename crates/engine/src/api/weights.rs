@@ -45,7 +45,7 @@ pub(super) async fn resume_memory_occupation(
 ) -> Result<Json<Value>, ApiError> {
     let what = occupation(&mut Fields::parse_optional(&body?)?)?;
     let _one_at_a_time = app.administration.lock().await;
-    if what.weights && app.model.is_released() {
+    if what.weights && app.model.is_released() && !app.is_simulated() {
         let path = app.published.resolved().model_path.clone();
         let model = load(path).await.map_err(ApiError::failure)?;
         app.model.replace_weights(model).map_err(|error| ApiError::failure(error.to_string()))?;

@@ -6,6 +6,7 @@ use super::core::Core;
 use super::outputs::{Harvest, describe};
 use crate::output::Abort;
 use crate::request::Request;
+use crate::sim::Load;
 
 /// What a step computes of one request.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,13 @@ impl Core {
         let rows: Vec<Row<'_>> = parts.iter().map(|part| part.row(&self.running[part.index])).collect();
         self.passes.work();
         let begin = self.clock.now();
-        let outcome = self.model.forward(&mut self.kv, &rows, &mut self.logits);
+        let outcome = match &self.simulated {
+            None => self.model.forward(&mut self.kv, &rows, &mut self.logits),
+            Some(costs) => {
+                std::thread::sleep(costs.step(self.load(&parts)));
+                Ok(())
+            }
+        };
         let wall_time = self.clock.now().since(begin);
         match outcome {
             Ok(()) => {
@@ -45,6 +52,20 @@ impl Core {
             Err(error) => self.fail_step(&parts, &error),
         }
         true
+    }
+
+    /// What a step would have to compute.
+    fn load(&self, parts: &[Part]) -> Load {
+        let mut load = Load::default();
+        for part in parts {
+            if self.running[part.index].is_prompt_computed() && part.to - part.from == 1 {
+                load.requests += 1;
+                load.kv_tokens += part.to;
+            } else {
+                load.prompt_tokens += part.to - part.from;
+            }
+        }
+        load
     }
 
     /// The next token of each request whose prompt is computed, and chunks of the other prompts in order of arrival, as

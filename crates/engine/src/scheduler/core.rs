@@ -9,6 +9,7 @@ use rollscope_model::sampling::SamplingScratch;
 use rollscope_model::{KvPool, Logits, Model};
 
 use super::inspect::Throughput;
+use super::observe::Observations;
 use super::passes::PassReporter;
 use super::prefix::PrefixCache;
 use super::{Limits, Means};
@@ -17,6 +18,7 @@ use crate::disagg::{MetadataBuffers, row_bytes};
 use crate::options::DisaggregationMode;
 use crate::output::{Abort, Finish};
 use crate::request::{KvPoll, Pair, Request};
+use crate::sim::CostModel;
 
 /// What has happened since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +65,9 @@ pub(super) struct Core {
     pub(super) doomed: Vec<(Box<Request>, Abort)>,
     pub(super) throughput: Throughput,
     pub(super) counts: Counts,
+    pub(super) observations: Observations,
+    /// Instead of the model.
+    pub(super) simulated: Option<CostModel>,
     /// Speed, 2^30 bytes per second, and duration, seconds.
     pub(super) last_transfer: Option<(f64, f64)>,
     pub(super) logits: Logits,
@@ -100,6 +105,8 @@ impl Core {
             doomed: Vec::new(),
             throughput: Throughput::new(now),
             counts: Counts::default(),
+            observations: Observations::default(),
+            simulated: means.simulated,
             last_transfer: None,
             logits: Logits::new(),
             scratch: SamplingScratch::default(),
@@ -137,6 +144,7 @@ impl Core {
     /// Ends a request whose last token was chosen.
     pub(super) fn complete(&mut self, mut request: Box<Request>, finish: Finish) {
         request.stamps().completion = Some(self.clock.now());
+        self.observe(&request);
         self.retire(request, finish);
     }
 

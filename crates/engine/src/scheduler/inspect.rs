@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::core::Counts;
+use super::core::{Core, Counts, Queue};
+use super::observe::Observations;
 use super::{Scheduler, Side};
 use crate::clock::Stamp;
-use crate::request::{Pair, Request};
+use crate::request::{KvPoll, Pair, Request};
+use crate::stamps::Stamps;
 
 /// The scheduler at one moment, between two steps.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,6 +19,9 @@ pub(crate) struct Snapshot {
     pub(crate) retracted: usize,
     pub(crate) is_paused: bool,
     pub(crate) counts: Counts,
+    pub(crate) observations: Observations,
+    /// Each queue with its requests, if that was asked for.
+    pub(crate) listed: Vec<InflightQueue>,
     /// Prompt tokens of all requests that are not computed yet.
     pub(crate) queued_tokens: usize,
     /// Prefill: not announced by the decode side, or without a metadata slot.
@@ -35,6 +40,26 @@ pub(crate) struct Snapshot {
     pub(crate) gen_throughput: f64,
     /// The latest transfer's speed, 2^30 bytes per second, and its duration, seconds.
     pub(crate) last_transfer: Option<(f64, f64)>,
+}
+
+/// A queue and the requests in it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct InflightQueue {
+    /// SGLang's name for it.
+    pub(crate) name: &'static str,
+    pub(crate) requests: Vec<InflightRequest>,
+}
+
+/// One request, as an operator looks for it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct InflightRequest {
+    pub(crate) rid: String,
+    pub(crate) room: Option<u64>,
+    pub(crate) tokens: usize,
+    /// Seconds since it came into the queue; none for those that run.
+    pub(crate) age_s: Option<f64>,
+    /// In a queue of decode's transfers: nothing has come in.
+    pub(crate) waits_for_input: Option<bool>,
 }
 
 /// Counts tokens over stretches of at least a second.
@@ -76,6 +101,7 @@ impl Scheduler {
             retracted: core.retracted.len(),
             is_paused: core.active.is_paused(),
             counts: core.counts,
+            observations: core.observations.clone(),
             queued_tokens: core.waiting.iter().map(|request| queued_tokens(request)).sum(),
             used_tokens: used_pages * page_tokens,
             total_tokens: core.kv.total_pages() * page_tokens,
@@ -99,6 +125,51 @@ impl Scheduler {
             }
         }
         snapshot
+    }
+
+    /// Every queue with its requests.
+    pub(super) fn inflight(&self) -> Vec<InflightQueue> {
+        let core = &self.core;
+        let waiting_since: Since = |stamps| stamps.wait_queue_entry;
+        let mut queues = vec![core.list("running", [&core.running], None)];
+        match &self.side {
+            Side::Alone => {
+                queues.push(core.list("waiting", [&core.retracted, &core.waiting], Some(waiting_since)));
+            }
+            Side::Prefill(side) => {
+                queues.push(core.list("waiting", [&core.retracted, &core.waiting], Some(waiting_since)));
+                queues.push(core.list(
+                    "bootstrap",
+                    [&side.bootstrap],
+                    Some(|stamps| stamps.bootstrap_queue_entry),
+                ));
+                let inflight = [&core.prefilled, &side.inflight];
+                queues.push(core.list(
+                    "prefill_inflight",
+                    inflight,
+                    Some(|stamps| stamps.transfer_queue_entry),
+                ));
+            }
+            Side::Decode(side) => {
+                queues.push(core.list("waiting", [&core.waiting], Some(waiting_since)));
+                let mut prealloc =
+                    core.list("prealloc", [&side.prealloc], Some(|stamps| stamps.prealloc_queue_entry));
+                let mut transfer =
+                    core.list("transfer", [&side.transfer], Some(|stamps| stamps.transfer_queue_entry));
+                for (listed, queue) in [(&mut prealloc, &side.prealloc), (&mut transfer, &side.transfer)] {
+                    for (listed, request) in listed.requests.iter_mut().zip(queue) {
+                        listed.waits_for_input = Some(request.poll == Some(KvPoll::WaitingForInput));
+                    }
+                }
+                queues.extend([prealloc, transfer]);
+                queues.push(core.list(
+                    "retracted",
+                    [&core.retracted],
+                    Some(|stamps| stamps.prealloc_queue_entry),
+                ));
+            }
+        }
+        queues
     }
 
     /// Checks that everything is where it belongs: each page, metadata slot and room is with one live request or free.
@@ -147,6 +218,28 @@ impl Scheduler {
         };
         let own = [&core.waiting, &core.running, &core.retracted, &core.prefilled];
         own.into_iter().chain(queues.into_iter().flatten()).flatten().map(|request| &**request)
+    }
+}
+
+/// When a request came into a queue.
+type Since = fn(&Stamps) -> Option<Stamp>;
+
+impl Core {
+    fn list<const N: usize>(
+        &self,
+        name: &'static str,
+        queues: [&Queue; N],
+        since: Option<Since>,
+    ) -> InflightQueue {
+        let now = self.clock.now();
+        let requests = queues.into_iter().flatten().map(|request| InflightRequest {
+            rid: request.spec.rid.clone(),
+            room: request.spec.room.as_ref().map(|room| room.number),
+            tokens: request.tokens.len(),
+            age_s: since.and_then(|since| Some(now.since(since(&request.spec.stamps)?).as_secs_f64())),
+            waits_for_input: None,
+        });
+        InflightQueue { name, requests: requests.collect() }
     }
 }
 

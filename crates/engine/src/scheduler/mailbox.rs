@@ -19,7 +19,11 @@ pub(crate) enum Command {
     /// Give up these.
     Abort { whom: Whom, why: Abort, done: oneshot::Sender<()> },
     /// Tell what is going on.
-    Inspect(oneshot::Sender<Snapshot>),
+    Inspect {
+        /// Each request as well.
+        requests: bool,
+        reply: oneshot::Sender<Snapshot>,
+    },
     /// Tell when nothing is left to do.
     WhenIdle(oneshot::Sender<()>),
     /// Forget the beginnings of sequences that nobody uses.
@@ -108,8 +112,8 @@ impl Postbox {
         self.ask(|done| Command::Abort { whom, why, done }).await
     }
 
-    pub(crate) async fn inspect(&self) -> Result<Snapshot, SchedulerGone> {
-        self.ask(Command::Inspect).await
+    pub(crate) async fn inspect(&self, requests: bool) -> Result<Snapshot, SchedulerGone> {
+        self.ask(|reply| Command::Inspect { requests, reply }).await
     }
 
     /// Returns when the scheduler has nothing left to do.

@@ -10,6 +10,7 @@ mod core;
 mod decode;
 mod inspect;
 mod mailbox;
+mod observe;
 mod occupation;
 mod outputs;
 mod passes;
@@ -29,9 +30,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::core::{Core, Queue};
 use self::decode::DecodeSide;
-pub(crate) use self::inspect::Snapshot;
+pub(crate) use self::inspect::{InflightQueue, InflightRequest, Snapshot};
 use self::mailbox::{COMMANDS, EVENTS};
 pub(crate) use self::mailbox::{Command, Occupation, PauseMode, Postbox, SchedulerGone, Waker, Whom};
+pub(crate) use self::observe::Histogram;
 use self::occupation::Stillness;
 use self::prefill::PrefillSide;
 pub(crate) use self::prefix::Shared;
@@ -40,6 +42,7 @@ use crate::disagg::{Event, EventSender, Identity};
 use crate::options::DisaggregationMode;
 use crate::output::Abort;
 use crate::request::{KvPoll, Request};
+use crate::sim::CostModel;
 
 /// What the scheduler may take on.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +74,8 @@ pub(crate) struct Means {
     pub(crate) clock: Arc<Clock>,
     /// Where the requests' seeds come from.
     pub(crate) random_seed: u64,
+    /// Instead of computing.
+    pub(crate) simulated: Option<CostModel>,
     /// What peers must agree in.
     pub(crate) identity: Arc<Identity>,
     /// Who is told of each step.
@@ -215,7 +220,13 @@ impl Scheduler {
                     }
                     answer(done, ());
                 }
-                Command::Inspect(reply) => answer(reply, self.snapshot()),
+                Command::Inspect { requests, reply } => {
+                    let mut snapshot = self.snapshot();
+                    if requests {
+                        snapshot.listed = self.inflight();
+                    }
+                    answer(reply, snapshot);
+                }
                 Command::WhenIdle(reply) => self.when_idle.push(reply),
                 Command::Forget(done) => {
                     self.forget();

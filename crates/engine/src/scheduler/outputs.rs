@@ -8,6 +8,7 @@ use super::core::Core;
 use crate::disagg::{FirstToken, MAX_KEPT, MAX_TOP_LOGPROBS, PrefillTiming};
 use crate::output::{Abort, Finish};
 use crate::request::{GenerateSpec, Pair, Request};
+use crate::sim::token;
 use crate::warn::warn;
 
 /// A token that was chosen, with its log-probability and those of the most likely ones.
@@ -59,7 +60,7 @@ impl Core {
     ) -> Harvest {
         request.computed = part.to;
         let is_prompt = request.generated() == 0;
-        if is_prompt {
+        if is_prompt && self.simulated.is_none() {
             tell_prompt(request, part, logits);
         }
         if part.to < request.tokens.len() {
@@ -74,7 +75,12 @@ impl Core {
             return Harvest::End(Finish::Length(0));
         }
         let last = if part.wanted == Wanted::All { part.to - part.from - 1 } else { 0 };
-        let chosen = self.choose(request, logits.0.row(logits.1 + last));
+        let chosen = if self.simulated.is_some() {
+            let (token, logprob) = token(request.spec.sampling.params.seed, request.tokens.len());
+            Chosen { token, logprob, top: Vec::new(), kept: Vec::new() }
+        } else {
+            self.choose(request, logits.0.row(logits.1 + last))
+        };
         if is_prefill {
             self.write_row(request, &chosen);
         }

@@ -194,6 +194,7 @@ impl PrefillSide {
         // The row was sent after this entry, so its confirmation is later.
         let entry = request.stamps().transfer_queue_entry;
         request.stamps().completion = entry.max(Some(at));
+        core.observe(&request);
         core.retire(request, Finish::Length(0));
     }
 

@@ -58,6 +58,15 @@ async fn loads_add_up() {
     let watch = async {
         let load = server.until("all are there", |load| live(load) == 8).await;
         assert_eq!((&load["num_running_reqs"], &load["num_waiting_reqs"]), (&json!(3), &json!(5)));
+        let inflight = load["inflight"].as_array().unwrap();
+        let names: Vec<_> = inflight.iter().map(|queue| (&queue["name"], &queue["num_reqs"])).collect();
+        assert_eq!(names, [(&json!("running"), &json!(3)), (&json!("waiting"), &json!(5))]);
+        let first = &inflight[1]["reqs"][0];
+        assert_eq!(
+            (&first["rid"], &first["seqlen"], &first["stage"]),
+            (&json!("long 3"), &json!(7), &json!("waiting"))
+        );
+        assert!(first["age_s"].as_f64().unwrap() >= 0.0 && inflight[0]["reqs"][0].get("age_s").is_none());
         // Six of its tokens a prompt, and begin-of-sequence.
         assert_eq!(load["num_waiting_uncached_tokens"], 5 * 7);
         // A running request holds all the pages that it can need, as nothing less is reserved: 7 + 1999 tokens in pages of 16.
@@ -219,6 +228,7 @@ async fn a_server_that_cannot_start_says_why() {
     for (args, is_configuration, reason) in [
         (vec!["--model-path", "/nowhere/to/be/found"], true, "no model directory at /nowhere/to/be/found"),
         (vec!["--model-path", bad], true, "malformed"),
+        (vec!["--model-path", "sim:/nowhere.json"], true, "cannot read cost model /nowhere.json"),
         (vec!["--context-length", "4096"], true, "context_length is 4096, the model's limit is 2048"),
         (prefill.to_vec(), false, "cannot listen on 127.0.0.1:"),
     ] {
@@ -227,11 +237,9 @@ async fn a_server_that_cannot_start_says_why() {
         assert_eq!(error.is_configuration(), is_configuration, "{args:?}");
         assert!(!error.to_string().contains('\n'), "{error}");
     }
-    for (args, reason) in [
-        (vec!["--model-path", "sim:small"], "simulated models are not supported"),
-        (vec!["--model-path", "bundled", "--page-size", "0"], "--page-size"),
-        (vec![], "--model-path"),
-    ] {
+    for (args, reason) in
+        [(vec!["--model-path", "bundled", "--page-size", "0"], "--page-size"), (vec![], "--model-path")]
+    {
         let error = EngineOptions::from_args(args.clone()).unwrap_err();
         assert!(error.to_string().contains(reason), "{args:?}: {error}");
         assert!(EngineError::from(error).is_configuration());

@@ -15,6 +15,8 @@ mod pair;
 #[cfg(test)]
 mod peers;
 #[cfg(test)]
+mod simulated;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod weights;

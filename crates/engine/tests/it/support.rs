@@ -34,7 +34,7 @@ pub(crate) struct Pair {
 }
 
 /// What anything here may take.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(5);
 
 pub(crate) fn options(args: &[&str]) -> EngineOptions {
     let model: &[_] = if args.contains(&"--model-path") { &[] } else { &["--model-path", "bundled"] };

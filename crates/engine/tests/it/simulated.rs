@@ -1,0 +1,105 @@
+//! The simulated backend, and the metrics that every server tells.
+
+use futures_util::future::join_all;
+use hyper::{Method, StatusCode};
+use serde_json::json;
+
+use crate::support::{Pair, Server};
+
+/// A cost model's file.
+fn costs(dir: &tempfile::TempDir, text: &str) -> String {
+    let path = dir.path().join("costs.json");
+    std::fs::write(&path, text).unwrap();
+    format!("sim:{}", path.display())
+}
+
+const FAST: &str = r#"{"prefill": {"base_s": 0, "per_token_s": 0},
+    "decode": {"base_s": 0.0001, "per_request_s": 0, "per_kv_token_s": 0}, "context_length": 100000}"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_simulated_server_serves_what_none_could_compute() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = costs(&dir, FAST);
+    let server = Server::start(&["--model-path", &model, "--max-total-tokens", "1000000"]).await;
+    assert_eq!(server.get("/server_info").await["simulated"], true);
+    let body =
+        json!({"input_ids": vec![7; 50_000], "sampling_params": {"max_new_tokens": 40, "sampling_seed": 5}});
+    let first = server.generate(&body).await;
+    let again = server.generate(&body).await;
+    assert_eq!(first["output_ids"], again["output_ids"]);
+    assert_eq!(first["meta_info"]["finish_reason"], json!({"type": "length", "length": 40}));
+    assert!(first["text"].as_str().unwrap().bytes().all(|letter| letter.is_ascii_lowercase()), "{first}");
+    assert_eq!(again["meta_info"]["cached_tokens"], 49_984);
+    server.until_free().await;
+
+    let pair = Pair::start(&["--model-path", &model]).await;
+    let (_, decode) = pair
+        .generate(&json!({"text": "1", "sampling_params": {"max_new_tokens": 40, "sampling_seed": 5}}))
+        .await;
+    assert_eq!(decode["meta_info"]["completion_tokens"], 40);
+    pair.until_free().await;
+    let real = Server::start(&[]).await;
+    assert_eq!(real.get("/server_info").await["simulated"], false);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_cost_model_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for (text, reason) in [
+        ("{", "malformed cost model"),
+        (r#"{"prefill": {"base_s": 0}}"#, "malformed cost model"),
+        (&FAST.replace("0.0001", "-1"), "times must be from 0"),
+        (&FAST.replace("100000", "1"), "context_length from 2"),
+    ] {
+        let model = costs(&dir, text);
+        let error = Server::try_start(&["--model-path", &model]).await.err().unwrap();
+        assert!(error.is_configuration() && error.to_string().contains(reason), "{reason}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_have_the_names_of_the_field() {
+    let pair = Pair::start(&[]).await;
+    let bodies: Vec<_> = (0..3)
+        .map(|index| json!({"text": format!("{index}+2=?\n"), "sampling_params": {"max_new_tokens": 9, "ignore_eos": true}}))
+        .collect();
+    join_all(bodies.iter().map(|body| pair.generate(body))).await;
+    pair.until_free().await;
+    for (server, kind, expected) in [
+        (
+            &pair.prefill,
+            "prefill",
+            vec![
+                "num_prefill_inflight_queue_reqs 0",
+                "num_requests_total 3",
+                "kv_transfer_latency_ms_count 3",
+            ],
+        ),
+        (
+            &pair.decode,
+            "decode",
+            vec![
+                "num_decode_transfer_queue_reqs 0",
+                "generation_tokens_total 24",
+                "num_transfer_failed_reqs_total 0",
+                "time_to_first_token_seconds_count 3",
+                "inter_token_latency_seconds_count 24",
+                "e2e_request_latency_seconds_count 3",
+            ],
+        ),
+    ] {
+        let (status, page) = server.text(Method::GET, "/metrics", "").await;
+        assert_eq!(status, StatusCode::OK);
+        for line in expected {
+            let (name, value) = line.split_once(' ').unwrap();
+            let found = page.lines().find(|line| line.starts_with(&format!("sglang:{name}{{")));
+            let found = found.unwrap_or_else(|| panic!("no {name}: {page}"));
+            assert!(found.ends_with(&format!("}} {value}")), "{found}, expected {value}");
+            assert!(found.contains(&format!("engine_type=\"{kind}\"")), "{found}");
+        }
+        assert!(
+            page.lines().all(|line| line.starts_with("# TYPE sglang:") || line.starts_with("sglang:")),
+            "{page}"
+        );
+    }
+}
