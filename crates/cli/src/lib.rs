@@ -49,6 +49,7 @@ pub fn command() -> Command {
             commands::view::command(),
             commands::import::command(),
             commands::export::command(),
+            commands::track::command(),
             commands::config::command(),
         ])
 }
@@ -63,6 +64,7 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
         Some(("view", matches)) => commands::view::run(matches),
         Some(("import", matches)) => commands::import::run(matches),
         Some(("export", matches)) => commands::export::run(matches),
+        Some(("track", matches)) => commands::track::run(matches),
         Some(("config", matches)) => commands::config::run(matches),
         // clap refuses everything else before.
         _ => Ok(()),

@@ -1,6 +1,7 @@
 //! What may go wrong with recording. None of it ever fails a request.
 
 use rollscope_run::RunError;
+use rollscope_track::TrackError;
 
 /// Why something was not recorded.
 #[derive(Debug, thiserror::Error)]
@@ -8,6 +9,9 @@ pub enum RecordError {
     /// The run directory.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// A tracker. What it does not have is sent later.
+    #[error(transparent)]
+    Track(#[from] TrackError),
     /// A thread could not be started.
     #[error("cannot start a thread for recording: {0}")]
     Thread(#[source] std::io::Error),

@@ -2,8 +2,8 @@
 //!
 //! What comes in is put into an inbox that is bounded by bytes; whoever puts it there never waits and is told at
 //! once when it is full. One thread writes the log from there and decides when a step is over. A second one
-//! seals what was written and computes the numbers, so that recording goes on meanwhile. [`routes()`] is the HTTP
-//! side, for the user's own spans, rewards and ends of steps.
+//! seals what was written and computes the numbers, so that recording goes on meanwhile; one more for each tracker
+//! sends them. [`routes()`] is the HTTP side, for the user's own spans, rewards and ends of steps.
 
 mod clock;
 mod error;
@@ -14,6 +14,7 @@ mod offline;
 mod routes;
 mod sealing;
 mod steps;
+mod tracking;
 mod writing;
 
 use std::fmt;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use rollscope_run::{LogOptions, Run};
 use rollscope_trace::{Dropped, Nanos, Profile, ProfileSink, Record, StepNumber};
+use rollscope_track::Target;
 use tokio::sync::oneshot;
 
 pub use error::RecordError;
@@ -30,6 +32,7 @@ pub use ingest::read_line;
 pub use offline::OfflineRecorder;
 pub use routes::routes;
 pub use sealing::StepClosed;
+pub use tracking::{catch_up, origin_of};
 
 use inbox::{Command, Inbox};
 use live::Live;
@@ -46,10 +49,15 @@ pub struct RecordOptions {
     /// A step that a later one has followed is closed when nothing was recorded of it for this long and none of its
     /// requests is live; see [`RecorderHandle::ask_live`].
     pub superseded_after: Duration,
+    /// Trackers that get the numbers of each step that is closed.
+    pub trackers: Vec<Target>,
     /// Told of trouble: of a log that cannot be written once until it can be again, of a step that cannot be sealed
     /// each time.
-    pub on_trouble: Arc<dyn Fn(&RecordError) + Send + Sync>,
+    pub on_trouble: OnTrouble,
 }
+
+/// Told of trouble.
+type OnTrouble = Arc<dyn Fn(&RecordError) + Send + Sync>;
 
 /// A recorder at work. [`Recorder::shutdown`] ends it in order and waits for that; dropped without it, it ends in
 /// order by itself.
@@ -85,6 +93,7 @@ impl Default for RecordOptions {
             writer: "gateway".to_owned(),
             queue_bytes: 64 << 20,
             superseded_after: Duration::from_secs(10),
+            trackers: Vec::new(),
             on_trouble: Arc::new(|_| {}),
         }
     }
@@ -96,6 +105,7 @@ impl fmt::Debug for RecordOptions {
             .field("writer", &self.writer)
             .field("queue_bytes", &self.queue_bytes)
             .field("superseded_after", &self.superseded_after)
+            .field("trackers", &self.trackers)
             .finish_non_exhaustive()
     }
 }

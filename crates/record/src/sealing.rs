@@ -5,12 +5,13 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use rollscope_run::{LogPosition, MetricsLog, Run, Sealer};
-use rollscope_stats::step_numbers;
+use rollscope_stats::{Figures, LateSample, WorkerFigures, step_numbers};
 use rollscope_trace::StepNumber;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
-use crate::RecordError;
+use crate::tracking::Tracking;
+use crate::{OnTrouble, RecordError};
 
 /// What came of closing a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +44,8 @@ struct Sealing {
     run: Run,
     sealer: Sealer,
     metrics: MetricsLog,
-    on_trouble: Arc<dyn Fn(&RecordError) + Send + Sync>,
+    tracking: Tracking,
+    on_trouble: OnTrouble,
 }
 
 /// Jobs that wait at most; the writing thread then waits with them, and the inbox fills and drops.
@@ -52,10 +54,11 @@ const QUEUE_JOBS: usize = 64;
 pub(crate) fn spawn(
     run: Run,
     sealer: Sealer,
-    on_trouble: Arc<dyn Fn(&RecordError) + Send + Sync>,
+    tracking: Tracking,
+    on_trouble: OnTrouble,
 ) -> Result<(SyncSender<Job>, JoinHandle<()>), RecordError> {
     let (jobs, queue) = sync_channel(QUEUE_JOBS);
-    let mut sealing = Sealing { metrics: run.metrics_log(), run, sealer, on_trouble };
+    let mut sealing = Sealing { metrics: run.metrics_log(), run, sealer, tracking, on_trouble };
     let work = move || queue.into_iter().for_each(|job| sealing.work(job));
     let thread = std::thread::Builder::new().name("rollscope-sealing".to_owned()).spawn(work);
     Ok((jobs, thread.map_err(RecordError::Thread)?))
@@ -70,13 +73,40 @@ pub(crate) fn answer(replies: Vec<Reply>, closed: Result<StepClosed, RecordError
     }
 }
 
-/// Computes the numbers of a step and writes them.
+/// Computes the numbers of a step and writes them, with what trackers do not get: the workers one by one, and the
+/// samples that the step waited for.
 pub(crate) fn put_numbers(run: &Run, step: StepNumber) -> Result<StepClosed, RecordError> {
     let numbers = step_numbers(&run.step(step)?);
+    let details = details(numbers.shown());
     let metrics: Map<String, Value> =
         numbers.metrics.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
-    run.put_stats(step, &metrics)?;
+    let mut stats = Map::from_iter([("metrics".to_owned(), Value::Object(metrics.clone()))]);
+    stats.extend(details);
+    run.put_stats(step, &stats)?;
     Ok(StepClosed { step, metrics })
+}
+
+/// `workers` and `late_samples` of a step.
+fn details(figures: &Figures) -> [(String, Value); 2] {
+    let worker = |of: &WorkerFigures| {
+        json!({
+            "url": of.worker.url, "instance": of.worker.instance, "role": of.role.name(),
+            "requests": of.requests, "requests_with_timings": of.timed,
+            "tokens": of.tokens, "max_tokens": of.max_tokens, "idle_share": of.idle_share,
+            "tokens_per_sec": of.tokens_per_sec, "others_tokens_per_sec": of.others_tokens_per_sec,
+            "straggler": of.is_straggler,
+        })
+    };
+    let sample = |of: &LateSample| {
+        json!({
+            "sample": of.key.to_string(),
+            "duration_s": of.duration.as_secs_f64(), "ended_after_s": of.ended_after.as_secs_f64(),
+        })
+    };
+    [
+        ("workers".to_owned(), figures.workers.iter().map(worker).collect()),
+        ("late_samples".to_owned(), figures.late_samples.iter().map(sample).collect()),
+    ]
 }
 
 // === impl Sealing ===
@@ -90,6 +120,7 @@ impl Sealing {
             late.remove(&step);
             let numbers = put_numbers(&self.run, step).and_then(|numbers| {
                 self.metrics.append(step, &numbers.metrics)?;
+                self.tracking.tell();
                 Ok(numbers)
             });
             self.tell(&numbers);

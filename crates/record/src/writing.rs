@@ -13,7 +13,8 @@ use crate::inbox::{Command, Inbox, Lost};
 use crate::live::Live;
 use crate::sealing::{self, ClosedStep, Job, Reply};
 use crate::steps::Steps;
-use crate::{RecordError, RecordOptions, RecorderHandle, StepEnd, clock};
+use crate::tracking::Tracking;
+use crate::{OnTrouble, RecordError, RecordOptions, RecorderHandle, StepEnd, clock};
 
 /// How often the thread looks at the time when nothing arrives. Records reach the operating system sooner: with
 /// each batch that is taken.
@@ -41,7 +42,7 @@ struct Writing {
     superseded_after: Duration,
     /// Losses that the log has been told of.
     logged: Lost,
-    on_trouble: Arc<dyn Fn(&RecordError) + Send + Sync>,
+    on_trouble: OnTrouble,
     /// Whether the last write failed, so that a full disk is told of once.
     troubled: bool,
 }
@@ -58,7 +59,9 @@ pub(crate) fn spawn(
 ) -> Result<JoinHandle<Result<(), RecordError>>, RecordError> {
     let RecorderHandle { inbox, live, run } = handle.clone();
     let on_trouble = Arc::clone(&options.on_trouble);
-    let (jobs, sealing) = sealing::spawn(run.clone(), run.sealer(log.name()), Arc::clone(&on_trouble))?;
+    let tracking = Tracking::spawn(&run, &options.trackers, &on_trouble)?;
+    let of_log = run.sealer(log.name());
+    let (jobs, sealing) = sealing::spawn(run.clone(), of_log, tracking, Arc::clone(&on_trouble))?;
     let abandon = AbandonOnExit(Arc::clone(&inbox));
     let writing = Writing {
         run,

@@ -11,12 +11,15 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
-use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle, StepEnd, routes};
+use rollscope_record::{
+    RecordError, RecordOptions, Recorder, RecorderHandle, StepEnd, catch_up, origin_of, routes,
+};
 use rollscope_run::{LogOptions, Run, RunInfo, WriterState};
 use rollscope_trace::{
     CloseReason, Dropped, Join, Leg, LegRole, Nanos, Outcome, Profile, ProfileSink as _, Record, Report,
     RequestId, SampleMark, Scalar, StepNumber, UnixNs, WorkerRef,
 };
+use rollscope_track::{Target, Tracker};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -143,7 +146,9 @@ async fn a_step_that_is_told_to_end_answers_with_its_numbers() {
     for (name, value) in expected {
         assert_eq!(reply["data"][name], json!(value), "{name} in {reply}");
     }
-    assert_eq!(Some(&reply["data"]), run.stats(StepNumber(3)).unwrap().map(Value::from).as_ref());
+    let on_disk = run.stats(StepNumber(3)).unwrap().unwrap();
+    assert_eq!(reply["data"], on_disk["metrics"]);
+    assert_eq!(on_disk["workers"][0]["requests"], json!(2));
     assert_eq!(run.metrics().unwrap()[0].data["rollout/reward/mean"], json!(0.75));
     assert_eq!(closed(&run, 3), Some(CloseReason::Told));
 
@@ -165,7 +170,7 @@ async fn what_comes_late_amends_the_step_and_is_not_sent_again() {
     recorder.shutdown().await.unwrap();
     assert_eq!(run.metrics().unwrap().len(), 1);
     assert_eq!(run.metrics().unwrap()[0].data["perf/request/count"], json!(1.0));
-    let stats = run.stats(StepNumber(1)).unwrap().unwrap();
+    let stats = run.stats(StepNumber(1)).unwrap().unwrap()["metrics"].clone();
     assert_eq!((&stats["perf/request/count"], &stats["perf/rollout_time"]), (&json!(2.0), &json!(4.0)));
     let step = run.steps().unwrap().remove(0);
     assert!(step.late && step.requests == 2, "{step:?}");
@@ -178,6 +183,34 @@ async fn what_comes_late_amends_the_step_and_is_not_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_tracker_that_is_away_loses_no_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = dir.path().join("away").join("lines.jsonl");
+    // Where its folder should be there is a file.
+    std::fs::write(dir.path().join("away"), "").unwrap();
+    let target = Target::Jsonl { path: Some(lines.clone()) };
+    let options = RecordOptions { trackers: vec![target.clone()], ..RecordOptions::default() };
+    let Setup { _dir, run, recorder, troubles } = setup(options);
+    let handle = recorder.handle();
+    let step = async |step: u64| {
+        handle.offer(profile(step.into(), of_sample(step, "a"), "v")).unwrap();
+        handle.end_step(StepNumber(step), StepEnd::default()).unwrap().await.unwrap().unwrap();
+    };
+    step(1).await;
+    step(2).await;
+    until("it is told that the tracker is away", || !troubles.lock().is_empty());
+    std::fs::remove_file(dir.path().join("away")).unwrap();
+    step(3).await;
+    recorder.shutdown().await.unwrap();
+    assert_eq!(troubles.lock().len(), 1, "told once: {:?}", troubles.lock());
+    let sent = std::fs::read_to_string(&lines).unwrap();
+    assert_eq!(sent, std::fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap());
+    // Afterwards there is nothing left to send.
+    let mut tracker = Tracker::open(&target, &origin_of(&run)).unwrap();
+    assert_eq!(catch_up(&run, &mut tracker).unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn late_records_are_sealed_without_an_end_of_another_step() {
     let options = RecordOptions { superseded_after: Duration::from_millis(50), ..RecordOptions::default() };
     let Setup { _dir, run, recorder, .. } = setup(options);
@@ -185,7 +218,7 @@ async fn late_records_are_sealed_without_an_end_of_another_step() {
     handle.offer(profile(1, of_sample(1, "a"), "v")).unwrap();
     handle.end_step(StepNumber(1), StepEnd::default()).unwrap().await.unwrap().unwrap();
     handle.offer(profile(2, of_sample(1, "b"), "v")).unwrap();
-    let counted = || run.stats(StepNumber(1)).unwrap().unwrap()["perf/request/count"].clone();
+    let counted = || run.stats(StepNumber(1)).unwrap().unwrap()["metrics"]["perf/request/count"].clone();
     until("the late request is in the numbers", || counted() == json!(2.0));
     assert_eq!(closed(&run, 1), Some(CloseReason::Told));
     recorder.shutdown().await.unwrap();

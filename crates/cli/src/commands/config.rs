@@ -4,7 +4,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use rollscope_config::{ConfigError, Namespace, OptionSet, OptionSpec, Place, Sources};
 use serde_json::{Value, json};
 
-use super::{demo, engine, export, gateway, import, report, rollout, sources, view};
+use super::{demo, engine, export, gateway, import, report, rollout, sources, track, view};
 use crate::exit::Failure;
 use crate::output;
 
@@ -28,6 +28,7 @@ const COMMANDS: &[Configurable] = &[
     Configurable::of::<view::Options>("view", view::command),
     Configurable::of::<import::Options>("import", import::command),
     Configurable::of::<export::Options>("export", export::command),
+    Configurable::of::<track::Options>("track", track::command),
 ];
 
 pub(crate) fn command() -> Command {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
 use http_body_util::BodyExt as _;
 use rollscope_config::{ConfigError, OptionSet as _, Options as _, Published, options};
@@ -15,6 +15,7 @@ use rollscope_trace::{ProfileSink, UnixNs};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
+use super::track::targets;
 use super::{block_on, listen_at, ready_line, resolve};
 use crate::exit::{Failure, sentence};
 use crate::lifetime::{LifetimeOptions, shutdown};
@@ -28,6 +29,9 @@ options! {
             record: Option<String> = None, value_name("DIR");
             /// Bytes of records that may wait for the disk; what is beyond is dropped and counted.
             record_queue_bytes: usize = 64 << 20, range(65_536..=1 << 40);
+            /// Send the numbers of each step to a tracker when it is closed: wandb[:PROJECT[/NAME]],
+            /// tensorboard[:DIR], mlflow:URL or jsonl[:FILE]. Needs --record.
+            track: Vec<String> = &[], value_name("TARGET");
         }
     }
 }
@@ -42,6 +46,9 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (options, RefusedOptions, recording, lifetime) = resolve::<Options>(matches)?;
+    if recording.record.is_none() && !recording.track.is_empty() {
+        return Err(Failure::Usage(anyhow!("--track needs --record: what is sent is taken from a run")));
+    }
     block_on(async {
         let shutdown = shutdown(&lifetime)?;
         let (listener, address) = listen_at(&options.host, options.port).await?;
@@ -121,6 +128,7 @@ fn record(
     options: &RecordingOptions,
     published: &Published<GatewayOptions>,
 ) -> Result<Recorder, Failure> {
+    let trackers = targets(&options.track)?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     let info = RunInfo {
         producer: format!("rollscope {}", env!("CARGO_PKG_VERSION")),
@@ -134,6 +142,7 @@ fn record(
     }
     let options = RecordOptions {
         queue_bytes: options.record_queue_bytes,
+        trackers,
         on_trouble: Arc::new(|error: &RecordError| {
             output::note(format_args!("rollscope: recording: {}", sentence(error)));
         }),

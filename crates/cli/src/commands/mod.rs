@@ -8,6 +8,7 @@ pub(crate) mod gateway;
 pub(crate) mod import;
 pub(crate) mod report;
 pub(crate) mod rollout;
+pub(crate) mod track;
 pub(crate) mod view;
 
 use std::net::SocketAddr;

@@ -101,6 +101,12 @@ const CHECKS: &[Check] = &[
         on_demand: false,
     },
     Check {
+        name: "trackers",
+        summary: "a run's numbers read back by W&B, TensorBoard and MLflow",
+        script: Script::Python("trackers.py"),
+        needs: &[Need::Binary, Need::Run],
+    },
+    Check {
         name: "parquet",
         summary: "a run's tables read by DuckDB",
         script: Script::Python("parquet.py"),

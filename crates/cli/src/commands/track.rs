@@ -1,0 +1,59 @@
+//! `rollscope track`: the numbers of a run's steps to a tracker, afterwards or once more.
+
+use anyhow::Context as _;
+use clap::{ArgMatches, Command};
+use rollscope_config::{Options as _, options};
+use rollscope_record::{catch_up, origin_of};
+use rollscope_run::Run;
+use rollscope_track::{Target, Tracker};
+
+use super::report::{run_argument, run_of};
+use super::resolve;
+use crate::exit::Failure;
+use crate::output;
+
+options! {
+    /// Send the numbers of a run's closed steps to trackers that do not have them yet.
+    pub(crate) struct TrackOptions, environment "ROLLSCOPE_TRACK" {
+        observability {
+            /// Where to: wandb[:PROJECT[/NAME]], tensorboard[:DIR], mlflow:URL or jsonl[:FILE].
+            to: Vec<String>, value_name("TARGET");
+        }
+    }
+}
+
+/// What the command takes.
+pub(crate) type Options = TrackOptions;
+
+pub(crate) fn command() -> Command {
+    TrackOptions::command("track").arg(run_argument())
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let options = resolve::<Options>(matches)?;
+    let targets = targets(&options.to)?;
+    let run = Run::open(run_of(matches)?).map_err(anyhow::Error::from)?;
+    for target in &targets {
+        let sent = send(&run, target).with_context(|| format!("cannot send to {target}"))?;
+        output::line(format_args!("{sent}"))?;
+    }
+    Ok(())
+}
+
+/// Targets as they are written on the command line.
+pub(super) fn targets(texts: &[String]) -> Result<Vec<Target>, Failure> {
+    texts.iter().map(|text| text.parse().map_err(Failure::usage)).collect()
+}
+
+/// Sends what is missing; gives what to say of it.
+fn send(run: &Run, target: &Target) -> anyhow::Result<String> {
+    let mut tracker = Tracker::open(target, &origin_of(run))?;
+    let sent = catch_up(run, &mut tracker)?;
+    let place = tracker.place();
+    tracker.finish()?;
+    let next = match target {
+        Target::Wandb { .. } => format!("; to send it to W&B: wandb sync {place}"),
+        _ => String::new(),
+    };
+    Ok(format!("{sent} steps sent to {place}{next}"))
+}

@@ -1,0 +1,158 @@
+//! The tracking threads: what was written to metrics.jsonl goes to the trackers, one thread each.
+//!
+//! metrics.jsonl is the queue: a thread is merely told that there is something new, goes through the file, and sends
+//! what its tracker does not have. A tracker that is away is tried again, ever less often; what it has not got when
+//! the recorder ends is still in the file, and `rollscope track` sends it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rollscope_run::Run;
+use rollscope_track::{Numbers, Origin, Target, Tracker};
+use serde_json::Value;
+
+use crate::{OnTrouble, RecordError};
+
+/// The threads; dropped, they send what is left and end.
+#[derive(Debug, Default)]
+pub(crate) struct Tracking {
+    threads: Vec<(SyncSender<()>, JoinHandle<()>)>,
+}
+
+struct Sending {
+    run: Run,
+    target: Target,
+    tracker: Option<Tracker>,
+    on_trouble: OnTrouble,
+    /// Whether the last try failed, so that a tracker that is away is told of once.
+    troubled: bool,
+}
+
+/// After a failure a tracker is tried again so much later, and twice as much later each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// But no later than this.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// So long the recorder's end is kept waiting by a tracker that is away.
+const LAST_TRIES: Duration = Duration::from_secs(5);
+
+/// Sends every step of metrics.jsonl that a tracker does not have; gives how many.
+pub fn catch_up(run: &Run, tracker: &mut Tracker) -> Result<u64, RecordError> {
+    let mut sent = 0;
+    for line in run.metrics()? {
+        let step = line.step.0;
+        if !tracker.has(step) {
+            let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
+            let numbers: Numbers = line.data.into_iter().filter_map(number).collect();
+            tracker.send(step, &numbers)?;
+            sent += 1;
+        }
+    }
+    Ok(sent)
+}
+
+/// What a tracker is told of a run.
+pub fn origin_of(run: &Run) -> Origin {
+    let created = u64::try_from(run.info().created.0).unwrap_or(0);
+    Origin { dir: run.dir().to_owned(), created: Duration::from_nanos(created) }
+}
+
+// === impl Tracking ===
+
+impl Tracking {
+    pub(crate) fn spawn(run: &Run, targets: &[Target], on_trouble: &OnTrouble) -> Result<Self, RecordError> {
+        let spawn = |target: &Target| {
+            // One word is enough: whoever hears it goes through all that is new.
+            let (bell, heard) = sync_channel(1);
+            let (run, on_trouble) = (run.clone(), Arc::clone(on_trouble));
+            let sending = Sending { run, target: target.clone(), tracker: None, on_trouble, troubled: false };
+            let thread = std::thread::Builder::new()
+                .name("rollscope-track".to_owned())
+                .spawn(move || sending.work(&heard))
+                .map_err(RecordError::Thread)?;
+            Ok((bell, thread))
+        };
+        Ok(Self { threads: targets.iter().map(spawn).collect::<Result<_, RecordError>>()? })
+    }
+
+    /// There is a new step in metrics.jsonl.
+    pub(crate) fn tell(&self) {
+        for (bell, _) in &self.threads {
+            // Full: it has been told and has not looked yet.
+            let _told = bell.try_send(());
+        }
+    }
+}
+
+impl Drop for Tracking {
+    fn drop(&mut self) {
+        let (bells, threads): (Vec<_>, Vec<_>) = self.threads.drain(..).unzip();
+        drop(bells);
+        for thread in threads {
+            // A panic was told by its own message, and what was not sent is in the file.
+            let _ended = thread.join();
+        }
+    }
+}
+
+// === impl Sending ===
+
+impl Sending {
+    fn work(mut self, bell: &Receiver<()>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let waited = if self.try_now() {
+                pause = FIRST_PAUSE;
+                bell.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                let waited = bell.recv_timeout(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                waited
+            };
+            if waited == Err(RecvTimeoutError::Disconnected) {
+                return self.finish();
+            }
+        }
+    }
+
+    fn finish(mut self) {
+        let deadline = Instant::now() + LAST_TRIES;
+        while !self.try_now() {
+            if Instant::now() >= deadline {
+                return;
+            }
+            std::thread::sleep(FIRST_PAUSE);
+        }
+        if let Some(Err(error)) = self.tracker.take().map(Tracker::finish) {
+            (self.on_trouble)(&error.into());
+        }
+    }
+
+    /// Whether the tracker has all there is.
+    fn try_now(&mut self) -> bool {
+        match self.send() {
+            Ok(()) => {
+                self.troubled = false;
+                true
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.troubled, true) {
+                    (self.on_trouble)(&error);
+                }
+                false
+            }
+        }
+    }
+
+    /// A tracker that fails is opened anew the next time, and then tells what it has.
+    fn send(&mut self) -> Result<(), RecordError> {
+        let mut tracker = match self.tracker.take() {
+            Some(tracker) => tracker,
+            None => Tracker::open(&self.target, &origin_of(&self.run))?,
+        };
+        catch_up(&self.run, &mut tracker)?;
+        self.tracker = Some(tracker);
+        Ok(())
+    }
+}

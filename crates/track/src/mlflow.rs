@@ -1,0 +1,216 @@
+//! MLflow's REST interface: an experiment `rollscope`, a run of it for each run of ours, found again by a tag.
+//!
+//! The numbers of a step go in batches of at most 1,000, the step's own number last: a step whose number is there is
+//! there whole. Characters that MLflow does not take in a name become `_`.
+//!
+//! `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`, or `MLFLOW_TRACKING_TOKEN`, are taken from the environment
+//! as MLflow's own client does.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use ureq::Agent;
+
+use crate::STEP_NAME;
+use crate::error::TrackError;
+use crate::tensorboard::now_s;
+use crate::tracker::{Numbers, Origin};
+
+#[derive(Debug)]
+pub(crate) struct Mlflow {
+    pub(crate) steps: BTreeSet<u64>,
+    server: Server,
+    experiment: String,
+    run: String,
+}
+
+#[derive(Debug)]
+struct Server {
+    agent: Agent,
+    url: String,
+    authorization: Option<String>,
+}
+
+const EXPERIMENT: &str = "rollscope";
+/// The tag by which a run is found again.
+const TAG: &str = "rollscope.run";
+/// More numbers are not taken at once.
+const MOST_IN_BATCH: usize = 1_000;
+/// A call that takes longer has failed.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Of a refusal this much is told; characters.
+const TOLD: usize = 300;
+
+// === impl Mlflow ===
+
+impl Mlflow {
+    pub(crate) fn open(origin: &Origin, url: &str) -> Result<Self, TrackError> {
+        let config = Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false);
+        let server =
+            Server { agent: config.build().into(), url: url.to_owned(), authorization: authorization() };
+        let experiment = server.experiment()?;
+        let id = origin.id("mlflow");
+        let found = server.post(
+            "runs/search",
+            &json!({
+                "experiment_ids": [experiment], "filter": format!("tags.`{TAG}` = '{id}'"), "max_results": 1
+            }),
+        )?;
+        let (run, steps) = match found["runs"][0]["info"]["run_id"].as_str() {
+            Some(run) => (run.to_owned(), server.steps(run)?),
+            None => (server.create_run(origin, &experiment, &id)?, BTreeSet::new()),
+        };
+        Ok(Self { steps, server, experiment, run })
+    }
+
+    pub(crate) fn send(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrackError> {
+        let timestamp = (now_s() * 1e3) as u64;
+        let metric = |(name, value): (&str, f64)| json!({"key": usable(name), "value": value, "timestamp": timestamp, "step": step});
+        let named = numbers.iter().map(|(name, value)| (name.as_str(), *value));
+        let metrics: Vec<Value> = named.chain([(STEP_NAME, step as f64)]).map(metric).collect();
+        for batch in metrics.chunks(MOST_IN_BATCH) {
+            self.server.post("runs/log-batch", &json!({"run_id": self.run, "metrics": batch}))?;
+        }
+        self.steps.insert(step);
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Result<(), TrackError> {
+        let body = json!({"run_id": self.run, "status": "FINISHED", "end_time": (now_s() * 1e3) as u64});
+        self.server.post("runs/update", &body).map(drop)
+    }
+
+    pub(crate) fn place(&self) -> String {
+        format!("{}/#/experiments/{}/runs/{}", self.server.url, self.experiment, self.run)
+    }
+}
+
+/// A name that MLflow takes.
+fn usable(name: &str) -> String {
+    let taken = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ' | ':' | '/');
+    name.chars().map(|c| if taken(c) { c } else { '_' }).collect()
+}
+
+fn authorization() -> Option<String> {
+    let get = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if let Some(user) = get("MLFLOW_TRACKING_USERNAME") {
+        let password = get("MLFLOW_TRACKING_PASSWORD").unwrap_or_default();
+        return Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))));
+    }
+    get("MLFLOW_TRACKING_TOKEN").map(|token| format!("Bearer {token}"))
+}
+
+// === impl Server ===
+
+impl Server {
+    fn experiment(&self) -> Result<String, TrackError> {
+        let path = format!("experiments/get-by-name?experiment_name={EXPERIMENT}");
+        let found = match self.get(&path) {
+            Err(TrackError::Refused { status: 404, .. }) => {
+                match self.post("experiments/create", &json!({"name": EXPERIMENT})) {
+                    // Another was faster.
+                    Err(TrackError::Refused { status: 400, .. }) => self.get(&path)?,
+                    made => made?,
+                }
+            }
+            found => found?,
+        };
+        let id = found["experiment_id"].as_str().or_else(|| found["experiment"]["experiment_id"].as_str());
+        id.map(str::to_owned).ok_or_else(|| self.unexpected(&path))
+    }
+
+    fn create_run(&self, origin: &Origin, experiment: &str, id: &str) -> Result<String, TrackError> {
+        let made = self.post(
+            "runs/create",
+            &json!({
+                "experiment_id": experiment, "run_name": origin.name(),
+                "start_time": origin.created.as_millis() as u64, "tags": [{"key": TAG, "value": id}]
+            }),
+        )?;
+        let run = made["run"]["info"]["run_id"].as_str();
+        run.map(str::to_owned).ok_or_else(|| self.unexpected("runs/create"))
+    }
+
+    /// The steps that are there whole.
+    fn steps(&self, run: &str) -> Result<BTreeSet<u64>, TrackError> {
+        let (mut steps, mut token) = (BTreeSet::new(), String::new());
+        loop {
+            let mut path =
+                format!("metrics/get-history?run_id={run}&metric_key={STEP_NAME}&max_results=1000");
+            if !token.is_empty() {
+                path = format!("{path}&page_token={token}");
+            }
+            let page = self.get(&path)?;
+            let step = |metric: &Value| match &metric["step"] {
+                Value::String(step) => step.parse().ok(),
+                step => step.as_u64(),
+            };
+            steps.extend(page["metrics"].as_array().into_iter().flatten().filter_map(step));
+            match page["next_page_token"].as_str() {
+                Some(next) if !next.is_empty() => next.clone_into(&mut token),
+                _ => return Ok(steps),
+            }
+        }
+    }
+
+    fn get(&self, path: &str) -> Result<Value, TrackError> {
+        let url = self.full(path);
+        let mut request = self.agent.get(&url);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        answer(&url, request.call())
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Value, TrackError> {
+        let url = self.full(path);
+        let mut request = self.agent.post(&url);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        answer(&url, request.send_json(body))
+    }
+
+    fn full(&self, path: &str) -> String {
+        format!("{}/api/2.0/mlflow/{path}", self.url)
+    }
+
+    fn unexpected(&self, path: &str) -> TrackError {
+        TrackError::Refused {
+            url: self.full(path),
+            status: 200,
+            answer: "not what MLflow answers".to_owned(),
+        }
+    }
+}
+
+fn answer(
+    url: &str,
+    reply: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+) -> Result<Value, TrackError> {
+    let unreachable = |source| TrackError::Unreachable { url: url.to_owned(), source: Box::new(source) };
+    let mut reply = reply.map_err(unreachable)?;
+    let text = reply.body_mut().read_to_string().map_err(unreachable)?;
+    let status = reply.status();
+    let refused = |text: &str| TrackError::Refused {
+        url: url.to_owned(),
+        status: status.as_u16(),
+        answer: text.chars().take(TOLD).collect(),
+    };
+    if !status.is_success() {
+        return Err(refused(&text));
+    }
+    serde_json::from_str(&text).map_err(|_| refused(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_become_such_as_are_taken() {
+        assert_eq!(super::usable("rollout/pass@4"), "rollout/pass_4");
+        assert_eq!(super::usable("perf/request/e2e_latency/p99"), "perf/request/e2e_latency/p99");
+    }
+}

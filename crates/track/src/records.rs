@@ -1,0 +1,63 @@
+//! A file that records are appended to: opened at the end of what is whole.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::error::TrackError;
+
+/// A file that only grows.
+#[derive(Debug)]
+pub(crate) struct RecordFile {
+    path: PathBuf,
+    file: File,
+    end: u64,
+}
+
+// === impl RecordFile ===
+
+impl RecordFile {
+    /// Opens a file, made if there is none; `whole` says how much of its content holds, which the rest is cut from.
+    pub(crate) fn open(
+        path: &Path,
+        whole: impl FnOnce(&[u8]) -> Result<usize, TrackError>,
+    ) -> Result<Self, TrackError> {
+        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let mut file = open.map_err(TrackError::io("open", path))?;
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).map_err(TrackError::io("read", path))?;
+        let end = whole(&content)? as u64;
+        let mut records = Self { path: path.to_owned(), file, end };
+        records.cut()?;
+        Ok(records)
+    }
+
+    /// Appends in one write and has it on the disk. On an error nothing stays of it.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), TrackError> {
+        let written = self.file.write_all(bytes).and_then(|()| self.file.sync_data());
+        match written {
+            Ok(()) => {
+                self.end += bytes.len() as u64;
+                Ok(())
+            }
+            Err(source) => {
+                self.cut()?;
+                Err(TrackError::io("write", &self.path)(source))
+            }
+        }
+    }
+
+    /// Its length.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn cut(&mut self) -> Result<(), TrackError> {
+        let cut = self.file.set_len(self.end).and_then(|()| self.file.seek(SeekFrom::Start(self.end)));
+        cut.map(drop).map_err(TrackError::io("cut", &self.path))
+    }
+}

@@ -1,0 +1,127 @@
+//! A tracker of a run: which steps it has, and taking the others.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::TrackError;
+use crate::jsonl::Jsonl;
+use crate::mlflow::Mlflow;
+use crate::target::Target;
+use crate::tensorboard::TensorBoard;
+use crate::wandb::Wandb;
+
+/// Numbers of a step by name; all finite.
+pub type Numbers = BTreeMap<String, f64>;
+
+/// The run that numbers come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// When it was made, since the Unix epoch.
+    pub created: Duration,
+}
+
+/// A tracker of one run at one target.
+#[derive(Debug)]
+pub struct Tracker(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Wandb(Wandb),
+    TensorBoard(TensorBoard),
+    Mlflow(Mlflow),
+    Jsonl(Jsonl),
+}
+
+// === impl Tracker ===
+
+impl Tracker {
+    /// Opens a tracker and finds out which steps it has already. What a crash has cut off is taken away, so that
+    /// the next step follows what is whole.
+    pub fn open(target: &Target, origin: &Origin) -> Result<Self, TrackError> {
+        Ok(Self(match target {
+            Target::Wandb { project, name } => {
+                Kind::Wandb(Wandb::open(origin, project.as_deref().unwrap_or("rollscope"), name.as_deref())?)
+            }
+            Target::TensorBoard { dir } => {
+                let dir = dir.clone().unwrap_or_else(|| origin.dir.join("tensorboard"));
+                Kind::TensorBoard(TensorBoard::open(origin, &dir)?)
+            }
+            Target::Mlflow { url } => Kind::Mlflow(Mlflow::open(origin, url)?),
+            Target::Jsonl { path } => {
+                let path = path.clone().unwrap_or_else(|| origin.dir.join("metrics.jsonl"));
+                Kind::Jsonl(Jsonl::open(&path)?)
+            }
+        }))
+    }
+
+    /// Whether it has a step.
+    pub fn has(&self, step: u64) -> bool {
+        match &self.0 {
+            Kind::Wandb(wandb) => wandb.steps.contains(&step),
+            Kind::TensorBoard(board) => board.steps.contains(&step),
+            Kind::Mlflow(mlflow) => mlflow.steps.contains(&step),
+            Kind::Jsonl(jsonl) => jsonl.steps.contains(&step),
+        }
+    }
+
+    /// Sends the numbers of a step. On an error the step may be there in part, and is sent again.
+    pub fn send(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrackError> {
+        match &mut self.0 {
+            Kind::Wandb(wandb) => wandb.send(step, numbers),
+            Kind::TensorBoard(board) => board.send(step, numbers),
+            Kind::Mlflow(mlflow) => mlflow.send(step, numbers),
+            Kind::Jsonl(jsonl) => jsonl.send(step, numbers),
+        }
+    }
+
+    /// Tells the tracker that the run has ended, where it wants to know. Opened again, it goes on.
+    pub fn finish(self) -> Result<(), TrackError> {
+        match self.0 {
+            Kind::Wandb(wandb) => wandb.finish(),
+            Kind::Mlflow(mlflow) => mlflow.finish(),
+            Kind::TensorBoard(_) | Kind::Jsonl(_) => Ok(()),
+        }
+    }
+
+    /// Where the numbers are, for people.
+    pub fn place(&self) -> String {
+        match &self.0 {
+            Kind::Wandb(wandb) => wandb.dir().display().to_string(),
+            Kind::TensorBoard(board) => board.path().display().to_string(),
+            Kind::Mlflow(mlflow) => mlflow.place(),
+            Kind::Jsonl(jsonl) => jsonl.path().display().to_string(),
+        }
+    }
+}
+
+// === impl Origin ===
+
+impl Origin {
+    /// The name of the run's folder.
+    pub(crate) fn name(&self) -> String {
+        let dir = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
+        dir.file_name().map_or_else(|| "run".to_owned(), |name| name.to_string_lossy().into_owned())
+    }
+
+    /// Eight characters that stay the same for this run and this purpose, wherever the run is moved to: by FNV-1a
+    /// (Fowler, Noll, Vo, 64 bits) over its time and the purpose, in base 36.
+    pub(crate) fn id(&self, purpose: &str) -> String {
+        let time = self.created.as_nanos().to_le_bytes();
+        let hash = time.iter().chain(purpose.as_bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        let digit = |at: u32| {
+            let digit = hash / 36u64.pow(at) % 36;
+            char::from_digit(digit as u32, 36).unwrap_or('0')
+        };
+        (0..8).map(digit).collect()
+    }
+}
+
+/// A folder for files of a tracker.
+pub(crate) fn create_folder(path: &Path) -> Result<(), TrackError> {
+    std::fs::create_dir_all(path).map_err(TrackError::io("create the folder", path))
+}
