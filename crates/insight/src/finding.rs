@@ -1,56 +1,111 @@
-//! Findings: what a report says of a step, each in one sentence with its evidence.
+//! Findings: what a report says of a step, each in one sentence with its number, its evidence and what to try.
 
 use std::borrow::Cow;
 
-use rollscope_trace::{Attr, StepTrace};
+use rollscope_stats::{Breakdown, Figures, Part, population, step_numbers, where_time_went};
+use rollscope_trace::{Attr, Nanos, Profile, SampleTrace, StepTrace};
 
-use rollscope_stats::{Breakdown, slowest_sample, where_time_went};
+use crate::checks::CHECKS;
 
 /// Something that was found in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// The check that found it, by its stable name.
     pub check: &'static str,
-    /// What was found, in one sentence.
+    /// What was found, with its number, and what to try.
     pub explain: String,
     /// What it rests on: names and values; times in seconds.
     pub evidence: Vec<(Cow<'static, str>, Attr)>,
 }
 
-/// Every check, in the order of the report. A check that finds nothing says nothing.
-const CHECKS: [fn(&StepTrace) -> Option<Finding>; 2] = [time, slowest];
+/// What a check looks at.
+pub(crate) struct Step<'a> {
+    /// The samples that the step is judged by.
+    pub(crate) samples: Vec<&'a SampleTrace>,
+    pub(crate) figures: Figures,
+    /// The time of all requests.
+    pub(crate) time: Breakdown,
+}
 
-/// Runs every check.
+/// What a check has found, and the time of requests that is at stake: of all requests together, as in a breakdown.
+pub(crate) struct Found {
+    pub(crate) explain: String,
+    pub(crate) evidence: Vec<(Cow<'static, str>, Attr)>,
+    pub(crate) stake: Nanos,
+}
+
+/// Runs every check: first where the time went and the slowest sample, then what is out of order, by the time that is
+/// at stake. A check that finds nothing says nothing.
 pub fn findings(trace: &StepTrace) -> Vec<Finding> {
-    CHECKS.iter().filter_map(|check| check(trace)).collect()
+    let step = Step {
+        samples: population(trace).collect(),
+        figures: step_numbers(trace).shown().clone(),
+        time: where_time_went(trace),
+    };
+    let overview = [crate::checks::where_time_went(&step), crate::checks::slowest_sample(trace)];
+    let mut found: Vec<_> = CHECKS.iter().filter_map(|(name, check)| Some((*name, check(&step)?))).collect();
+    found.sort_by_key(|(_, found)| std::cmp::Reverse(found.stake));
+    let found = found.into_iter().map(|(check, Found { explain, mut evidence, stake })| {
+        evidence.push(("time_at_stake_s".into(), stake.as_secs_f64().into()));
+        Finding { check, explain, evidence }
+    });
+    overview.into_iter().flatten().chain(found).collect()
 }
 
-fn time(trace: &StepTrace) -> Option<Finding> {
-    let breakdown = where_time_went(trace);
-    (breakdown.total().0 > 0).then(|| Finding {
-        check: "where_time_went",
-        explain: breakdown.sentence(),
-        evidence: rows(&breakdown),
-    })
-}
+// === impl Step ===
 
-fn slowest(trace: &StepTrace) -> Option<Finding> {
-    let slowest = slowest_sample(trace)?;
-    let mut evidence: Vec<(Cow<'static, str>, Attr)> = vec![
-        ("sample".into(), slowest.key.to_string().into()),
-        ("start_unix_s".into(), slowest.start.as_secs_f64().into()),
-        ("duration_s".into(), slowest.duration.as_secs_f64().into()),
-    ];
-    if let Some(worker) = &slowest.worker {
-        evidence.push(("worker".into(), Attr::from(&**worker)));
+impl<'a> Step<'a> {
+    /// Time in some of the parts, and its share of all.
+    pub(crate) fn in_parts(&self, parts: &[Part]) -> (Nanos, f64) {
+        let time = parts.iter().fold(Nanos(0), |sum, part| sum.plus(self.time.part(*part)));
+        (time, time.0 as f64 / self.time.total().0.max(1) as f64)
     }
-    evidence.extend(rows(&slowest.breakdown));
-    let (key, seconds) = (&slowest.key, slowest.duration.as_secs_f64());
-    let explain = format!("the slowest sample is {key} with {seconds:.3} s: {}", slowest.breakdown.shares());
-    Some(Finding { check: "slowest_sample", explain, evidence })
+
+    /// The request with the largest of something, with its sample.
+    pub(crate) fn worst(
+        &self,
+        of: impl Fn(&Profile) -> Option<f64>,
+    ) -> Option<(&'a SampleTrace, &'a Profile, f64)> {
+        let requests =
+            self.samples.iter().flat_map(|sample| sample.requests.iter().map(move |of| (*sample, of)));
+        let valued = requests.filter_map(|(sample, request)| Some((sample, request, of(request)?)));
+        valued.reduce(|worst, other| if other.2 > worst.2 { other } else { worst })
+    }
 }
 
-fn rows(breakdown: &Breakdown) -> Vec<(Cow<'static, str>, Attr)> {
-    let row = |row: crate::Row| (row.part.name().into(), row.time.as_secs_f64().into());
+/// Evidence: the worst request, by its sample, worker and time.
+pub(crate) fn evidence_of(
+    worst: Option<(&SampleTrace, &Profile, f64)>,
+    name: &'static str,
+) -> Vec<(Cow<'static, str>, Attr)> {
+    let Some((sample, request, value)) = worst else { return Vec::new() };
+    let mut evidence: Vec<(Cow<'static, str>, Attr)> = vec![
+        ("sample".into(), sample.key.to_string().into()),
+        ("request".into(), request.id.to_string().into()),
+        ("start_unix_s".into(), request.arrival.as_secs_f64().into()),
+        (name.into(), value.into()),
+    ];
+    if let Some(leg) = request.answer() {
+        evidence.push(("worker".into(), Attr::from(&*leg.worker.url)));
+    }
+    if let Some(leg) = request.prefill() {
+        evidence.push(("prefill_worker".into(), Attr::from(&*leg.worker.url)));
+    }
+    evidence
+}
+
+/// Rows of a breakdown as evidence.
+pub(crate) fn rows(breakdown: &Breakdown) -> Vec<(Cow<'static, str>, Attr)> {
+    let row = |row: rollscope_stats::Row| (row.part.name().into(), row.time.as_secs_f64().into());
     breakdown.rows().into_iter().map(row).collect()
+}
+
+/// `12%`.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
+}
+
+/// Part of a time.
+pub(crate) fn part_of(time: Nanos, share: f64) -> Nanos {
+    Nanos((time.0 as f64 * share.clamp(0.0, 1.0)) as u64)
 }
