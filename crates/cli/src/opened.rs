@@ -37,17 +37,21 @@ pub(crate) fn run_argument() -> Arg {
 impl Opened {
     /// Opens what [`run_argument`] names.
     pub(crate) fn of(matches: &ArgMatches) -> Result<Self, Failure> {
-        let path = matches.get_one::<PathBuf>("run").context("no run was given")?;
+        Self::at(matches.get_one::<PathBuf>("run").context("no run was given")?)
+    }
+
+    /// Opens a run's folder, or a file.
+    pub(crate) fn at(path: &Path) -> Result<Self, Failure> {
         if !path.is_file() {
             let run = Run::open(path).map_err(anyhow::Error::from)?;
-            return Ok(Self { run, path: path.clone(), _made: None });
+            return Ok(Self { run, path: path.to_owned(), _made: None });
         }
         let made = TempDir::with_prefix("rollscope-").context("cannot make a folder for the run")?;
         // The page shows the folder's name.
         let dir = made.path().join(path.file_stem().unwrap_or_default());
-        let run = make_run(&dir, std::slice::from_ref(path))?;
-        import_files(run.clone(), std::slice::from_ref(path), &ImportOptions::default(), StepEnd::default())?;
-        Ok(Self { run, path: path.clone(), _made: Some(made) })
+        let run = make_run(&dir, &[path.to_owned()])?;
+        import_files(run.clone(), &[path.to_owned()], &ImportOptions::default(), StepEnd::default())?;
+        Ok(Self { run, path: path.to_owned(), _made: Some(made) })
     }
 
     /// The steps of the run, or the one of them that was asked for.

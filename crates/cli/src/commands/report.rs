@@ -1,5 +1,6 @@
 //! `rollscope report`: the numbers of a run's steps, from disk.
 
+mod against;
 mod sample;
 
 use std::path::Path;
@@ -28,6 +29,10 @@ options! {
             sample: Option<String> = None, value_name("ID");
             /// Print one JSON object.
             json: bool = false;
+            /// Compare with another run, stage by stage, and say how sure each change is.
+            against: Option<String> = None, value_name("RUN|FILE.pt");
+            /// The step to compare with; that of --step, or all, unless told.
+            against_step: Option<u64> = None;
         }
     }
 }
@@ -70,19 +75,27 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if let Some(id) = &options.sample {
         return sample::print(run, &steps, id, options.json);
     }
+    let changes = match &options.against {
+        Some(other) => Some(against::changes(&opened, &options, Path::new(other))?),
+        None => None,
+    };
     if !options.json {
-        return print_steps(run, &steps);
+        print_steps(run, &steps)?;
+        return changes.map_or(Ok(()), |changes| against::print(&changes));
     }
     let steps = steps.into_iter().map(|step| Ok(step_json(&read(run, step)?)));
     let steps = steps.collect::<Result<Vec<_>, Failure>>()?;
     let dropped = run.dropped().map_err(anyhow::Error::from)?;
     let writers = run.writers().map_err(anyhow::Error::from)?;
-    let report = json!({
+    let mut report = json!({
         "run": opened.path.display().to_string(),
         "steps": steps,
         "dropped": {"requests": dropped.profiles, "user_records": dropped.user_records},
         "writers": writers.iter().map(writer_json).collect::<Vec<_>>(),
     });
+    if let Some(changes) = &changes {
+        report["changes"] = against::json_of(changes);
+    }
     output::line(format_args!("{report}"))?;
     Ok(())
 }
@@ -180,6 +193,14 @@ fn step_lines(trace: &StepTrace) -> Vec<String> {
             lines.push(format!("    {:<24}{:>8}", row.part.name(), duration(row.time.as_secs_f64())));
         }
     }
+    // The first two have been told by now, with their figures.
+    let shown = |finding: &Finding| !["where_time_went", "slowest_sample"].contains(&finding.check);
+    lines.extend(
+        findings(trace)
+            .iter()
+            .filter(|finding| shown(finding))
+            .map(|finding| format!("  * {}", finding.explain)),
+    );
     lines
 }
 
@@ -217,15 +238,20 @@ fn stage_table(figures: &Figures) -> Table {
     table
 }
 
-fn cells(label: &str, of: &Distribution, unit: Unit) -> [String; 7] {
-    let shown = |value: f64| match unit {
+/// A value as people read it.
+fn shown(value: f64, unit: Unit) -> String {
+    match unit {
         Unit::Seconds => duration(value),
         Unit::TokensPerSecond => format!("{} tok/s", significant(value)),
         Unit::GibPerSecond => format!("{} GiB/s", significant(value)),
         Unit::Mib => format!("{} MiB", significant(value)),
         Unit::UnixSeconds | Unit::Tokens | Unit::Count => significant(value),
-    };
-    let [mean, median, p90, p99, max] = [of.mean, of.median, of.p90, of.p99, of.max].map(shown);
+    }
+}
+
+fn cells(label: &str, of: &Distribution, unit: Unit) -> [String; 7] {
+    let [mean, median, p90, p99, max] =
+        [of.mean, of.median, of.p90, of.p99, of.max].map(|value| shown(value, unit));
     [label.to_owned(), of.count.to_string(), mean, median, p90, p99, max]
 }
 

@@ -1,13 +1,14 @@
 //! `rollscope track`: the numbers of a run's steps to a tracker, afterwards or once more.
 
+use std::path::PathBuf;
+
 use anyhow::Context as _;
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use rollscope_config::{Options as _, options};
 use rollscope_record::{catch_up, origin_of};
 use rollscope_run::Run;
 use rollscope_track::{Target, Tracker};
 
-use super::report::{run_argument, run_of};
 use super::resolve;
 use crate::exit::Failure;
 use crate::output;
@@ -26,13 +27,15 @@ options! {
 pub(crate) type Options = TrackOptions;
 
 pub(crate) fn command() -> Command {
-    TrackOptions::command("track").arg(run_argument())
+    let run = Arg::new("run").value_name("RUN").required(true).value_parser(value_parser!(PathBuf));
+    TrackOptions::command("track").arg(run.help("Folder of the run"))
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let options = resolve::<Options>(matches)?;
     let targets = targets(&options.to)?;
-    let run = Run::open(run_of(matches)?).map_err(anyhow::Error::from)?;
+    let path = matches.get_one::<PathBuf>("run").context("no run was given")?;
+    let run = Run::open(path).map_err(anyhow::Error::from)?;
     for target in &targets {
         let sent = send(&run, target).with_context(|| format!("cannot send to {target}"))?;
         output::line(format_args!("{sent}"))?;

@@ -182,7 +182,7 @@ fn each_illness_is_found_by_its_check() {
         }
     });
     check("prefix_cache_not_hit", "where 8 samples share a prompt", |_, of| {
-        (of.cached, of.prompt) = (0.0, 1.0)
+        (of.cached, of.prompt) = (0.0, 1.0);
     });
     check("truncation", "25% of the responses hit the limit", |number, of| {
         if number % 4 == 0 {
@@ -204,7 +204,7 @@ fn each_illness_is_found_by_its_check() {
     check("user_code_slow", "`reward` with 2.0 s", |_, of| of.reward = 2.0);
     check("idle_workers", "http://decode-3:30000", |number, of| {
         of.worker = if number == 3 { 3 } else { number % 3 };
-        of.start = f64::from(number) * 0.2;
+        of.start = f64::from(number);
     });
 }
 

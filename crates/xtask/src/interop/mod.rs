@@ -102,9 +102,10 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "trackers",
-        summary: "a run's numbers read back by W&B, TensorBoard and MLflow",
+        summary: "a run's numbers read back by W&B, TensorBoard and MLflow (only by name)",
         script: Script::Python("trackers.py"),
         needs: &[Need::Binary, Need::Run],
+        on_demand: true,
     },
     Check {
         name: "parquet",

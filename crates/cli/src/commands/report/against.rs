@@ -1,0 +1,86 @@
+//! `--against`: a run or a step compared with another, stage by stage.
+
+use std::path::Path;
+
+use rollscope_insight::{Change, Values, compare};
+use serde_json::{Value, json};
+
+use super::{ReportOptions, read, shown};
+use crate::exit::Failure;
+use crate::opened::Opened;
+use crate::output;
+use crate::table::Table;
+
+/// From here on a change is told as one.
+const SURE: f64 = 0.95;
+
+/// What became of each stage since the other run.
+pub(super) fn changes(
+    opened: &Opened,
+    options: &ReportOptions,
+    other: &Path,
+) -> Result<Vec<Change>, Failure> {
+    let other = Opened::at(other)?;
+    let before = values(&other, options.against_step.or(options.step))?;
+    Ok(compare(before, values(opened, options.step)?))
+}
+
+fn values(opened: &Opened, step: Option<u64>) -> Result<Values, Failure> {
+    let mut values = Values::default();
+    for step in opened.steps(step)? {
+        values.add(&read(&opened.run, step)?);
+    }
+    Ok(values)
+}
+
+pub(super) fn print(changes: &[Change]) -> Result<(), Failure> {
+    let mut table = Table::new(["stage", "before", "now", "change", "p99 before", "p99 now", "confidence"]);
+    for change in changes {
+        let unit = change.series.unit;
+        table.row([
+            change.series.name.to_owned(),
+            shown(change.before.median, unit),
+            shown(change.after.median, unit),
+            relative(change).map_or_else(String::new, |change| format!("{:+.0}%", change * 100.0)),
+            shown(change.before.p99, unit),
+            shown(change.after.p99, unit),
+            sureness(change.confidence),
+        ]);
+    }
+    output::line(format_args!(
+        "against the other run: medians, and how sure it is that a stage has changed"
+    ))?;
+    for line in table.lines() {
+        output::line(format_args!("  {line}"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn json_of(changes: &[Change]) -> Value {
+    let change = |change: &Change| {
+        let side = |of: &rollscope_stats::Distribution| json!(std::collections::BTreeMap::from(of.named()));
+        json!({
+            "name": format!("perf/{}", change.series.name),
+            "before": side(&change.before),
+            "after": side(&change.after),
+            "median_change": relative(change),
+            "confidence": change.confidence,
+        })
+    };
+    changes.iter().map(change).collect()
+}
+
+/// Of the median; nothing where it was 0.
+fn relative(change: &Change) -> Option<f64> {
+    let before = change.before.median;
+    (before > 0.0).then(|| change.after.median / before - 1.0)
+}
+
+/// A chance is never told as certainty.
+fn sureness(confidence: Option<f64>) -> String {
+    match confidence {
+        None => "too few".to_owned(),
+        Some(sure) if sure >= SURE => format!("{:.1}%", (sure * 100.0).min(99.9)),
+        Some(_) => "no change seen".to_owned(),
+    }
+}
