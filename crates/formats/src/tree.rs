@@ -200,6 +200,8 @@ impl Tree for &Json {
             Json::Bool(value) => Scalar::Bool(*value),
             Json::Number(number) => match number.as_i64() {
                 Some(value) => Scalar::Int(value),
+                // A whole number beyond 64 bits stays as it is written.
+                None if number.is_u64() => return None,
                 None => Scalar::Float(number.as_f64()?),
             },
             Json::String(text) => Scalar::Text(text.as_str().into()),

@@ -35,6 +35,8 @@ pub(super) const PARENT: &str = "slime.parent_span_id";
 pub(super) const KIND: &str = "slime.kind";
 /// How many of its attributes came with its begin; all where it is not said.
 pub(super) const START_ATTRS: &str = "slime.start_attrs";
+/// The attempt at its end, where that is another: the carrier's when the event was written.
+pub(super) const END_ATTEMPT: &str = "slime.end_attempt";
 /// The trace's id; with its first part.
 pub(super) const TRACE_ID: &str = "slime.trace_id";
 /// The whole carrier, where it is written otherwise than slime writes it; with its first part.
@@ -80,6 +82,14 @@ impl<'a> Part<'a> {
         match self {
             Self::Request(request) => request.join.attempt,
             Self::Span(span) => span.attempt,
+        }
+    }
+
+    pub(super) fn end_attempt(self) -> u32 {
+        let said = self.attrs().iter().find(|(name, _)| **name == *END_ATTEMPT);
+        match said {
+            Some((_, Attr::Int(attempt))) => u32::try_from(*attempt).unwrap_or(self.attempt()),
+            _ => self.attempt(),
         }
     }
 

@@ -167,6 +167,7 @@ impl Draft {
             attrs.push((element::SPAN_ID.into(), Attr::from(&*span_id)));
         }
         attrs.extend(first.parent.as_ref().map(|id| (element::PARENT.into(), Attr::from(&**id))));
+        attrs.extend(end_attempt(first, Some(end)));
         let aborted = report.finish.as_ref().is_some_and(|finish| finish.kind == FinishKind::Abort);
         let outcome = if aborted { Outcome::Aborted } else { Outcome::Completed };
         Profile {
@@ -226,6 +227,11 @@ fn legs(measures: &Measures, mut report: Report, length: Nanos, outcome: Outcome
     vec![leg(LegRole::Prefill, end, prefill), leg(LegRole::Decode, length, report)]
 }
 
+fn end_attempt(first: &Event, end: Option<&Event>) -> Option<(Box<str>, Attr)> {
+    let other = end.map(|end| end.attempt).filter(|attempt| *attempt != first.attempt)?;
+    Some((element::END_ATTEMPT.into(), Attr::Int(other.into())))
+}
+
 fn user_span(first: &Event, end: Option<&Event>, start: UnixNs, key: &SampleKey) -> UserSpan {
     let mut attrs = first.attrs.clone();
     let start_attrs = attrs.len();
@@ -244,6 +250,7 @@ fn user_span(first: &Event, end: Option<&Event>, start: UnixNs, key: &SampleKey)
         (element::PARENT, first.parent.as_deref()),
     ];
     attrs.extend(said.into_iter().filter_map(|(name, value)| Some((name.into(), Attr::from(value?)))));
+    attrs.extend(end_attempt(first, end));
     UserSpan {
         key: key.clone(),
         attempt: first.attempt,

@@ -61,7 +61,9 @@ pub(super) fn reported(profile: &Profile, measure: Measure) -> Option<f64> {
 
 /// Appends the made-up events of a request.
 pub(super) fn put(profile: &Profile, request_id: &Rc<str>, events: &mut Vec<Event>) {
-    let mut at = profile.arrival.as_secs_f64();
+    // Sums in another order would differ in their last bit: workers are added up from the request's begin, stages
+    // from their worker's.
+    let (arrival, mut passed_s) = (profile.arrival.as_secs_f64(), 0.0);
     for (side, phase) in [(Side::Prefill, "prefill"), (Side::Answer, "decode")] {
         let stages = Stage::ALL.into_iter().filter(|stage| stage.side() == side);
         let stages: Vec<(Stage, f64)> = stages
@@ -80,19 +82,21 @@ pub(super) fn put(profile: &Profile, request_id: &Rc<str>, events: &mut Vec<Even
             };
             let name = || format!("{FAMILY}{phase}");
             let id = derived_id(&[request_id, phase]);
+            let (begin, mut whole_s) = (arrival + passed_s, 0.0);
+            let mut at = begin;
             events.push(of(EventKind::Start, name(), at, (&id, request_id), Vec::new()));
-            let mut whole_s = 0.0;
             for (stage, duration_s) in stages {
                 let name = || format!("{FAMILY}{phase}_{}", stage.name());
                 let own = derived_id(&[request_id, phase, stage.name()]);
                 events.push(of(EventKind::Start, name(), at, (&own, &id), Vec::new()));
-                at += duration_s;
                 whole_s += duration_s;
+                at = begin + whole_s;
                 let told = vec![measure_attr(stage.measure(), duration_s)];
                 events.push(of(EventKind::End, name(), at, (&own, &id), told));
             }
+            passed_s += whole_s;
             let told = vec![("phase".into(), Attr::from(phase)), ("duration_s".into(), Attr::Float(whole_s))];
-            events.push(of(EventKind::End, name(), at, (&id, request_id), told));
+            events.push(of(EventKind::End, name(), arrival + passed_s, (&id, request_id), told));
         }
     }
     let told = SUMMARY_MEASURES.into_iter();
@@ -104,7 +108,7 @@ pub(super) fn put(profile: &Profile, request_id: &Rc<str>, events: &mut Vec<Even
         events.push(Event {
             kind: EventKind::Point,
             name: SUMMARY.into(),
-            ts: at,
+            ts: arrival + passed_s,
             attempt: profile.join.attempt,
             span_id: None,
             parent: Some(request_id.clone()),

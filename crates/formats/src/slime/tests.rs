@@ -74,8 +74,9 @@ fn the_carriers_of_dumps_come_back() {
         for sample in &samples {
             let before = sample.get("trace").unwrap().to_json();
             let trace = gathered(read_sample(sample, OPTIONS, 0, &mut |_: &Value| None));
-            let raw = trace.requests.iter().flat_map(|request| &request.attrs);
-            assert!(raw.clone().all(|(name, _)| **name != *super::element::CARRIER), "kept as it was");
+            let requests = trace.requests.iter().flat_map(|request| &request.attrs);
+            let mut attrs = requests.chain(trace.spans.iter().flat_map(|span| &span.attrs));
+            assert!(attrs.all(|(name, _)| **name != *super::element::CARRIER), "{name}: kept as it was");
             let after = sample_json(&trace)["trace"].clone();
             assert_eq!(renumbered(after), renumbered(before));
         }

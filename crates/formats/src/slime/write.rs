@@ -72,7 +72,7 @@ pub(super) fn carrier(key: &SampleKey, parts: &[Part<'_>]) -> Carrier {
         trace_id: trace_id.map_or_else(|| derived_trace_id(key), Into::into),
         sample_id: id(&key.sample),
         group_id: key.group.as_deref().map_or(Scalar::Null, id),
-        attempt: parts.iter().map(|part| part.attempt()).max().unwrap_or(0),
+        attempt: parts.iter().map(|part| part.attempt().max(part.end_attempt())).max().unwrap_or(0),
         events,
         odd: false,
     }
@@ -131,7 +131,7 @@ fn event(place: &Place<'_>, part: Part<'_>, kind: EventKind, events: &mut Vec<Ev
         kind,
         name: part.name().into(),
         ts: place.ts,
-        attempt: part.attempt(),
+        attempt: if kind == EventKind::End { part.end_attempt() } else { part.attempt() },
         span_id: place.id.clone(),
         parent: part.said(super::element::PARENT).filter(|_| kind != EventKind::End).map(Into::into),
         attrs,
