@@ -197,6 +197,10 @@ impl Core {
         Duration::from_secs(self.options.startup().request_timeout_secs)
     }
 
+    pub(crate) fn idle_limit(&self) -> Duration {
+        Duration::from_secs_f64(self.options.startup().stream_idle_timeout_secs)
+    }
+
     pub(crate) fn connect_limit(&self) -> Duration {
         Duration::from_secs_f64(self.options.startup().connect_timeout_secs)
     }

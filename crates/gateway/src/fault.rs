@@ -16,6 +16,8 @@ use crate::reply::WorkerReply;
 pub(crate) enum UpstreamFault {
     #[error("no connection: {0}")]
     Connect(#[source] io::Error),
+    #[error("no connection for want of the gateway's own resources: {0}")]
+    Exhausted(#[source] io::Error),
     #[error("no connection within {limit:?}")]
     ConnectTimeout { limit: Duration },
     #[error("connection lost before the reply: {0}")]
@@ -92,10 +94,20 @@ pub(crate) enum Another<'a> {
 // === impl UpstreamFault ===
 
 impl UpstreamFault {
+    /// Of a connection that did not come about.
+    pub(crate) fn connect(error: io::Error) -> Self {
+        // By errno(3): no descriptor left for the process or the system, no local port, no memory for buffers.
+        const OWN: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL, libc::ENOBUFS, libc::ENOMEM];
+        match error.raw_os_error() {
+            Some(code) if OWN.contains(&code) => Self::Exhausted(error),
+            _ => Self::Connect(error),
+        }
+    }
+
     /// What it tells about the worker.
     pub(crate) fn verdict(&self) -> Verdict {
         match self {
-            Self::TooLarge { .. } | Self::Waited { .. } => Verdict::Neutral,
+            Self::TooLarge { .. } | Self::Waited { .. } | Self::Exhausted(_) => Verdict::Neutral,
             Self::Connect(_)
             | Self::ConnectTimeout { .. }
             | Self::Lost(_)
@@ -112,6 +124,7 @@ impl UpstreamFault {
             Self::Timeout { .. } | Self::Waited { .. } | Self::ConnectTimeout { .. } => {
                 StatusCode::GATEWAY_TIMEOUT
             }
+            Self::Exhausted(_) => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::BAD_GATEWAY,
         }
     }
@@ -215,5 +228,24 @@ impl Refusal {
         let may_help =
             matches!(self.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
         (may_help && !matches!(self, Self::Reply(_))).then_some(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_gateway_itself_lacks_is_not_the_workers_fault() {
+        for (code, status, verdict) in [
+            (libc::EMFILE, StatusCode::SERVICE_UNAVAILABLE, Verdict::Neutral),
+            (libc::ENFILE, StatusCode::SERVICE_UNAVAILABLE, Verdict::Neutral),
+            (libc::EADDRNOTAVAIL, StatusCode::SERVICE_UNAVAILABLE, Verdict::Neutral),
+            (libc::ECONNREFUSED, StatusCode::BAD_GATEWAY, Verdict::Failure),
+            (libc::EHOSTUNREACH, StatusCode::BAD_GATEWAY, Verdict::Failure),
+        ] {
+            let fault = UpstreamFault::connect(io::Error::from_raw_os_error(code));
+            assert_eq!((fault.status(), fault.verdict()), (status, verdict), "{fault}");
+        }
     }
 }

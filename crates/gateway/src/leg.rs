@@ -158,10 +158,10 @@ impl Answer {
         let mut deadline = Deadline::after(flight.core.request_limit());
         let mut leg = Leg::begin(&flight, role, seat);
         let exchanging = exchange(&leg.worker, &outbound, flight.core.connect_limit());
-        let Exchange { head, body, is_retry } = match deadline.bound(exchanging).await {
-            Some(Ok(exchange)) => exchange,
-            Some(Err(fault)) => return Err(leg.fail(Outcome::Failed, fault)),
-            None => return Err(leg.time_out(Outcome::Failed, deadline.limit).await),
+        let Exchange { head, body, is_retry } = match deadline.bound(exchanging, None).await {
+            Ok(Ok(exchange)) => exchange,
+            Ok(Err(fault)) => return Err(leg.fail(Outcome::Failed, fault)),
+            Err(limit) => return Err(leg.time_out(Outcome::Failed, limit).await),
         };
         if is_retry {
             flight.count_retry();
@@ -206,13 +206,14 @@ impl LegBody {
     /// The same, but what is left of a body is one piece if it is known to be no longer than this.
     async fn next_whole(&mut self, limit_bytes: usize) -> Result<Option<Bytes>, Refusal> {
         let limit_bytes = if self.has_begun { limit_bytes } else { 0 };
-        let fault = match self.deadline.bound(self.upstream.next_whole(limit_bytes)).await {
-            Some(Ok(piece)) => {
+        let idle_limit = Some(self.leg.flight.core.idle_limit());
+        let fault = match self.deadline.bound(self.upstream.next_whole(limit_bytes), idle_limit).await {
+            Ok(Ok(piece)) => {
                 self.stamp(piece.is_some());
                 return Ok(piece);
             }
-            Some(Err(fault)) => fault,
-            None => return Err(self.leg.time_out(Outcome::Truncated, self.deadline.limit).await),
+            Ok(Err(fault)) => fault,
+            Err(limit) => return Err(self.leg.time_out(Outcome::Truncated, limit).await),
         };
         Err(self.leg.fail(Outcome::Truncated, fault))
     }
@@ -286,17 +287,39 @@ impl Deadline {
         Self { at: Instant::now() + limit, limit, timer: None }
     }
 
-    /// The result of some work; nothing if it is not there in time.
-    async fn bound<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    /// The result of some work, or else the limit within which it is not there: the leg's, or its own.
+    async fn bound<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        own_limit: Option<Duration>,
+    ) -> Result<T, Duration> {
         let mut work = pin!(work);
+        let mut chosen = None;
         poll_fn(|context| {
             if let Poll::Ready(done) = work.as_mut().poll(context) {
-                return Poll::Ready(Some(done));
+                return Poll::Ready(Ok(done));
             }
-            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(self.at.into())));
-            timer.as_mut().poll(context).map(|()| None)
+            let (at, limit) = *chosen.get_or_insert_with(|| self.sooner(own_limit));
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
+            // As a rule it was set for an earlier wait, and goes off too early rather than being set anew each time.
+            if timer.deadline() > at.into() {
+                timer.as_mut().reset(at.into());
+            }
+            while timer.as_mut().poll(context).is_ready() {
+                if Instant::now() >= at {
+                    return Poll::Ready(Err(limit));
+                }
+                timer.as_mut().reset(at.into());
+            }
+            Poll::Pending
         })
         .await
+    }
+
+    /// When a wait that begins now is given up, and for which limit.
+    fn sooner(&self, own_limit: Option<Duration>) -> (Instant, Duration) {
+        let own = own_limit.map(|limit| (Instant::now() + limit, limit));
+        own.filter(|(at, _)| *at < self.at).unwrap_or((self.at, self.limit))
     }
 }
 

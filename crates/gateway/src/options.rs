@@ -87,6 +87,10 @@ options! {
             control_timeout_secs: u64 = 60, range(1..=604_800);
             /// Seconds that a worker may take to load weights or to release or take memory.
             weights_timeout_secs: u64 = 1800, range(1..=604_800);
+            /// Seconds without a byte after which a reply that has begun is given up.
+            ///
+            /// A worker that thinks for long before a stream's next event needs more than that, not less.
+            stream_idle_timeout_secs: f64 = 1800.0, range(0.1..=604_800.0);
             /// Seconds that a client gets to send the head of a request, from its first byte on.
             request_head_timeout_secs: f64 = 30.0, range(0.1..=3600.0);
             /// Threads that serve, each with connections of its own; 0 for one a core.

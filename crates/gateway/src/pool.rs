@@ -107,7 +107,7 @@ impl Pool {
 pub(crate) async fn connect(worker: &PooledWorker, limit: Duration) -> Result<Connection, UpstreamFault> {
     let connected = tokio::time::timeout(limit, TcpStream::connect(worker.url.socket_address())).await;
     let stream =
-        connected.map_err(|_| UpstreamFault::ConnectTimeout { limit })?.map_err(UpstreamFault::Connect)?;
-    stream.set_nodelay(true).map_err(UpstreamFault::Connect)?;
+        connected.map_err(|_| UpstreamFault::ConnectTimeout { limit })?.map_err(UpstreamFault::connect)?;
+    stream.set_nodelay(true).map_err(UpstreamFault::connect)?;
     Ok(Connection::new(stream))
 }

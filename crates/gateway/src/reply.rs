@@ -1,6 +1,8 @@
 //! Replies to clients: a worker's own, one of the gateway's, or an error.
 
+use std::error::Error;
 use std::fmt;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -105,8 +107,27 @@ pub(crate) fn refuse(flight: Arc<Flight>, refusal: Refusal) -> Response<ReplyBod
     if let Refusal::Reply(reply) = refusal {
         return landing(flight, reply.head, reply.body, (Outcome::Failed, error));
     }
+    let outcome = match &refusal {
+        // The client has left in the middle of its request.
+        Refusal::BodyLost(error) if has_left(error) => Outcome::Aborted,
+        _ => Outcome::Failed,
+    };
     let (head, ()) = error_head(&refusal).into_parts();
-    landing(flight, head, error_body(&refusal).into(), (Outcome::Failed, error))
+    landing(flight, head, error_body(&refusal).into(), (outcome, error))
+}
+
+/// Whether a request's body ended because its sender did, and not because of what it sent.
+fn has_left(error: &hyper::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let kind = error.downcast_ref().map(io::Error::kind);
+        if matches!(kind, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)) {
+            return true;
+        }
+        cause = error.source();
+    }
+    error.is_incomplete_message() || error.is_closed()
 }
 
 /// The reply to a refused call that is no request of the books.

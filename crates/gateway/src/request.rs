@@ -1,6 +1,7 @@
 //! The way of a request: read, plan, run, and a reply whatever happens.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
 use http::{Request, Response};
@@ -52,6 +53,10 @@ struct Asked<'a> {
     /// Read only for policies that go by it.
     prompt: Option<Chunks>,
 }
+
+/// So much of a body that is refused is read, for so long.
+const MAX_DISCARDED_BYTES: usize = 64 << 20;
+const DISCARD_LIMIT: Duration = Duration::from_secs(10);
 
 /// Serves a request.
 pub(crate) async fn serve(
@@ -217,6 +222,7 @@ pub(crate) async fn read_body(mut incoming: Incoming, limit_bytes: usize) -> Res
     let mut body = Chunks::new();
     let too_large = || Refusal::TooLarge { limit_bytes };
     if incoming.size_hint().lower() > limit_bytes as u64 {
+        discard(incoming).await;
         return Err(too_large());
     }
     while let Some(frame) = incoming.frame().await {
@@ -224,10 +230,25 @@ pub(crate) async fn read_body(mut incoming: Incoming, limit_bytes: usize) -> Res
             body.push(piece);
         }
         if body.len() > limit_bytes {
+            discard(incoming).await;
             return Err(too_large());
         }
     }
     Ok(body)
+}
+
+/// Reads on for a while what is refused: a client that is still sending would find its connection reset, and never see
+/// why.
+async fn discard(mut incoming: Incoming) {
+    let reading = async {
+        let mut left = MAX_DISCARDED_BYTES;
+        while let Some(Ok(frame)) = incoming.frame().await {
+            let piece = frame.into_data().unwrap_or_default();
+            let Some(rest) = left.checked_sub(piece.len()) else { return };
+            left = rest;
+        }
+    };
+    let _in_time = tokio::time::timeout(DISCARD_LIMIT, reading).await;
 }
 
 // === impl Endpoint ===

@@ -7,6 +7,8 @@ mod checks;
 #[cfg(test)]
 mod choosing;
 #[cfg(test)]
+mod connections;
+#[cfg(test)]
 mod discovery;
 #[cfg(test)]
 mod failures;

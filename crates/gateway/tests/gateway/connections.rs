@@ -1,0 +1,192 @@
+//! Connections at their worst: half a request, no reader, a worker that has stopped listening, an end in between.
+
+use std::net::SocketAddr;
+
+use rollscope_config::{Options as _, Published};
+use rollscope_gateway::{Gateway, GatewayOptions};
+use rollscope_testkit::{Client, End, FakeWorker, Script, patient};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::harness::TestGateway;
+
+/// A connection on which this has been sent.
+async fn sent(address: SocketAddr, bytes: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    stream
+}
+
+/// The next connection that brings a generation, of which no more than the beginning is read. Whatever else is asked is
+/// unknown.
+async fn generation(listener: &TcpListener) -> TcpStream {
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut begin = [0; 100];
+        let length = stream.read(&mut begin).await.unwrap();
+        if begin[..length].starts_with(b"POST /generate") {
+            return stream;
+        }
+        stream
+            .write_all(b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+            .await
+            .unwrap();
+    }
+}
+
+/// What comes until the connection ends, in whatever way.
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut received = Vec::new();
+    let _reset_is_an_end_too = patient("a connection's end", stream.read_to_end(&mut received)).await;
+    String::from_utf8_lossy(&received).into_owned()
+}
+
+#[tokio::test]
+async fn half_a_head_is_cut_in_time_and_an_idle_connection_is_not() {
+    let gateway = TestGateway::start("--request-head-timeout-secs 0.1").await;
+    let mut idle = sent(gateway.address, b"GET /liveness HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(patient("a reply", idle.read(&mut [0; 1000])).await.unwrap() > 0);
+    let mut half = sent(gateway.address, b"POST /generate HTTP/1.1\r\nhos").await;
+    assert_eq!(rest(&mut half).await, "");
+    idle.write_all(b"GET /liveness HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    assert!(rest(&mut idle).await.starts_with("HTTP/1.1 200 OK"));
+}
+
+#[tokio::test]
+async fn half_a_head_does_not_hold_up_the_end() {
+    let gateway =
+        TestGateway::start("--request-head-timeout-secs 3600 --shutdown-grace-period-secs 3600").await;
+    let _half = sent(gateway.address, b"POST /generate HTTP/1.1\r\nhos").await;
+    let _silent = sent(gateway.address, b"").await;
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_in_its_request_is_aborted() {
+    let gateway = TestGateway::start("").await;
+    let half = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{\"text\"";
+    drop(sent(gateway.address, half).await);
+    let garbled = b"POST /generate HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n";
+    let mut garbled = sent(gateway.address, garbled).await;
+    assert!(rest(&mut garbled).await.starts_with("HTTP/1.1 400"));
+    let figures = async {
+        while gateway.figures().await["rollscope_requests_started_total"] < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    patient("both requests", figures).await;
+    gateway.settled(&[("aborted", 1), ("failed", 1)]).await;
+}
+
+#[tokio::test]
+async fn a_large_request_that_is_refused_is_told_why() {
+    let worker = FakeWorker::start().await;
+    let args = format!("--worker-urls {} --max-payload-size 1000", worker.url());
+    let gateway = TestGateway::start(&args).await;
+    let reply = gateway.generate(&"x".repeat(8 << 20)).await;
+    assert_eq!(reply.status, 413);
+    assert!(reply.text().await.contains("--max-payload-size"));
+}
+
+#[tokio::test]
+async fn a_worker_that_refuses_before_it_has_read_all_is_heard() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let worker = tokio::spawn(async move {
+        let mut served = Vec::new();
+        for _ in 0..2 {
+            let mut stream = generation(&listener).await;
+            stream.write_all(b"HTTP/1.1 413 Large\r\ncontent-length: 5\r\n\r\nlarge").await.unwrap();
+            served.push(stream);
+        }
+        served
+    });
+    let gateway = TestGateway::start(&format!("--worker-urls {url}")).await;
+    let body = format!("{{\"text\":\"{}\"}}", "x".repeat(32 << 20));
+    // Each comes by a connection of its own: on the first, the rest of a request is still to be sent.
+    for _ in 0..2 {
+        let reply = gateway.generate(&body).await;
+        assert_eq!((reply.status.as_u16(), &*reply.text().await), (413, "large"));
+    }
+    worker.await.unwrap();
+    gateway.settled(&[("failed", 2)]).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_falls_silent_is_given_up() {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::sse().event("{}").hang());
+    let args = format!("--worker-urls {} --stream-idle-timeout-secs 0.1", worker.url());
+    let gateway = TestGateway::start(&args).await;
+    let (body, end) = gateway.generate(r#"{"stream":true}"#).await.rest().await;
+    assert!(body.contains("reply not finished within 100ms") && end == End::Cut, "{body}");
+    gateway.settled(&[("truncated", 1)]).await;
+}
+
+/// Sends pieces without end until the peer takes no more; then tells how many bytes it took.
+async fn pour(mut stream: TcpStream, stalled: oneshot::Sender<usize>) {
+    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+    let (piece, mut taken) = (vec![b'x'; 64 << 10], 0);
+    while taken < POURED_BYTES {
+        match stream.try_write(&piece) {
+            Ok(count) => taken += count,
+            // Whoever is not ready for so long has stopped reading; on a slow machine it may only seem so, and less was taken.
+            Err(_) if tokio::time::timeout(STALL, stream.writable()).await.is_err() => break,
+            Err(_) => {}
+        }
+    }
+    stalled.send(taken).unwrap();
+}
+
+const POURED_BYTES: usize = 1 << 30;
+const STALL: std::time::Duration = std::time::Duration::from_millis(500);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_stops_the_worker_and_not_the_gateway() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (stalled, taken) = oneshot::channel();
+    let worker = tokio::spawn(async move { pour(generation(&listener).await, stalled).await });
+    let gateway = TestGateway::start(&format!("--worker-urls {url}")).await;
+    let request = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+    let client = sent(gateway.address, request).await;
+    let taken = patient("the worker's stop", taken).await.unwrap();
+    // What the sockets of both sides hold, a few megabytes each, and little more.
+    assert!(taken < 64 << 20, "{taken} bytes");
+    drop(client);
+    worker.await.unwrap();
+    gateway.settled(&[("aborted", 1)]).await;
+}
+
+#[tokio::test]
+async fn connections_are_spread_over_threads_that_all_end() {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::json(200, "{}"));
+    let options =
+        GatewayOptions::from_args(["--worker-urls", &worker.url(), "--disable-health-check"]).unwrap();
+    let gateway = Gateway::new(Published::publish(options), None, None).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let served = tokio::spawn(gateway.serve_on_threads(3, listener, async { drop(stopped.await) }));
+    let mut clients = JoinSet::new();
+    for _ in 0..12 {
+        clients.spawn(async move {
+            for _ in 0..5 {
+                assert_eq!(Client::post(address, "/generate", "{}").await.text().await, "{}");
+            }
+        });
+    }
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+    worker.on("/generate", Script::new().hang());
+    let live = tokio::spawn(async move { Client::post(address, "/generate", "{}").await });
+    worker.arrived("/generate", 61).await;
+    stop.send(()).unwrap();
+    live.abort();
+    patient("the gateway's end", served).await.unwrap().unwrap();
+    assert!(TcpStream::connect(address).await.is_err());
+}
