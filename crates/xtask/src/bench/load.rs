@@ -59,8 +59,8 @@ const STREAMS: usize = 5000;
 const DESCRIPTORS_PER_STREAM: usize = 3;
 /// Descriptors left for everything else.
 const DESCRIPTORS_SPARED: usize = 256;
-/// Threads that write and seal what is recorded carry this in their names, which the system cuts to 15 bytes.
-const RECORDER_THREADS: [&str; 2] = ["rollscope-writi", "rollscope-seali"];
+/// Threads that make, write and seal what is recorded carry this in their names, which the system cuts to 15 bytes.
+const RECORDER_THREADS: [&str; 3] = ["rollscope-profi", "rollscope-writi", "rollscope-seali"];
 
 // === impl Generator ===
 
