@@ -46,13 +46,15 @@ def check_wandb(run, expected):
         text=True,
         stdin=subprocess.DEVNULL,
     ).stdout
-    rows = [record["history"] for record in map(json.loads, inspected.splitlines()) if "history" in record]
-    found = [{item["key"]: json.loads(item["valueJson"]) for item in row["item"]} for row in rows]
+    records = [json.loads(line) for line in inspected.splitlines()]
+    found = [record["history"]["item"] for record in records if record["type"] == "history"]
     assert [row[STEP] for row in found] == [step for step, _ in expected], found
     for (step, numbers), row in zip(expected, found):
         own = {key: value for key, value in row.items() if not key.startswith("_") and key != STEP}
         check(f"wandb {wandb.__version__}, step {step}", numbers, own, 1e-12)
-    assert '"globName":"perf/*"' in inspected.replace(" ", ""), "its own x-axis is defined"
+    axes = [record["metric"].get("step_metric") for record in records if record["type"] == "metric"]
+    assert axes == [None, STEP, STEP, STEP], axes
+    assert records[-1]["type"] == "exit", "the run is complete"
 
 
 def check_tensorboard(folder, expected):
@@ -134,7 +136,7 @@ def main():
     shutil.copytree(os.environ["RUN"], run)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     expected = [(line["step"], line["data"]) for line in lines]
-    assert expected and all(len(numbers) > 150 for _, numbers in expected), lines
+    assert expected and all(len(numbers) > 100 for _, numbers in expected), lines
     # What servers publish at their metrics endpoints has a colon in its name; none of it is ever sent.
     assert not [name for _, numbers in expected for name in numbers if ":" in name or name.startswith("sglang")]
 
@@ -142,7 +144,10 @@ def main():
     print(track(run, *targets).strip())
     for said in track(run, *targets).splitlines():
         assert said.startswith("0 steps sent"), said
-    assert Path("lines.jsonl").read_text() == (run / "metrics.jsonl").read_text()
+    sent = [json.loads(line) for line in Path("lines.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in sent] == [step for step, _ in expected], sent
+    for line, (step, numbers) in zip(sent, expected):
+        check(f"jsonl, step {step}", numbers, line["data"], 1e-12)
     check_wandb(run, expected)
     check_tensorboard("board", expected)
     check_mlflow(run, expected)
