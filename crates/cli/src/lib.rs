@@ -11,6 +11,7 @@ mod http;
 mod lifetime;
 mod opened;
 mod output;
+mod passes;
 mod table;
 
 use std::ffi::OsString;
@@ -50,6 +51,7 @@ pub fn command() -> Command {
             commands::import::command(),
             commands::export::command(),
             commands::track::command(),
+            commands::fpm::command(),
             commands::config::command(),
         ])
 }
@@ -65,6 +67,7 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
         Some(("import", matches)) => commands::import::run(matches),
         Some(("export", matches)) => commands::export::run(matches),
         Some(("track", matches)) => commands::track::run(matches),
+        Some(("fpm", matches)) => commands::fpm::run(matches),
         Some(("config", matches)) => commands::config::run(matches),
         // clap refuses everything else before.
         _ => Ok(()),

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use rollscope_config::{ConfigError, Published};
-use rollscope_trace::{ProfileSink, StepNumber};
+use rollscope_trace::{ProfileSink, StepNumber, WorkerRef};
 
 use crate::access::Access;
 use crate::body::{ReplyBody, whole};
@@ -17,6 +17,7 @@ use crate::fault::Refusal;
 use crate::metrics::{Counter, ForeignCounters};
 use crate::notices::Notices;
 use crate::options::{GatewayOptions, LogLevel};
+use crate::pool::PooledWorker;
 use crate::reply::refuse_plainly;
 use crate::request::Endpoint;
 use crate::routes::{Route, is_for_any_worker};
@@ -65,6 +66,19 @@ impl Gateway {
     /// Has `/metrics` show what somebody else counts, such as the recorder; the first one who asks for it.
     pub fn show_counters(&self, read: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
         self.core.others.get_or_init(|| ForeignCounters::new(read));
+    }
+
+    /// Tells which servers there are at present, as they stand in profiles.
+    pub fn workers(&self) -> impl Fn() -> Vec<WorkerRef> + Send + Sync + use<> {
+        let core = Arc::clone(&self.core);
+        move || {
+            let fleet = core.registry.fleet();
+            let named = |worker: &Arc<PooledWorker>| WorkerRef {
+                url: worker.url.as_str().into(),
+                instance: worker.id.as_str().into(),
+            };
+            fleet.servers().map(named).collect()
+        }
     }
 
     pub(crate) async fn handle(&self, request: Request<Incoming>) -> Response<ReplyBody> {

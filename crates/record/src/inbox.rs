@@ -5,7 +5,7 @@ use std::mem::size_of;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use rollscope_trace::{Attr, Dropped, Leg, Measure, Profile, Reading, Record, StepNumber};
+use rollscope_trace::{Attr, Dropped, ForwardPass, Leg, Measure, Profile, Reading, Record, StepNumber};
 
 use crate::StepEnd;
 use crate::sealing::Reply;
@@ -56,6 +56,12 @@ impl Inbox {
         let bytes = profile_bytes(&profile);
         let record = Command::Record(Record::Profile(Box::new(profile)));
         self.put(bytes, [record], |lost| lost.profiles += 1)
+    }
+
+    /// A pass that does not fit is for whoever hears the passes to count: the next one tells.
+    pub(crate) fn put_pass(&self, pass: ForwardPass) -> Result<(), Dropped> {
+        let record = Record::ForwardPass(Box::new(pass));
+        self.put(record_bytes(&record), [Command::Record(record)], |_| {})
     }
 
     pub(crate) fn put_all(&self, records: Vec<Record>) -> Result<(), Dropped> {
@@ -113,7 +119,8 @@ impl Inbox {
         match record {
             Record::Profile(_) => state.lost.profiles += 1,
             Record::Span(_) | Record::Sample(_) => state.lost.user_records += 1,
-            Record::Close(_) | Record::Dropped(_) => {}
+            // A gap in a stream's numbers is how the loss of a pass shows.
+            Record::ForwardPass(_) | Record::Close(_) | Record::Dropped(_) => {}
         }
     }
 
@@ -151,6 +158,11 @@ fn record_bytes(record: &Record) -> usize {
             Record::Sample(mark) => {
                 let texts = [mark.category.as_deref(), mark.dataset.as_deref()];
                 key_bytes(&mark.key) + texts.into_iter().map(text_bytes).sum::<usize>()
+            }
+            Record::ForwardPass(pass) => {
+                let worker = pass.worker.as_ref();
+                let worker_bytes = worker.map_or(0, |worker| worker.url.len() + worker.instance.len());
+                size_of::<ForwardPass>() + pass.endpoint.len() + pass.worker_id.len() + worker_bytes
             }
             Record::Close(_) | Record::Dropped(_) => 0,
         }

@@ -4,6 +4,7 @@
 //! once when it is full. One thread writes the log from there and decides when a step is over. A second one
 //! seals what was written and computes the numbers, so that recording goes on meanwhile; one more for each tracker
 //! sends them. [`routes()`] is the HTTP side, for the user's own spans, rewards and ends of steps.
+//! A [`PassListener`] records the workers' forward passes.
 
 mod clock;
 mod error;
@@ -11,6 +12,7 @@ mod inbox;
 mod ingest;
 mod live;
 mod offline;
+mod passes;
 mod routes;
 mod sealing;
 mod steps;
@@ -30,6 +32,7 @@ use tokio::sync::oneshot;
 pub use error::RecordError;
 pub use ingest::read_line;
 pub use offline::OfflineRecorder;
+pub use passes::{PassListener, PassSource};
 pub use routes::routes;
 pub use sealing::StepClosed;
 pub use tracking::{catch_up, origin_of};

@@ -91,6 +91,19 @@ impl Steps {
         self.open.contains_key(&step) || self.closed.contains(&step)
     }
 
+    /// The step that goes on at present, as far as is known: the latest of which anything was recorded, or the one after
+    /// it if a request of that is live. Nothing before the first.
+    pub(crate) fn present(&self, is_live: impl Fn(StepNumber) -> bool) -> Option<StepNumber> {
+        let begun = self.is_any_begun().then_some(self.begun);
+        let candidates = begun.map_or([0, 1], |begun| [begun.0, begun.0.saturating_add(1)]).map(StepNumber);
+        candidates.into_iter().rev().find(|step| is_live(*step)).or(begun)
+    }
+
+    /// Whether anything was recorded of any step.
+    fn is_any_begun(&self) -> bool {
+        !self.open.is_empty() || !self.closed.is_empty()
+    }
+
     /// The step is closed.
     pub(crate) fn close(&mut self, step: StepNumber) {
         self.open.remove(&step);
@@ -156,6 +169,20 @@ mod tests {
             legs: vec![leg],
             attrs: Vec::new(),
         }
+    }
+
+    #[test]
+    fn passes_belong_to_the_step_that_goes_on() {
+        let none = |_| false;
+        let only = |live: u64| move |step| step == StepNumber(live);
+        let mut steps = Steps::default();
+        assert_eq!(steps.present(none), None);
+        assert_eq!(steps.present(only(1)), Some(StepNumber(1)));
+        steps.touch(StepNumber(4), Instant::now());
+        steps.close(StepNumber(4));
+        assert_eq!(steps.present(none), Some(StepNumber(4)));
+        assert_eq!(steps.present(only(5)), Some(StepNumber(5)));
+        assert_eq!(steps.present(only(9)), Some(StepNumber(4)));
     }
 
     #[test]

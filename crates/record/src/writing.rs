@@ -1,13 +1,13 @@
 //! The writing thread: from the inbox into the log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rollscope_run::{LogWriter, Run};
-use rollscope_trace::{CloseReason, DropCount, Record, StepClose, StepNumber};
+use rollscope_trace::{CloseReason, DropCount, ForwardPass, Record, StepClose, StepNumber};
 
 use crate::inbox::{Command, Inbox, Lost};
 use crate::live::Live;
@@ -23,6 +23,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// A step that was ended by the user's code is closed so much later: the gateway offers a profile after the
 /// client has the reply's last byte, so the last ones may still be on their way.
 const SETTLE: Duration = Duration::from_millis(250);
+
+/// Passes that wait for the first step to be known; further ones belong to no step.
+const EARLY_PASSES: usize = 16_384;
 
 /// What is to happen to a step that was told to end.
 struct Ending {
@@ -40,6 +43,8 @@ struct Writing {
     steps: Steps,
     ending: BTreeMap<StepNumber, Ending>,
     superseded_after: Duration,
+    /// Heard of before any step was known to go on.
+    early_passes: VecDeque<Box<ForwardPass>>,
     /// Losses that the log has been told of.
     logged: Lost,
     on_trouble: OnTrouble,
@@ -72,6 +77,7 @@ pub(crate) fn spawn(
         steps,
         ending: BTreeMap::new(),
         superseded_after: options.superseded_after,
+        early_passes: VecDeque::new(),
         logged: Lost::default(),
         on_trouble,
         troubled: false,
@@ -108,6 +114,9 @@ impl Writing {
     }
 
     fn record(&mut self, mut record: Record) {
+        if let Record::ForwardPass(pass) = record {
+            return self.record_pass(pass);
+        }
         if let Record::Profile(profile) = &mut record {
             profile.join.step = Some(self.steps.of(profile));
         }
@@ -115,6 +124,26 @@ impl Writing {
             self.steps.touch(step, Instant::now());
         }
         self.append(&record);
+        self.record_early_passes();
+    }
+
+    /// Passes go to the step that goes on, and keep none open. They are heard of before any request has ended.
+    fn record_pass(&mut self, pass: Box<ForwardPass>) {
+        if self.early_passes.len() < EARLY_PASSES {
+            self.early_passes.push_back(pass);
+        }
+        self.record_early_passes();
+    }
+
+    fn record_early_passes(&mut self) {
+        if self.early_passes.is_empty() {
+            return;
+        }
+        let Some(step) = self.steps.present(|step| self.live.has(step)) else { return };
+        for mut pass in std::mem::take(&mut self.early_passes) {
+            pass.step = Some(step);
+            self.append(&Record::ForwardPass(pass));
+        }
     }
 
     /// Says whether the record was taken.

@@ -11,8 +11,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
+use rollscope_fpm::{Pass, Publisher};
 use rollscope_record::{
-    RecordError, RecordOptions, Recorder, RecorderHandle, StepEnd, catch_up, origin_of, routes,
+    PassListener, PassSource, RecordError, RecordOptions, Recorder, RecorderHandle, StepEnd, catch_up,
+    origin_of, routes,
 };
 use rollscope_run::{LogOptions, Run, RunInfo, WriterState};
 use rollscope_trace::{
@@ -430,4 +432,39 @@ async fn a_thread_that_panics_leaves_nobody_waiting() {
     until("offers are refused", || handle.offer(profile(id, of_sample(1, "b"), "v")).is_err());
     assert!(handle.dropped_profiles() > 0);
     assert!(matches!(recorder.shutdown().await, Err(RecordError::Panicked)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forward_passes_are_recorded_with_the_step_that_goes_on() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    let handle = recorder.handle();
+    let mut publisher = Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
+    let worker = Some(WorkerRef { url: "http://w".into(), instance: "w".into() });
+    let source = PassSource { endpoint: publisher.endpoint().clone(), worker };
+    let mut listener = PassListener::new(handle.clone());
+    listener.follow([source.clone()]);
+    let recorded = |step| run.forward_passes(StepNumber(step)).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    // The first passes are heard of before any request of the step has ended.
+    for number in 0..20 {
+        publisher.publish(Pass { wall_time: 0.5, ..Pass::default() });
+        handle.offer(profile(number, of_sample(3, "a"), "v1")).unwrap();
+    }
+    while recorded(3).is_empty() {
+        assert!(Instant::now() < deadline, "no pass was recorded");
+        publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop((publisher, listener));
+    let closed = handle.end_step(StepNumber(3), StepEnd::default()).unwrap();
+    closed.await.unwrap().unwrap();
+    let passes = recorded(3);
+    let pass = passes.last().unwrap();
+    assert_eq!((&pass.worker, &*pass.worker_id, pass.life), (&source.worker, "w", 0));
+    assert_eq!(pass.wall, Nanos(250_000_000));
+    assert!(pass.uncertainty >= Nanos(5_000_000));
+    assert!(passes.windows(2).all(|two| two[0].counter_id < two[1].counter_id), "{passes:?}");
+    assert!(!run.steps().unwrap()[0].late, "passes make no step late");
+    recorder.shutdown().await.unwrap();
+    assert_eq!(recorded(3), passes, "sealed, they read as they were logged");
 }

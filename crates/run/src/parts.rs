@@ -1,6 +1,7 @@
 //! Parts: the records of a step as tables, made from the log when a step is closed.
 //!
-//! `requests` and `legs` hold the profiles without loss, `spans` and `samples` the user's spans and marks. For
+//! `forward_passes` holds what the workers' schedulers did meanwhile; it is read by whoever asks for it and not with
+//! the step. `requests` and `legs` hold the profiles without loss, `spans` and `samples` the user's spans and marks. For
 //! whoever queries the files, `spans` has the derived spans of every request too, and `samples` when a sample
 //! began and ended and what it consists of. Derived columns and rows are never read back.
 //!
@@ -10,6 +11,7 @@
 
 mod attrs;
 mod legs;
+mod passes;
 mod requests;
 mod rows;
 pub(crate) mod samples;
@@ -18,7 +20,7 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
-use rollscope_trace::{Profile, Record, SampleMark, StepNumber, UserSpan};
+use rollscope_trace::{ForwardPass, Profile, Record, SampleMark, StepNumber, UserSpan};
 use serde::{Deserialize, Serialize};
 
 use crate::error::RunError;
@@ -32,6 +34,7 @@ pub(crate) struct StepRows {
     pub(crate) profiles: Vec<Profile>,
     pub(crate) spans: Vec<UserSpan>,
     pub(crate) marks: Vec<SampleMark>,
+    pub(crate) passes: Vec<ForwardPass>,
     /// Records came after the step had been closed.
     pub(crate) late: bool,
 }
@@ -81,6 +84,7 @@ impl StepRows {
             Record::Profile(profile) => self.profiles.push(*profile),
             Record::Span(span) => self.spans.push(span),
             Record::Sample(mark) => self.marks.push(mark),
+            Record::ForwardPass(pass) => self.passes.push(*pass),
             Record::Close(_) | Record::Dropped(_) => {}
         }
     }
@@ -102,6 +106,7 @@ impl StepRows {
         write("requests", &requests::table(&self.profiles))?;
         write("legs", &legs::table(&self.profiles))?;
         write("spans", &spans::table(step, self))?;
+        write("forward_passes", &passes::table(&self.passes))?;
         let samples = write("samples", &samples::table(step, self))?;
         Ok(StepParts { samples, ..parts })
     }
@@ -156,6 +161,12 @@ impl StepParts {
         read: impl FnOnce(&Rows) -> Result<Vec<Record>, RunError>,
     ) -> Result<Vec<Record>, RunError> {
         self.open(run, table)?.map_or(Ok(Vec::new()), |rows| read(&rows))
+    }
+
+    /// The forward passes, in the order in which they were heard of.
+    pub(crate) fn passes(&self, run: &Path) -> Result<Vec<ForwardPass>, RunError> {
+        let step = StepNumber(self.step);
+        self.open(run, "forward_passes")?.map_or(Ok(Vec::new()), |rows| passes::read(step, &rows))
     }
 
     /// The names of the samples, as (group, sample).

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 
-use rollscope_trace::{Record, SampleKey, StepClose, StepNumber, StepTrace};
+use rollscope_trace::{ForwardPass, Record, SampleKey, StepClose, StepNumber, StepTrace};
 
 use crate::error::RunError;
 use crate::files;
@@ -155,6 +155,21 @@ impl Run {
         Ok(StepTrace::gather(step, records))
     }
 
+    /// The forward passes that were heard of while a step went on, writer by writer in the order in which they were
+    /// heard of; none where no worker told of any. One that a step begins with may stand with the step before.
+    pub fn forward_passes(&self, step: StepNumber) -> Result<Vec<ForwardPass>, RunError> {
+        let manifest = Newest::read(self)?.manifest;
+        let mut passes = Vec::new();
+        for (seal, parts) in parts_of(&manifest, step) {
+            passes.extend(seal.passes(self, parts)?);
+        }
+        self.for_each_unsealed(&manifest, |record, _| match record {
+            Record::ForwardPass(pass) if pass.step == Some(step) => passes.push(*pass),
+            _ => {}
+        })?;
+        Ok(passes)
+    }
+
     /// The writers, by name.
     pub fn writers(&self) -> Result<Vec<WriterSummary>, RunError> {
         // A writer that seals and ends meanwhile is read further than the manifest says, never less far.
@@ -268,7 +283,7 @@ impl StepTally {
             Record::Profile(_) => self.requests += 1,
             Record::Span(_) => self.user_spans += 1,
             Record::Close(close) => self.closes.push(*close),
-            Record::Sample(_) | Record::Dropped(_) => {}
+            Record::Sample(_) | Record::ForwardPass(_) | Record::Dropped(_) => {}
         }
     }
 

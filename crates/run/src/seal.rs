@@ -108,6 +108,8 @@ impl LateWatch {
                 self.0.insert(close.step);
                 false
             }
+            // The workers go on between two steps.
+            Record::ForwardPass(_) => false,
             _ => record.step().is_some_and(|step| self.0.contains(&step)),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rollscope_trace::{Record, StepNumber};
+use rollscope_trace::{ForwardPass, Record, StepNumber};
 
 use crate::error::RunError;
 use crate::log::cursor::LogCursor;
@@ -18,7 +18,7 @@ pub(crate) fn sample_key(record: &Record) -> Option<Key> {
         Record::Profile(profile) => profile.sample_key(profile.join.step?),
         Record::Span(span) => span.key.clone(),
         Record::Sample(mark) => mark.key.clone(),
-        Record::Close(_) | Record::Dropped(_) => return None,
+        Record::Close(_) | Record::ForwardPass(_) | Record::Dropped(_) => return None,
     };
     Some((key.group, key.sample))
 }
@@ -31,6 +31,8 @@ impl Seal {
         let mut records = Vec::new();
         for parts in &self.steps {
             records.extend(self.read_step(run, parts)?);
+            let passes = self.passes(run, parts)?.into_iter();
+            records.extend(passes.map(|pass| Record::ForwardPass(Box::new(pass))));
         }
         records.extend(self.closes.iter().filter_map(CloseMirror::close).map(Record::Close));
         records.extend(self.dropped.map(|dropped| Record::Dropped(dropped.drop_count())));
@@ -51,6 +53,26 @@ impl Seal {
             run.note_lost_part(&self.writer, part);
         }
         Ok(read.records)
+    }
+
+    /// The forward passes of a step of the stretch. Where neither the part nor the log has them, the run is told.
+    pub(crate) fn passes(&self, run: &Run, parts: &StepParts) -> Result<Vec<ForwardPass>, RunError> {
+        let part = match parts.passes(run.dir()) {
+            Ok(passes) => return Ok(passes),
+            Err(error) => error.unreadable_part()?,
+        };
+        let mut cursor = LogCursor::new(run.log_folder(&self.writer), self.from).up_to(self.to);
+        let mut passes = Vec::new();
+        while let Some(record) = cursor.next()? {
+            match record {
+                Record::ForwardPass(pass) if pass.step == Some(StepNumber(parts.step)) => passes.push(*pass),
+                _ => {}
+            }
+        }
+        if cursor.position() < self.to {
+            run.note_lost_part(&self.writer, part);
+        }
+        Ok(passes)
     }
 
     /// The samples of a step of the stretch, as (group, sample); nothing where neither the part nor the log has

@@ -7,6 +7,7 @@
 
 mod ids;
 mod measure;
+mod pass;
 mod profile;
 mod record;
 mod report;
@@ -18,6 +19,7 @@ mod time;
 
 pub use ids::{RequestId, SampleKey, StepNumber, WorkerRef};
 pub use measure::{Measure, Side, Unit};
+pub use pass::{ForwardPass, PassLoad};
 pub use profile::{BatchSlot, Join, Leg, LegRole, Outcome, Profile};
 pub use record::{CloseReason, DropCount, Record, SampleMark, StepClose, UserSpan};
 pub use report::{Fault, Finish, FinishKind, Measures, Reading, Report, Scalar};

@@ -63,6 +63,10 @@ pub enum Measure {
     SpecDraftTokens,
     /// Verifications of drafts.
     SpecVerifyCount,
+    /// Number of the first forward pass that the request sat in, as its rank publishes them.
+    ForwardPassFirst,
+    /// Number of the last.
+    ForwardPassLast,
 }
 
 /// The worker of a prefill/decode pair whose value of a measure counts.
@@ -87,6 +91,8 @@ pub enum Unit {
     TokensPerSecond,
     /// A count of anything else, or a rank.
     Count,
+    /// A number in a sequence that never ends.
+    Sequence,
     /// 2^30 bytes per second, as SGLang computes its `…_gb_s`.
     GibPerSecond,
     /// 2^20 bytes, as SGLang computes its `…_mb`.
@@ -118,7 +124,7 @@ impl Row {
 const TABLE: &[Row] = {
     use Measure as M;
     use Side::{Answer, Prefill};
-    use Unit::{Count, GibPerSecond, Mib, Seconds, Tokens, TokensPerSecond, UnixSeconds};
+    use Unit::{Count, GibPerSecond, Mib, Seconds, Sequence, Tokens, TokensPerSecond, UnixSeconds};
     &[
         row(M::PrefillBootstrapQueue, "pd_prefill_bootstrap_queue_duration", Seconds, Prefill)
             .also(&["fwd_prefill_bootstrap_queue_duration"]),
@@ -157,6 +163,8 @@ const TABLE: &[Row] = {
         row(M::SpecAcceptTokens, "spec_accept_token_num", Tokens, Answer),
         row(M::SpecDraftTokens, "spec_draft_token_num", Tokens, Answer),
         row(M::SpecVerifyCount, "spec_verify_ct", Tokens, Answer),
+        row(M::ForwardPassFirst, "forward_pass_first_counter_id", Sequence, Answer),
+        row(M::ForwardPassLast, "forward_pass_last_counter_id", Sequence, Answer),
     ]
 };
 
@@ -196,7 +204,8 @@ impl Measure {
             Unit::UnixSeconds => 4_102_444_800.0, // the year 2100
             Unit::Tokens => 1e9,
             Unit::TokensPerSecond | Unit::Count => 1e6,
-            Unit::GibPerSecond => 2_000.0, // above any interconnect of today
+            Unit::Sequence => 9_007_199_254_740_992.0, // beyond 2^53 it would not be exact
+            Unit::GibPerSecond => 2_000.0,             // above any interconnect of today
             Unit::Mib => 16.0 * 1024.0 * 1024.0,
         }
     }

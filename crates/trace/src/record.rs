@@ -1,6 +1,7 @@
 //! What a run is made of: the records that its writers log, in no particular order.
 
 use crate::ids::{SampleKey, StepNumber};
+use crate::pass::ForwardPass;
 use crate::profile::Profile;
 use crate::span::Attr;
 use crate::time::{Nanos, UnixNs};
@@ -16,6 +17,8 @@ pub enum Record {
     Sample(SampleMark),
     /// A step was closed.
     Close(StepClose),
+    /// A forward pass of a worker.
+    ForwardPass(Box<ForwardPass>),
     /// Records were lost.
     Dropped(DropCount),
 }
@@ -111,6 +114,7 @@ impl Record {
             Self::Span(span) => Some(span.key.step),
             Self::Sample(mark) => Some(mark.key.step),
             Self::Close(close) => Some(close.step),
+            Self::ForwardPass(pass) => pass.step,
             Self::Dropped(_) => None,
         }
     }

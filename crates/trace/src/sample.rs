@@ -75,7 +75,7 @@ impl StepTrace {
                 }
                 Record::Sample(mark) => of(&mark.key, &mut |sample| sample.mark.amend(&mark)),
                 Record::Close(close) => closes.push(close),
-                Record::Dropped(_) => {}
+                Record::ForwardPass(_) | Record::Dropped(_) => {}
             }
         }
         let mut samples: Vec<SampleTrace> = samples.into_values().collect();

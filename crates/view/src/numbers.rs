@@ -100,7 +100,7 @@ impl SeriesRow {
             Unit::Seconds | Unit::UnixSeconds => "s",
             Unit::Tokens => "tokens",
             Unit::TokensPerSecond => "tok/s",
-            Unit::Count => "",
+            Unit::Count | Unit::Sequence => "",
             Unit::GibPerSecond => "GiB/s",
             Unit::Mib => "MiB",
         };

@@ -181,7 +181,9 @@ impl Tail {
             self.dropped.profiles += count.profiles;
             self.dropped.user_records += count.user_records;
         }
-        if let Some(step) = record.step() {
+        // A step is not what it was by a pass: nothing that is shown of it changes.
+        let step = record.step().filter(|_| !matches!(record, Record::ForwardPass(_)));
+        if let Some(step) = step {
             self.steps.entry(step).or_insert_with(|| Tally::new(step)).take(&self.run, record)?;
         }
         Ok(())
@@ -218,7 +220,7 @@ impl Tally {
                 self.state.closed = Some(close.reason);
                 return Ok(());
             }
-            Record::Dropped(_) => return Ok(()),
+            Record::ForwardPass(_) | Record::Dropped(_) => return Ok(()),
         };
         let samples = match &mut self.samples {
             Some(samples) => samples,

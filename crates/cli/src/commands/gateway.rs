@@ -8,6 +8,7 @@ use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
 use http_body_util::BodyExt as _;
 use rollscope_config::{ConfigError, OptionSet as _, Options as _, Published, options};
+use rollscope_fpm::Endpoint;
 use rollscope_gateway::{Counter, Gateway, GatewayOptions, Mount, Notices, RefusedOptions, ReplyBody};
 use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle};
 use rollscope_run::{Run, RunInfo, WriterState};
@@ -20,6 +21,7 @@ use super::{block_on, listen_at, ready_line, resolve};
 use crate::exit::{Failure, sentence};
 use crate::lifetime::{LifetimeOptions, shutdown};
 use crate::output;
+use crate::passes::{endpoints_of, record_fleet};
 
 options! {
     /// What is recorded.
@@ -32,6 +34,10 @@ options! {
             /// Send the numbers of each step to a tracker when it is closed: wandb[:PROJECT[/NAME]],
             /// tensorboard[:DIR], mlflow:URL or jsonl[:FILE]. Needs --record.
             track: Vec<String> = &[], value_name("TARGET");
+            /// Record the forward passes published at these addresses too, as `ipc://PATH` or `tcp://HOST:PORT`.
+            ///
+            /// Those of the workers need not be given: each is asked where it publishes.
+            fpm: Vec<String> = &[], value_name("BASE");
         }
     }
 }
@@ -62,19 +68,35 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             Some(dir) => Some(record(Path::new(dir), &recording, &published)?),
             None => None,
         };
+        let further = further_passes(&recording)?;
         let gateway = gateway(published, recorder.as_ref())?;
         if let Some((listener, address)) = metrics_listener {
             output::note(format_args!("figures at http://{address}/metrics"));
             tokio::spawn(gateway.clone().serve_metrics(listener));
         }
+        let passes = recorder
+            .as_ref()
+            .map(|recorder| tokio::spawn(record_fleet(recorder.handle(), gateway.workers(), further)));
         ready_line("gateway", address)?;
         let served = gateway.serve_on_threads(threads, listener, shutdown).await;
         served.context("cannot start the serving threads")?;
+        if let Some(passes) = passes {
+            passes.abort();
+        }
         if let Some(recorder) = recorder {
             recorder.shutdown().await.map_err(anyhow::Error::from)?;
         }
         Ok(())
     })
+}
+
+/// The endpoints of forward passes that were given beside the workers' own.
+fn further_passes(recording: &RecordingOptions) -> Result<Vec<Endpoint>, Failure> {
+    if recording.record.is_none() && !recording.fpm.is_empty() {
+        return Err(Failure::Usage(anyhow::anyhow!("--fpm is of use with --record only")));
+    }
+    let found: anyhow::Result<Vec<_>> = recording.fpm.iter().map(|base| endpoints_of(base)).collect();
+    Ok(found.map_err(Failure::Usage)?.concat())
 }
 
 /// A gateway with the recorder behind it.

@@ -4,6 +4,7 @@ pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod engine;
 pub(crate) mod export;
+pub(crate) mod fpm;
 pub(crate) mod gateway;
 pub(crate) mod import;
 pub(crate) mod report;

@@ -245,7 +245,7 @@ fn shown(value: f64, unit: Unit) -> String {
         Unit::TokensPerSecond => format!("{} tok/s", significant(value)),
         Unit::GibPerSecond => format!("{} GiB/s", significant(value)),
         Unit::Mib => format!("{} MiB", significant(value)),
-        Unit::UnixSeconds | Unit::Tokens | Unit::Count => significant(value),
+        Unit::UnixSeconds | Unit::Tokens | Unit::Count | Unit::Sequence => significant(value),
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) mod kind {
     pub(crate) const CLOSE: u8 = 5;
     /// Records lost.
     pub(crate) const DROPPED: u8 = 6;
+    /// A forward pass.
+    pub(crate) const FORWARD_PASS: u8 = 7;
 }
 
 /// The version of every kind as it is written here. A reader passes over what is above.

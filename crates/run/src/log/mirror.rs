@@ -4,6 +4,7 @@
 //! what is old. A name of a closed set that is not known here makes the whole record unknown, except for a
 //! fault: a reading with a fault that we do not know is still a faulty one.
 
+mod pass;
 mod profile;
 
 use rollscope_trace::{
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::RunError;
 use crate::log::frame::{self, Frame, KIND_VERSION, kind};
+use crate::log::mirror::pass::PassMirror;
 use crate::log::mirror::profile::ProfileMirror;
 
 /// The measures of a segment, by number; nothing for one that is not known here.
@@ -117,6 +119,7 @@ pub(crate) fn put_record(buffer: &mut Vec<u8>, record: &Record) -> Result<(), Ru
         Record::Span(span) => put(buffer, kind::SPAN, &SpanMirror::of(span)),
         Record::Sample(mark) => put(buffer, kind::SAMPLE, &SampleMirror::of(mark)),
         Record::Close(close) => put(buffer, kind::CLOSE, &CloseMirror::of(close)),
+        Record::ForwardPass(pass) => put(buffer, kind::FORWARD_PASS, &PassMirror::of(pass)),
         Record::Dropped(drops) => put(buffer, kind::DROPPED, &DroppedMirror::of(drops)),
     }
 }
@@ -151,6 +154,9 @@ pub(crate) fn content(frame: Frame<'_>, names: &MeasureNames) -> Content {
         }
         kind::DROPPED => {
             read::<DroppedMirror>(frame.payload).map(|mirror| Record::Dropped(mirror.drop_count()))
+        }
+        kind::FORWARD_PASS => {
+            read::<PassMirror<'_>>(frame.payload).map(|mirror| Record::ForwardPass(Box::new(mirror.pass())))
         }
         _ => None,
     };

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
 use rollscope_trace::{
-    Attr, BatchSlot, CloseReason, DropCount, Fault, Finish, FinishKind, Join, Leg, LegRole, Measure,
-    Measures, Nanos, Outcome, Profile, Reading, Record, Report, RequestId, SampleKey, SampleMark, StepClose,
-    StepNumber, UnixNs, UserSpan, WorkerRef,
+    Attr, BatchSlot, CloseReason, DropCount, Fault, Finish, FinishKind, ForwardPass, Join, Leg, LegRole,
+    Measure, Measures, Nanos, Outcome, PassLoad, Profile, Reading, Record, Report, RequestId, SampleKey,
+    SampleMark, StepClose, StepNumber, UnixNs, UserSpan, WorkerRef,
 };
 
 /// A new run in a folder of its own.
@@ -283,12 +283,54 @@ fn any_mark(step: u64) -> impl Strategy<Value = SampleMark> {
     )
 }
 
+fn any_load() -> impl Strategy<Value = PassLoad> {
+    (any::<[u64; 5]>(), number(), number()).prop_map(
+        |(counts, prefill_length_variance, decode_kv_variance)| PassLoad {
+            prefill_requests: counts[0],
+            prefill_tokens: counts[1],
+            prefill_length_variance,
+            prefill_kv_tokens: counts[2],
+            decode_requests: counts[3],
+            decode_kv_tokens: counts[4],
+            decode_kv_variance,
+        },
+    )
+}
+
+pub(crate) fn any_pass(step: u64) -> impl Strategy<Value = ForwardPass> {
+    let worker = prop::option::of((text(), text()));
+    let whose = (text(), worker, text(), any::<u32>(), any::<u32>());
+    let numbers = (any::<u64>(), any::<u64>(), unix(), nanos(), nanos());
+    (whose, numbers, any_load(), any_load()).prop_map(move |(whose, numbers, scheduled, queued)| {
+        let (endpoint, worker, worker_id, dp_rank, life) = whose;
+        let (counter_id, lost_before, received, uncertainty, wall) = numbers;
+        ForwardPass {
+            step: Some(StepNumber(step)),
+            endpoint,
+            worker: worker.map(|(url, instance)| WorkerRef { url, instance }),
+            worker_id,
+            dp_rank,
+            life,
+            counter_id,
+            lost_before,
+            received,
+            uncertainty,
+            wall,
+            scheduled,
+            queued,
+        }
+    })
+}
+
 /// Any record of a step that its own parts hold.
+///
+/// Boxed, as is what it is of: strategies are large, and lie on the stack.
 pub(crate) fn any_step_record(step: u64) -> impl Strategy<Value = Record> {
     prop_oneof![
-        3 => any_profile(step).prop_map(|profile| Record::Profile(Box::new(profile))),
+        3 => any_profile(step).prop_map(|profile| Record::Profile(Box::new(profile))).boxed(),
         1 => any_span(step).prop_map(Record::Span),
         1 => any_mark(step).prop_map(Record::Sample),
+        1 => any_pass(step).prop_map(|pass| Record::ForwardPass(Box::new(pass))).boxed(),
     ]
 }
 
@@ -301,5 +343,5 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
             });
     let dropped = (unix(), any::<u64>(), any::<u64>())
         .prop_map(|(at, profiles, user_records)| Record::Dropped(DropCount { at, profiles, user_records }));
-    prop_oneof![4 => any_step_record(1), 2 => any_step_record(u64::MAX), 1 => close, 1 => dropped]
+    prop_oneof![4 => any_step_record(1).boxed(), 2 => any_step_record(u64::MAX).boxed(), 1 => close, 1 => dropped]
 }

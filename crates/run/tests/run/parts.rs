@@ -13,7 +13,8 @@ use crate::make::{any_step_record, append, close_record, exact_all, profile_reco
 fn everything(run: &Run) -> String {
     let steps = run.steps().unwrap();
     let traces: Vec<StepTrace> = steps.iter().map(|step| run.step(step.step).unwrap()).collect();
-    format!("{steps:#?} {traces:#?} {:?}", run.dropped().unwrap())
+    let passes: Vec<_> = steps.iter().map(|step| run.forward_passes(step.step).unwrap()).collect();
+    format!("{steps:#?} {traces:#?} {passes:#?} {:?}", run.dropped().unwrap())
 }
 
 proptest! {

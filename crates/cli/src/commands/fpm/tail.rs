@@ -1,0 +1,129 @@
+//! Each message in a line, with what its number tells of those before.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::ArgMatches;
+use rollscope_fpm::{Account, Arrival, ForwardPassMetrics, Heard, Message, What};
+use serde_json::{Value, json};
+
+use super::Watch;
+use crate::exit::{Failure, sentence};
+use crate::output;
+use crate::table::duration;
+
+pub(super) async fn run(mut watch: Watch, matches: &ArgMatches) -> Result<(), Failure> {
+    let as_json = matches.get_flag("json");
+    let mut left = matches.get_one::<u64>("count").copied();
+    let mut accounts = vec![Account::default(); watch.endpoints.len()];
+    while let Some(Heard { from, what }) = watch.heard.recv().await {
+        let endpoint = &watch.endpoints[from];
+        match what {
+            What::Connected => output::note(format_args!("{endpoint}: connected")),
+            What::Lost(error) => output::note(format_args!("{endpoint}: {}", sentence(&error))),
+            What::Message(message) => {
+                let arrival = accounts[from].take(message.sequence);
+                if let Some(told) = remark(arrival) {
+                    output::note(format_args!("{endpoint}: {told}"));
+                }
+                if as_json {
+                    output::line(format_args!("{}", json_of(&endpoint.to_string(), arrival, &message)))?;
+                } else {
+                    output::line(format_args!("{}", line(&endpoint.to_string(), &message)))?;
+                }
+                left = left.map(|left| left - 1);
+                if left == Some(0) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a number tells beside itself.
+fn remark(arrival: Arrival) -> Option<String> {
+    match arrival {
+        Arrival::Next | Arrival::First(0) => None,
+        Arrival::First(missed) => Some(format!("{missed} messages were sent before")),
+        Arrival::Gap(lost) => Some(format!("{lost} messages are lost")),
+        Arrival::Restart(missed) => Some(format!("started anew, {missed} messages ago")),
+    }
+}
+
+fn line(endpoint: &str, message: &Message) -> String {
+    let number = message.sequence;
+    let metrics = match &message.metrics {
+        Ok(metrics) => metrics,
+        Err(error) => return format!("{endpoint} #{number} {}", sentence(error)),
+    };
+    if metrics.is_heartbeat() {
+        return format!("{endpoint} #{number} rank {} idle", metrics.dp_rank);
+    }
+    let ForwardPassMetrics { scheduled, queued, .. } = metrics;
+    format!(
+        "{endpoint} #{number} rank {} {} prefill {} ({} tokens, {} cached) decode {} ({} KV) queued {} ({} tokens) + {} ({} KV)",
+        metrics.dp_rank,
+        duration(metrics.wall_time),
+        scheduled.num_prefill_requests,
+        scheduled.sum_prefill_tokens,
+        scheduled.sum_prefill_kv_tokens,
+        scheduled.num_decode_requests,
+        scheduled.sum_decode_kv_tokens,
+        queued.num_prefill_requests,
+        queued.sum_prefill_tokens,
+        queued.num_decode_requests,
+        queued.sum_decode_kv_tokens,
+    )
+}
+
+fn json_of(endpoint: &str, arrival: Arrival, message: &Message) -> Value {
+    let ago = message.received.elapsed();
+    let received = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(ago);
+    let (kind, count) = match arrival {
+        Arrival::First(missed) => ("first", missed),
+        Arrival::Next => ("next", 0),
+        Arrival::Gap(lost) => ("gap", lost),
+        Arrival::Restart(missed) => ("restart", missed),
+    };
+    let mut told = json!({
+        "endpoint": endpoint,
+        "sequence": message.sequence,
+        "received_at_ns": received.as_nanos() as u64,
+        "arrival": kind,
+        "missing": count,
+    });
+    match &message.metrics {
+        Ok(metrics) => told["metrics"] = metrics_json(metrics),
+        Err(error) => told["error"] = json!(sentence(error)),
+    }
+    told
+}
+
+/// The record with the names that it has on the wire.
+fn metrics_json(metrics: &ForwardPassMetrics) -> Value {
+    let (scheduled, queued) = (&metrics.scheduled, &metrics.queued);
+    json!({
+        "version": 1,
+        "worker_id": metrics.worker_id,
+        "dp_rank": metrics.dp_rank,
+        "counter_id": metrics.counter_id,
+        "wall_time": metrics.wall_time,
+        "scheduled_requests": {
+            "num_prefill_requests": scheduled.num_prefill_requests,
+            "sum_prefill_tokens": scheduled.sum_prefill_tokens,
+            "var_prefill_length": scheduled.var_prefill_length,
+            "sum_prefill_kv_tokens": scheduled.sum_prefill_kv_tokens,
+            "num_decode_requests": scheduled.num_decode_requests,
+            "sum_decode_kv_tokens": scheduled.sum_decode_kv_tokens,
+            "var_decode_kv_tokens": scheduled.var_decode_kv_tokens,
+        },
+        "queued_requests": {
+            "num_prefill_requests": queued.num_prefill_requests,
+            "sum_prefill_tokens": queued.sum_prefill_tokens,
+            "var_prefill_length": queued.var_prefill_length,
+            "num_decode_requests": queued.num_decode_requests,
+            "sum_decode_kv_tokens": queued.sum_decode_kv_tokens,
+            "var_decode_kv_tokens": queued.var_decode_kv_tokens,
+        },
+    })
+}

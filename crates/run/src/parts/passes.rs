@@ -1,0 +1,118 @@
+//! The table of forward passes: a row for each that was heard of while the step went on.
+
+use rollscope_trace::{ForwardPass, Nanos, PassLoad, StepNumber, UnixNs, WorkerRef};
+
+use crate::error::RunError;
+use crate::parts::rows::Rows;
+use crate::parts::table::{Row, Table};
+
+/// The names of a load's columns.
+struct Names {
+    prefill_requests: &'static str,
+    prefill_tokens: &'static str,
+    prefill_length_variance: &'static str,
+    prefill_kv_tokens: &'static str,
+    decode_requests: &'static str,
+    decode_kv_tokens: &'static str,
+    decode_kv_variance: &'static str,
+}
+
+const SCHEDULED: Names = Names {
+    prefill_requests: "scheduled_prefill_requests",
+    prefill_tokens: "scheduled_prefill_tokens",
+    prefill_length_variance: "scheduled_prefill_length_variance",
+    prefill_kv_tokens: "scheduled_prefill_kv_tokens",
+    decode_requests: "scheduled_decode_requests",
+    decode_kv_tokens: "scheduled_decode_kv_tokens",
+    decode_kv_variance: "scheduled_decode_kv_variance",
+};
+const QUEUED: Names = Names {
+    prefill_requests: "queued_prefill_requests",
+    prefill_tokens: "queued_prefill_tokens",
+    prefill_length_variance: "queued_prefill_length_variance",
+    prefill_kv_tokens: "queued_prefill_kv_tokens",
+    decode_requests: "queued_decode_requests",
+    decode_kv_tokens: "queued_decode_kv_tokens",
+    decode_kv_variance: "queued_decode_kv_variance",
+};
+
+pub(crate) fn table(passes: &[ForwardPass]) -> Table {
+    let mut table = Table::default();
+    for pass in passes {
+        let worker = pass.worker.as_ref();
+        let mut row = table.row();
+        row.text("endpoint", &pass.endpoint);
+        row.text_or_none("worker_url", worker.map(|worker| &*worker.url));
+        row.text_or_none("worker_instance", worker.map(|worker| &*worker.instance));
+        row.text("worker_id", &pass.worker_id);
+        row.int("dp_rank", pass.dp_rank.into());
+        row.int("life", pass.life.into());
+        row.int("counter_id", pass.counter_id as i64);
+        row.int("lost_before", pass.lost_before as i64);
+        row.int("received_ns", pass.received.0);
+        row.int("uncertainty_ns", pass.uncertainty.0 as i64);
+        row.int("wall_ns", pass.wall.0 as i64);
+        put(&mut row, &SCHEDULED, &pass.scheduled);
+        put(&mut row, &QUEUED, &pass.queued);
+    }
+    table
+}
+
+fn put(row: &mut Row<'_>, names: &Names, load: &PassLoad) {
+    row.int(names.prefill_requests, load.prefill_requests as i64);
+    row.int(names.prefill_tokens, load.prefill_tokens as i64);
+    row.double_or_none(names.prefill_length_variance, Some(load.prefill_length_variance));
+    row.int(names.prefill_kv_tokens, load.prefill_kv_tokens as i64);
+    row.int(names.decode_requests, load.decode_requests as i64);
+    row.int(names.decode_kv_tokens, load.decode_kv_tokens as i64);
+    row.double_or_none(names.decode_kv_variance, Some(load.decode_kv_variance));
+}
+
+/// The passes of a part.
+pub(crate) fn read(step: StepNumber, rows: &Rows) -> Result<Vec<ForwardPass>, RunError> {
+    let (mut endpoint, mut worker_id) = (rows.texts("endpoint")?, rows.texts("worker_id")?);
+    let (mut url, mut instance) = (rows.texts("worker_url")?, rows.texts("worker_instance")?);
+    let (mut dp_rank, mut life) = (rows.ints("dp_rank")?, rows.ints("life")?);
+    let (mut counter_id, mut lost_before) = (rows.ints("counter_id")?, rows.ints("lost_before")?);
+    let (mut received, mut uncertainty) = (rows.ints("received_ns")?, rows.ints("uncertainty_ns")?);
+    let mut wall = rows.ints("wall_ns")?;
+    let scheduled = loads(rows, &SCHEDULED)?;
+    let queued = loads(rows, &QUEUED)?;
+    let passes = scheduled.into_iter().zip(queued).map(|(scheduled, queued)| {
+        let (url, instance) = (url.next_text(), instance.next_text());
+        ForwardPass {
+            step: Some(step),
+            endpoint: endpoint.next_text_or_empty(),
+            worker: url.zip(instance).map(|(url, instance)| WorkerRef { url, instance }),
+            worker_id: worker_id.next_text_or_empty(),
+            dp_rank: dp_rank.next_or_default() as u32,
+            life: life.next_or_default() as u32,
+            counter_id: counter_id.next_or_default() as u64,
+            lost_before: lost_before.next_or_default() as u64,
+            received: UnixNs(received.next_or_default()),
+            uncertainty: Nanos(uncertainty.next_or_default() as u64),
+            wall: Nanos(wall.next_or_default() as u64),
+            scheduled,
+            queued,
+        }
+    });
+    Ok(passes.collect())
+}
+
+fn loads(rows: &Rows, names: &Names) -> Result<Vec<PassLoad>, RunError> {
+    let (mut prefill, mut decode) = (rows.ints(names.prefill_requests)?, rows.ints(names.decode_requests)?);
+    let mut tokens = rows.ints(names.prefill_tokens)?;
+    let (mut cached, mut kv) = (rows.ints(names.prefill_kv_tokens)?, rows.ints(names.decode_kv_tokens)?);
+    let mut lengths = rows.doubles(names.prefill_length_variance)?;
+    let mut sequences = rows.doubles(names.decode_kv_variance)?;
+    let load = |_| PassLoad {
+        prefill_requests: prefill.next_or_default() as u64,
+        prefill_tokens: tokens.next_or_default() as u64,
+        prefill_length_variance: lengths.next_or_default(),
+        prefill_kv_tokens: cached.next_or_default() as u64,
+        decode_requests: decode.next_or_default() as u64,
+        decode_kv_tokens: kv.next_or_default() as u64,
+        decode_kv_variance: sequences.next_or_default(),
+    };
+    Ok((0..rows.len()).map(load).collect())
+}
