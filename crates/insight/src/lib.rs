@@ -1,14 +1,19 @@
 //! Findings: what a person would say after looking at the numbers of a step.
 //!
 //! A [`Finding`] is a check, one sentence with its number, the evidence, and what to try. [`compare`] sets two
-//! steps or runs against each other.
+//! steps or runs against each other. [`request_passes`] tells which forward passes a request sat in,
+//! [`plan`] how long they take by what is in them.
 
 mod checks;
 mod compare;
 mod finding;
+mod passes;
+mod plan;
 
 pub use compare::{Change, Values, compare};
 pub use finding::{Finding, findings};
+pub use passes::{Basis, LegPasses, Shared, request_passes};
+pub use plan::{Fit, PassKind, Plan, plan};
 pub use rollscope_stats::{
     Breakdown, Part, Row, SlowestSample, request_breakdown, slowest_sample, where_time_went,
 };

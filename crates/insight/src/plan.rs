@@ -1,0 +1,232 @@
+//! What a planner makes of forward passes: how long a pass takes by what is in it, and what that means for who comes next.
+//!
+//! The regressions are those of Dynamo's planner, so that its figures can be understood, and checked, from a run:
+//!
+//! ```text
+//! prefill   wall time ~ prompt tokens
+//! decode    wall time ~ (requests, tokens in the KV cache)
+//! mixed     wall time ~ (prompt tokens, tokens in the KV cache)
+//! ```
+//!
+//! A rank belongs to the kind of what was ever seen on it, and all ranks of a kind are fitted together. A fit whose time falls
+//! when load grows is none; only the number of decoding requests, which grows with the tokens that it stands beside, may
+//! have a coefficient that noise made negative, which then counts as 0.
+
+use std::collections::BTreeMap;
+
+use rollscope_trace::ForwardPass;
+
+pub use self::fit::Fit;
+use self::samples::{MovingAverage, Sample, Samples};
+
+mod fit;
+mod samples;
+
+/// What ranks do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PassKind {
+    /// Only prompts.
+    Prefill,
+    /// Only next tokens.
+    Decode,
+    /// Both.
+    Mixed,
+}
+
+/// What is known of the ranks of a kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The kind.
+    pub kind: PassKind,
+    /// Ranks of it.
+    pub ranks: usize,
+    /// Passes of theirs.
+    pub passes: usize,
+    /// How long a pass takes; nothing of too few passes, or where the fit makes no sense.
+    pub fit: Option<Fit>,
+    /// Time to the first token for the next request on the rank with the longest queue, seconds; for ranks that compute prompts.
+    pub ttft_s: Option<f64>,
+    /// Time of the next pass on the rank with most to decode, seconds; for ranks that decode.
+    pub itl_s: Option<f64>,
+}
+
+/// Sums up the passes of a kind, in the order in which they were heard of.
+struct Model {
+    kind: PassKind,
+    samples: Samples,
+    passes: usize,
+    prompt_len: MovingAverage,
+    sequence_len: MovingAverage,
+    decoding: MovingAverage,
+    prompt_tokens: MovingAverage,
+    /// Most prompt tokens seen in a pass: as many as one may have, as far as can be seen.
+    chunk_tokens: f64,
+    /// The latest pass of each rank.
+    latest: BTreeMap<(Box<str>, u32), ForwardPass>,
+}
+
+/// No prediction is shorter, seconds.
+const SHORTEST_S: f64 = 1e-6;
+/// What is negative within it is noise, seconds per unit.
+const NOISE: f64 = 1e-6;
+
+/// What the passes of a run, or of a part of it, tell a planner: an entry for each kind of rank that there is.
+pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
+    let mut kinds: BTreeMap<(&str, u32), (bool, bool)> = BTreeMap::new();
+    for pass in passes {
+        let (prefill, decode) = kinds.entry((&pass.endpoint, pass.dp_rank)).or_default();
+        *prefill |= pass.scheduled.prefill_requests > 0;
+        *decode |= pass.scheduled.decode_requests > 0;
+    }
+    let mut ordered: Vec<&ForwardPass> = passes.iter().collect();
+    ordered.sort_by(|a, b| {
+        (a.received, &a.endpoint, a.counter_id).cmp(&(b.received, &b.endpoint, b.counter_id))
+    });
+    let mut models: BTreeMap<PassKind, Model> = BTreeMap::new();
+    for pass in ordered {
+        let kind = match kinds.get(&(&*pass.endpoint, pass.dp_rank)) {
+            Some((true, true)) => PassKind::Mixed,
+            Some((false, true)) => PassKind::Decode,
+            Some((true, false)) => PassKind::Prefill,
+            // Never anything but queues.
+            _ => continue,
+        };
+        models.entry(kind).or_insert_with(|| Model::new(kind)).add(pass);
+    }
+    models.into_values().map(Model::plan).collect()
+}
+
+// === impl PassKind ===
+
+impl PassKind {
+    /// As written in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+            Self::Mixed => "mixed",
+        }
+    }
+
+    /// What its passes are fitted over, in the order of [`Fit::coefficients_s`].
+    pub fn features(self) -> &'static [&'static str] {
+        match self {
+            Self::Prefill => &["prefill_tokens"],
+            Self::Decode => &["decode_requests", "decode_kv_tokens"],
+            Self::Mixed => &["prefill_tokens", "decode_kv_tokens"],
+        }
+    }
+
+    fn features_of(self, pass: &ForwardPass) -> [f64; 2] {
+        let scheduled = &pass.scheduled;
+        let kv_tokens = scheduled.decode_kv_tokens as f64;
+        match self {
+            Self::Prefill => [scheduled.prefill_tokens as f64, 0.0],
+            Self::Decode => [scheduled.decode_requests as f64, kv_tokens],
+            Self::Mixed => [scheduled.prefill_tokens as f64, kv_tokens],
+        }
+    }
+}
+
+// === impl Model ===
+
+impl Model {
+    fn new(kind: PassKind) -> Self {
+        Self {
+            kind,
+            samples: Samples::new(kind.features().len()),
+            passes: 0,
+            prompt_len: MovingAverage::default(),
+            sequence_len: MovingAverage::default(),
+            decoding: MovingAverage::default(),
+            prompt_tokens: MovingAverage::default(),
+            chunk_tokens: 0.0,
+            latest: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, pass: &ForwardPass) {
+        let scheduled = &pass.scheduled;
+        let per_request = |tokens: u64, requests: u64| tokens as f64 / requests as f64;
+        match scheduled.prefill_requests {
+            0 if self.kind == PassKind::Prefill => self.prompt_len.add(0.0),
+            0 => {}
+            requests => self.prompt_len.add(per_request(scheduled.prefill_tokens, requests)),
+        }
+        if scheduled.decode_requests > 0 {
+            self.sequence_len.add(per_request(scheduled.decode_kv_tokens, scheduled.decode_requests));
+        }
+        self.decoding.add(scheduled.decode_requests as f64);
+        self.prompt_tokens.add(scheduled.prefill_tokens as f64);
+        self.chunk_tokens = self.chunk_tokens.max(scheduled.prefill_tokens as f64);
+        self.latest.insert((pass.endpoint.clone(), pass.dp_rank), pass.clone());
+        self.passes += 1;
+        if pass.wall.0 > 0 {
+            self.samples
+                .add(Sample { features: self.kind.features_of(pass), wall_s: pass.wall.as_secs_f64() });
+        }
+    }
+
+    fn plan(self) -> Plan {
+        let fit =
+            Fit::of(&self.samples.all(), self.kind.features().len()).and_then(|fit| self.plausible(fit));
+        let longest = |estimate: &dyn Fn(&Fit, &ForwardPass) -> f64| {
+            let estimates = fit.iter().flat_map(|fit| self.latest.values().map(|pass| estimate(fit, pass)));
+            estimates.reduce(f64::max)
+        };
+        let ttft_s = longest(&|fit, pass| self.ttft_s(fit, pass)).filter(|_| self.kind != PassKind::Decode);
+        let itl_s = longest(&|fit, pass| self.itl_s(fit, pass)).filter(|_| self.kind != PassKind::Prefill);
+        Plan { kind: self.kind, ranks: self.latest.len(), passes: self.passes, ttft_s, itl_s, fit }
+    }
+
+    /// The fit, if more work takes more time by it.
+    fn plausible(&self, mut fit: Fit) -> Option<Fit> {
+        for (index, coefficient) in fit.coefficients_s.iter_mut().enumerate() {
+            let may_be_noise = self.kind == PassKind::Decode && index == 0;
+            if *coefficient < 0.0 && !may_be_noise {
+                return None;
+            }
+            if *coefficient < -NOISE {
+                *coefficient = 0.0;
+            }
+        }
+        Some(fit)
+    }
+
+    /// The queue and a prompt of average length, chunk by chunk.
+    fn ttft_s(&self, fit: &Fit, latest: &ForwardPass) -> f64 {
+        let mut left = latest.queued.prefill_tokens as f64 + self.prompt_len.value();
+        let mut ttft_s = 0.0;
+        let kv_tokens = latest.scheduled.decode_kv_tokens as f64;
+        if self.chunk_tokens <= 0.0 {
+            return ttft_s;
+        }
+        // As many chunks as a queue can be worth counting.
+        for _ in 0..MAX_CHUNKS {
+            if left <= 0.0 {
+                break;
+            }
+            let chunk = left.min(self.chunk_tokens);
+            ttft_s += fit.predict_s([chunk, kv_tokens]).max(SHORTEST_S);
+            left -= chunk;
+        }
+        ttft_s
+    }
+
+    /// The next pass, with what is queued and a request of average length more.
+    fn itl_s(&self, fit: &Fit, latest: &ForwardPass) -> f64 {
+        let scheduled = latest.scheduled.decode_kv_tokens as f64;
+        let kv_tokens = scheduled + latest.queued.decode_kv_tokens as f64 + self.sequence_len.value();
+        let beside = match self.kind {
+            PassKind::Decode => self.decoding.value() + 1.0,
+            PassKind::Prefill | PassKind::Mixed => self.prompt_tokens.value(),
+        };
+        fit.predict_s([beside, kv_tokens]).max(SHORTEST_S)
+    }
+}
+
+/// A queue of more chunks than these waits for hours anyhow.
+const MAX_CHUNKS: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests;

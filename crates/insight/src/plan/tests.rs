@@ -1,0 +1,105 @@
+//! Plans from passes whose times are known.
+
+use rollscope_trace::{Nanos, PassLoad, UnixNs};
+
+use super::*;
+
+fn pass(endpoint: &str, number: u64, scheduled: PassLoad, wall_s: f64) -> ForwardPass {
+    ForwardPass {
+        step: None,
+        endpoint: endpoint.into(),
+        worker: None,
+        worker_id: "".into(),
+        dp_rank: 0,
+        life: 0,
+        counter_id: number,
+        lost_before: 0,
+        received: UnixNs(number as i64),
+        uncertainty: Nanos(0),
+        wall: Nanos::from_secs_f64(wall_s).unwrap(),
+        scheduled,
+        queued: PassLoad::default(),
+    }
+}
+
+fn prefill(tokens: u64) -> PassLoad {
+    PassLoad { prefill_requests: 1, prefill_tokens: tokens, ..PassLoad::default() }
+}
+
+fn decode(requests: u64, kv_tokens: u64) -> PassLoad {
+    PassLoad { decode_requests: requests, decode_kv_tokens: kv_tokens, ..PassLoad::default() }
+}
+
+fn close(found: f64, expected: f64) {
+    assert!((found - expected).abs() <= 1e-6 * expected.abs().max(1e-6), "{found} is not {expected}");
+}
+
+#[test]
+fn each_kind_of_rank_has_its_regression() {
+    let mut passes = Vec::new();
+    for number in 0..40 {
+        let tokens = 100 + 37 * (number % 7);
+        passes.push(pass("p", number, prefill(tokens), 4e-3 + 25e-6 * tokens as f64));
+        let (requests, kv) = (1 + number % 5, 1000 + 311 * (number % 11));
+        let wall_s = 1e-3 + 1e-4 * requests as f64 + 2e-7 * kv as f64;
+        passes.push(pass("d", number, decode(requests, kv), wall_s));
+        let both = PassLoad { prefill_requests: 1, prefill_tokens: tokens, ..decode(2, kv) };
+        passes.push(pass("m", number, both, 2e-3 + 1e-5 * tokens as f64 + 3e-7 * kv as f64));
+    }
+    let plans = plan(&passes);
+    let of = |kind: PassKind| plans.iter().find(|plan| plan.kind == kind).unwrap();
+    for (kind, coefficients, intercept) in [
+        (PassKind::Prefill, &[25e-6][..], 4e-3),
+        (PassKind::Decode, &[1e-4, 2e-7], 1e-3),
+        (PassKind::Mixed, &[1e-5, 3e-7], 2e-3),
+    ] {
+        let fit = of(kind).fit.as_ref().unwrap();
+        assert_eq!(fit.coefficients_s.len(), kind.features().len());
+        fit.coefficients_s.iter().zip(coefficients).for_each(|(found, expected)| close(*found, *expected));
+        close(fit.intercept_s, intercept);
+        close(fit.r_squared.unwrap(), 1.0);
+        assert_eq!((of(kind).passes, of(kind).ranks), (40, 1));
+    }
+    assert_eq!((of(PassKind::Prefill).itl_s, of(PassKind::Decode).ttft_s), (None, None));
+}
+
+#[test]
+fn the_queue_is_computed_chunk_by_chunk() {
+    let mut passes: Vec<_> =
+        (1..=10).map(|number| pass("p", number, prefill(100 * number), 1e-3 * number as f64)).collect();
+    // 2,000 tokens wait; the average prompt has 550, a chunk 1,000: two whole chunks and one of 550.
+    passes[9].queued.prefill_tokens = 2000;
+    let ttft_s = plan(&passes)[0].ttft_s.unwrap();
+    close(ttft_s, 10e-3 + 10e-3 + 5.5e-3);
+}
+
+#[test]
+fn a_fit_that_makes_no_sense_is_none() {
+    let shrinking = (1..=10).map(|number| pass("p", number, prefill(100 * number), 1.0 / number as f64));
+    assert_eq!(plan(&shrinking.collect::<Vec<_>>())[0].fit, None);
+    let few: Vec<_> = (1..=4).map(|number| pass("p", number, prefill(number), number as f64)).collect();
+    assert_eq!((plan(&few)[0].fit.clone(), plan(&few)[0].ttft_s), (None, None));
+    assert_eq!(plan(&[]), []);
+    // All alike: no slope, and the mean.
+    let alike: Vec<_> = (1..=9).map(|number| pass("d", number, decode(3, 700), 0.5)).collect();
+    let fit = plan(&alike)[0].fit.clone().unwrap();
+    assert_eq!((fit.coefficients_s, fit.intercept_s, fit.r_squared), (vec![0.0, 0.0], 0.5, None));
+    // Features that go together share the slope.
+    let together: Vec<_> =
+        (1..=9).map(|number| pass("d", number, decode(number, 10 * number), 0.101 * number as f64)).collect();
+    let fit = plan(&together)[0].fit.clone().unwrap();
+    close(fit.coefficients_s[1], 10.0 * fit.coefficients_s[0]);
+    close(fit.coefficients_s[0], 0.001);
+}
+
+#[test]
+fn samples_keep_the_whole_range() {
+    let mut samples = Samples::new(1);
+    for number in 0..1000 {
+        let at = if number < 20 { f64::from(number) * 50.0 } else { 10.0 };
+        samples.add(Sample { features: [at, 0.0], wall_s: f64::from(number) });
+    }
+    let all = samples.all();
+    assert_eq!(all.len(), 64);
+    assert_eq!(all.iter().filter(|sample| sample.features[0] > 100.0).count(), 17);
+}
