@@ -92,7 +92,8 @@ impl Run {
         let manifest = Newest::read(self)?.manifest;
         let mut tallies = sealed_tallies(&manifest);
         self.for_each_unsealed(&manifest, |record, late| {
-            if let Some(step) = record.step() {
+            // Passes alone make no step: its requests are yet to come.
+            if let Some(step) = record.step().filter(|_| !matches!(record, Record::ForwardPass(_))) {
                 tallies.entry(step).or_default().add(&record, late);
             }
         })?;
@@ -252,7 +253,7 @@ impl Run {
 /// What the manifest alone tells of the steps.
 fn sealed_tallies(manifest: &Manifest) -> BTreeMap<StepNumber, StepTally> {
     let mut tallies: BTreeMap<StepNumber, StepTally> = BTreeMap::new();
-    for parts in manifest.seals().flat_map(|seal| &seal.steps) {
+    for parts in manifest.seals().flat_map(|seal| &seal.steps).filter(|parts| parts.samples > 0) {
         tallies.entry(StepNumber(parts.step)).or_default().add_parts(parts);
     }
     for close in manifest.closes() {

@@ -1,6 +1,8 @@
 //! `rollscope report`: the numbers of a run's steps, from disk.
 
 mod against;
+mod passes;
+mod plan;
 mod sample;
 
 use std::path::Path;
@@ -27,6 +29,9 @@ options! {
             step: Option<u64> = None;
             /// Only this sample, as GROUP/SAMPLE, with everything that is known of it.
             sample: Option<String> = None, value_name("ID");
+            /// Print what the forward passes tell a planner instead: how long one takes by what is in it, and what the next
+            /// request may expect.
+            plan: bool = false;
             /// Print one JSON object.
             json: bool = false;
             /// Compare with another run, stage by stage, and say how sure each change is.
@@ -74,6 +79,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let steps = opened.steps(options.step)?;
     if let Some(id) = &options.sample {
         return sample::print(run, &steps, id, options.json);
+    }
+    if options.plan {
+        return plan::print(&run, &steps, options.json);
     }
     let changes = match &options.against {
         Some(other) => Some(against::changes(&opened, &options, Path::new(other))?),

@@ -5,6 +5,7 @@ use rollscope_run::Run;
 use rollscope_trace::{Attr, SampleTrace, Span, StepNumber, sample_spans};
 use serde_json::{Map, Value, json};
 
+use super::passes::Passes;
 use super::{attr_json, read};
 use crate::exit::Failure;
 use crate::output;
@@ -13,24 +14,32 @@ use crate::table::duration;
 /// Prints every sample of that name in the steps given.
 pub(super) fn print(run: &Run, steps: &[StepNumber], id: &str, as_json: bool) -> Result<(), Failure> {
     let dir = run.dir();
-    let mut samples: Vec<SampleTrace> = Vec::new();
+    let mut found: Vec<Value> = Vec::new();
+    let mut is_found = false;
     for step in steps {
-        let of_step = read(run, *step)?.samples;
-        samples.extend(of_step.into_iter().filter(|sample| sample.key.to_string() == id));
+        let step = read(run, *step)?;
+        let mut passes = None;
+        for sample in step.samples.iter().filter(|sample| sample.key.to_string() == id) {
+            is_found = true;
+            let passes = match &mut passes {
+                Some(passes) => passes,
+                none => none.insert(Passes::read(run, &step)?),
+            };
+            if as_json {
+                found.push(json_of(sample, passes));
+                continue;
+            }
+            output::line(format_args!("step {}, sample {}", sample.key.step, sample.key))?;
+            for line in lines(&sample_spans(sample)).into_iter().chain(passes.lines(sample)) {
+                output::line(format_args!("{line}"))?;
+            }
+        }
     }
-    if samples.is_empty() {
+    if !is_found {
         return Err(Failure::Other(anyhow!("no sample {id} in {}", dir.display())));
     }
     if as_json {
-        let samples: Vec<Value> = samples.iter().map(json_of).collect();
-        output::line(format_args!("{}", json!({"run": dir.display().to_string(), "samples": samples})))?;
-        return Ok(());
-    }
-    for sample in &samples {
-        output::line(format_args!("step {}, sample {}", sample.key.step, sample.key))?;
-        for line in lines(&sample_spans(sample)) {
-            output::line(format_args!("{line}"))?;
-        }
+        output::line(format_args!("{}", json!({"run": dir.display().to_string(), "samples": found})))?;
     }
     Ok(())
 }
@@ -57,7 +66,7 @@ fn lines(spans: &[Span]) -> Vec<String> {
     lines
 }
 
-fn json_of(sample: &SampleTrace) -> Value {
+fn json_of(sample: &SampleTrace, passes: &Passes<'_>) -> Value {
     let spans: Vec<Value> = sample_spans(sample)
         .iter()
         .map(|span| {
@@ -75,5 +84,6 @@ fn json_of(sample: &SampleTrace) -> Value {
             })
         })
         .collect();
-    json!({"step": sample.key.step.0, "sample": sample.key.to_string(), "reward": sample.mark.reward, "spans": spans})
+    json!({"step": sample.key.step.0, "sample": sample.key.to_string(), "reward": sample.mark.reward, "spans": spans,
+        "forward_passes": passes.json(sample)})
 }

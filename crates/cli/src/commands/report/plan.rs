@@ -1,0 +1,89 @@
+//! What the recorded forward passes tell a planner.
+
+use rollscope_insight::{Fit, Plan, plan};
+use rollscope_run::Run;
+use rollscope_trace::{ForwardPass, StepNumber};
+use serde_json::{Map, Value, json};
+
+use crate::exit::Failure;
+use crate::output;
+use crate::table::{duration, significant};
+
+/// Prints the regressions and estimates over the steps given.
+pub(super) fn print(run: &Run, steps: &[StepNumber], as_json: bool) -> Result<(), Failure> {
+    let mut passes: Vec<ForwardPass> = Vec::new();
+    for step in steps {
+        passes.extend(run.forward_passes(*step).map_err(anyhow::Error::from)?);
+    }
+    let plans = plan(&passes);
+    if as_json {
+        let plans: Vec<Value> = plans.iter().map(json_of).collect();
+        output::line(format_args!("{}", json!({"run": run.dir().display().to_string(), "plan": plans})))?;
+        return Ok(());
+    }
+    if plans.is_empty() {
+        output::line(format_args!(
+            "no forward passes in {}: see --enable-forward-pass-metrics",
+            run.dir().display()
+        ))?;
+    }
+    for line in plans.iter().flat_map(lines) {
+        output::line(format_args!("{line}"))?;
+    }
+    Ok(())
+}
+
+fn lines(plan: &Plan) -> Vec<String> {
+    let mut lines =
+        vec![format!("{}: {} ranks, {} forward passes", plan.kind.name(), plan.ranks, plan.passes)];
+    let none = "  no regression: too few passes, or none in which more work takes longer";
+    match &plan.fit {
+        Some(fit) => lines.extend(fit_lines(plan, fit)),
+        None => lines.push(none.to_owned()),
+    }
+    lines.extend(plan.ttft_s.map(|ttft| {
+        format!("  time to first token for the next request on the longest queue: {}", duration(ttft))
+    }));
+    lines.extend(plan.itl_s.map(|itl| format!("  next token on the fullest rank: {}", duration(itl))));
+    lines
+}
+
+fn fit_lines(plan: &Plan, fit: &Fit) -> [String; 2] {
+    let terms = plan.kind.features().iter().zip(&fit.coefficients_s);
+    let terms: Vec<String> =
+        terms.map(|(name, coefficient)| format!("{} µs × {name}", significant(coefficient * 1e6))).collect();
+    let explained = fit.r_squared.map_or_else(String::new, |share| format!("R² {share:.3}, "));
+    [
+        format!("  a pass takes {} + {}", duration(fit.intercept_s), terms.join(" + ")),
+        format!(
+            "  {explained}off by {} on average, {} at most, over {} passes",
+            duration(fit.mean_residual_s),
+            duration(fit.max_residual_s),
+            fit.samples
+        ),
+    ]
+}
+
+fn json_of(plan: &Plan) -> Value {
+    let fit = plan.fit.as_ref().map(|fit| {
+        let names = plan.kind.features().iter().map(|name| (*name).to_owned());
+        let coefficients: Map<String, Value> =
+            names.zip(fit.coefficients_s.iter().map(|value| json!(value))).collect();
+        json!({
+            "coefficients_s": coefficients,
+            "intercept_s": fit.intercept_s,
+            "samples": fit.samples,
+            "r_squared": fit.r_squared,
+            "mean_residual_s": fit.mean_residual_s,
+            "max_residual_s": fit.max_residual_s,
+        })
+    });
+    json!({
+        "kind": plan.kind.name(),
+        "ranks": plan.ranks,
+        "passes": plan.passes,
+        "fit": fit,
+        "ttft_s": plan.ttft_s,
+        "itl_s": plan.itl_s,
+    })
+}
