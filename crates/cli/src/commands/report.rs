@@ -81,7 +81,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         return sample::print(run, &steps, id, options.json);
     }
     if options.plan {
-        return plan::print(&run, &steps, options.json);
+        return plan::print(run, &steps, options.json);
     }
     let changes = match &options.against {
         Some(other) => Some(against::changes(&opened, &options, Path::new(other))?),

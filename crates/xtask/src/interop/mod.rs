@@ -108,6 +108,13 @@ const CHECKS: &[Check] = &[
         on_demand: true,
     },
     Check {
+        name: "forward-passes",
+        summary: "forward-pass metrics to and from SGLang's and Dynamo's code, by libzmq",
+        script: Script::Python("forward_pass_metrics.py"),
+        needs: &[Need::Binary],
+        on_demand: true,
+    },
+    Check {
         name: "parquet",
         summary: "a run's tables read by DuckDB",
         script: Script::Python("parquet.py"),
