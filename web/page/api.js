@@ -1,5 +1,6 @@
 // What is asked of the source, with the types of the answers.
 
+import { readPasses } from '#passes';
 import { openSource } from '#source';
 import { readTable } from '#table';
 import { readTile } from '#tile';
@@ -89,6 +90,9 @@ export const getTile = async (table, kind, index, window) => {
   const query = window === undefined ? '' : `?${new URLSearchParams(Object.entries(window).map(([name, value]) => [name, String(value)]))}`;
   return readTile(await source.bytes(`api/steps/${table.step}/${kind}/${index}${query}`), table.extent?.to ?? 0);
 };
+
+/** @param {number} step */
+export const getPasses = async (step) => readPasses(await source.bytes(`api/steps/${step}/passes`));
 
 /** @param {number} step @param {number} row @returns {Promise<SampleAnswer>} */
 export const getSample = (step, row) => source.json(`api/steps/${step}/samples/${row}`);

@@ -2,9 +2,10 @@
 
 import { at } from '#columns';
 import { axisTime, duration, number, tickStep } from '#format';
-import { AXIS, GUTTER, eachSample, eachShape, isOverview, rectOf, tileOf, visibleRows, xOf, yOf } from '#scene';
-import { FLAG, workerName } from '#table';
+import { AXIS, GUTTER, eachSample, eachShape, isOverview, rectOf, stripOf, tileOf, visibleRows, xOf, yOf } from '#scene';
+import { eachBar } from '#passes';
 import { trackPlace } from '#rows';
+import { FLAG, workerName } from '#table';
 
 /** Pixels between ticks, about. */
 const TICK_PX = 110;
@@ -118,10 +119,47 @@ function drawSpans(picture) {
   const { context, scene, theme, marks } = picture;
   context.textBaseline = 'middle';
   eachShape(scene, (shape) => drawSpan(picture, shape));
+  drawPasses(picture);
   if (scene.rows.density === 'overview') drawOverview(picture);
   if (marks.hover !== undefined) outline(picture, marks.hover.rect, theme.text);
   if (marks.cursor !== undefined && marks.cursor > GUTTER) {
     veil(picture, 0.5, theme.muted, { x: Math.round(marks.cursor), y: AXIS, width: 1, height: scene.height });
+  }
+}
+
+/**
+ * The forward passes of the workers in sight: a bar for each, as high as its batch, prefill on decode; the line is the
+ * KV cache in use.
+ * @param {Picture} picture
+ */
+function drawPasses({ context, scene, theme }) {
+  const { passes } = scene;
+  const [first, last] = visibleRows(scene);
+  for (let row = first; row < last; row++) {
+    const worker = -1 - at(scene.rows.index, row);
+    const of = passes?.workers.get(worker);
+    if (passes === undefined || of === undefined) continue;
+    const height = stripOf(scene, row) - 6;
+    const foot = yOf(scene, row) + height + 4;
+    const view = { ...scene.range, xOf: (/** @type {number} */ time) => xOf(scene, time) };
+    const [prefill, decode] = ['prefill/forward', 'decode/forward'].map((id) => theme.spans.get(id)?.fill ?? theme.muted);
+    const perRequest = height / Math.max(of.mostRequests, 1);
+    context.fillStyle = theme.line;
+    context.fillRect(GUTTER, foot, scene.width - GUTTER, 1);
+    const line = new Path2D();
+    eachBar(passes, worker, view, (bar) => {
+      const width = Math.max(bar.width - (bar.width > 3 ? 0.5 : 0), 1);
+      context.fillStyle = decode ?? theme.muted;
+      context.fillRect(bar.x, foot - bar.decode * perRequest, width, bar.decode * perRequest);
+      context.fillStyle = prefill ?? theme.muted;
+      context.fillRect(bar.x, foot - (bar.decode + bar.prefill) * perRequest, width, bar.prefill * perRequest);
+      const y = foot - (bar.kv / Math.max(of.mostKv, 1)) * height;
+      line.lineTo(bar.x, y);
+      line.lineTo(bar.x + bar.width, y);
+    });
+    context.strokeStyle = theme.text;
+    context.lineWidth = 1;
+    context.stroke(line);
   }
 }
 

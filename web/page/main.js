@@ -1,6 +1,6 @@
 // The page: keeps what is shown in step with the run, with what the user asks for, and with the URL.
 
-import { getNumbers, getRun, getSteps, getTable, isFollowed, search } from '#api';
+import { getNumbers, getPasses, getRun, getSteps, getTable, isFollowed, search } from '#api';
 import { at } from '#columns';
 import { showCharts } from '#charts';
 import { showCompare } from '#compare';
@@ -49,6 +49,8 @@ const page = {
   rows: new Int32Array(),
   /** What the search found. @type {{ rows: number[], parts: number[], total: number, at: number, has: Set<number> }} */
   found: { rows: [], parts: [], total: 0, at: -1, has: new Set() },
+  /** Step and version whose forward passes are shown. */
+  passesOf: '',
   loadedAt_ms: 0,
   loadTook_ms: 0,
 };
@@ -160,10 +162,22 @@ async function load(entry) {
     runSearch(false);
   }
   showAll();
+  await loadPasses(entry);
   page.numbers = await numbers;
   page.loadedAt_ms = performance.now();
   page.loadTook_ms = page.loadedAt_ms - began;
   if (load === loads) showAll();
+}
+
+/**
+ * Forward passes are drawn along the rows of workers only, so they are not asked for before those are.
+ * @param {{ step: number, version: number }} of
+ */
+async function loadPasses({ step, version }) {
+  if (state.order.arrange === 'samples' || page.passesOf === `${step}/${version}`) return;
+  page.passesOf = `${step}/${version}`;
+  const passes = await getPasses(step);
+  if (page.table?.step === step) timeline.showPasses(passes.count === 0 ? undefined : passes);
 }
 
 /** Filters anew, and says what is wrong with a filter that cannot be read; then the last that could holds. */
@@ -258,6 +272,8 @@ function reorder(order) {
   showRows();
   // Another order begins at its top; higher or lower rows stay about what is in sight.
   if (order.density === undefined) timeline.look(state.range, '');
+  const { table, version } = page;
+  if (table !== undefined && version !== undefined) void orSay(() => loadPasses({ step: table.step, version }));
   showAll();
 }
 

@@ -24,6 +24,7 @@ import { at, lowest } from '#columns';
  * @property {Uint8Array} odd       Groups alternate.
  * @property {Density} density
  * @property {number} samples
+ * @property {(worker: number) => number} strip  Height of a worker's forward passes, above its requests.
  */
 
 /** Heights of the tracks of the lanes, free space, and the least height of a row. */
@@ -41,10 +42,10 @@ const MOST_TRACKS = 4096;
  * @param {import('#table').Table} table
  * @param {Order} order
  * @param {ArrayLike<number>} samples  Those that a filter has left, by row of the table.
- * @param {number} [room]  Height that an overview fills.
+ * @param {{ room?: number, strip?: (worker: number) => number }} [more]  Height that an overview fills, and of the strips of forward passes.
  * @returns {Rows}
  */
-export function arrange(table, order, samples, room = 0) {
+export function arrange(table, order, samples, { room = 0, strip = () => 0 } = {}) {
   const workers = order.arrange === 'samples' ? 0 : table.workers.length;
   const shown = order.arrange === 'workers' ? [] : sorted(table, order, samples);
   const count = workers + shown.length;
@@ -56,6 +57,7 @@ export function arrange(table, order, samples, room = 0) {
     odd: new Uint8Array(count),
     density: order.density,
     samples: shown.length,
+    strip,
   };
   let odd = 0;
   for (let row = 0; row < count; row++) {
@@ -69,7 +71,7 @@ export function arrange(table, order, samples, room = 0) {
     if (first) odd = 1 - odd;
     rows.first[row] = first ? 1 : 0;
     rows.odd[row] = odd;
-    rows.top[row + 1] = at(rows.top, row) + heightOf(table, index, order.density);
+    rows.top[row + 1] = at(rows.top, row) + heightOf(table, index, order.density) + (index < 0 ? strip(-1 - index) : 0);
   }
   if (order.density === 'overview') {
     const left = Math.max(room - at(rows.top, workers), 1) / Math.max(shown.length, 1);

@@ -18,6 +18,7 @@ const NESTED = { roomy: 5, compact: 2, overview: 1 };
  * @property {import('#table').Table} table
  * @property {import('#rows').Rows} rows
  * @property {import('#tiles').Tiles} tiles
+ * @property {import('#passes').Passes | undefined} passes
  * @property {import('#viewport').Range} range
  * @property {number} width
  * @property {number} height
@@ -69,6 +70,16 @@ export function visibleRows(scene) {
 }
 
 /**
+ * Height of the forward passes at the top of a worker's row.
+ * @param {Scene} scene
+ * @param {number} row
+ */
+export function stripOf({ rows }, row) {
+  const index = at(rows.index, row);
+  return index < 0 ? rows.strip(-1 - index) : 0;
+}
+
+/**
  * The tile that has a row's spans, if it is here, and the row's number in it.
  * @param {Scene} scene
  * @param {number} row
@@ -100,7 +111,7 @@ export function eachShapeOfRow(scene, row, visit) {
   const { density, index, top } = scene.rows;
   if (isOverview(scene, row)) return;
   const { tile, within } = tileOf(scene, row);
-  const y = yOf(scene, row);
+  const y = yOf(scene, row) + stripOf(scene, row);
   for (const run of tile?.rows.get(within) ?? []) {
     if (tile === undefined) return;
     if (run.kind === 'sample') {

@@ -17,6 +17,8 @@ const NOTHING = { from: 0, to: 1e9 };
 /** Share of the view by which a key moves it, and by which one zooms. */
 const KEY_PAN = 0.15;
 const KEY_ZOOM = 1.4;
+/** Height of a worker's forward passes. */
+const STRIP = { roomy: 34, compact: 16, overview: 10 };
 
 /**
  * @typedef {{ row: number, part: number, span: number }} Pin  A span by the row of its sample, its part of it, and its place there.
@@ -37,6 +39,8 @@ export class Timeline {
   #tiles;
   /** @type {import('#table').Table | undefined} */
   #table;
+  /** @type {import('#passes').Passes | undefined} */
+  #passes;
   /** @type {import('#rows').Rows} */
   #rows = NO_ROWS;
   /** What the rows were made from. @type {{ order: import('#rows').Order, samples: ArrayLike<number> }} */
@@ -106,6 +110,7 @@ export class Timeline {
   show(table, order, samples) {
     const top = this.#table?.step === table?.step ? this.#topSample() : undefined;
     if (this.#table !== table) this.#tiles.use(table);
+    if (this.#table?.step !== table?.step) this.#passes = undefined;
     this.#table = table;
     this.#painter = undefined;
     this.#asked = { order, samples };
@@ -117,8 +122,20 @@ export class Timeline {
 
   #arrange() {
     const { order, samples } = this.#asked;
-    this.#rows = this.#table === undefined ? NO_ROWS : arrange(this.#table, order, samples, this.#size.height - AXIS - 1);
+    this.#rows = this.#table === undefined ? NO_ROWS : arrange(this.#table, order, samples, { room: this.#size.height - AXIS - 1, strip: (worker) => this.#stripOf(worker) });
     this.#content.style.height = `${Math.floor(at(this.#rows.top, this.#rows.count)) + AXIS}px`;
+  }
+
+  /** @param {number} worker */
+  #stripOf(worker) {
+    return this.#passes?.workers.has(worker) ? STRIP[this.#asked.order.density] : 0;
+  }
+
+  /** @param {import('#passes').Passes | undefined} passes  Of the step that is shown. */
+  showPasses(passes) {
+    this.#passes = passes;
+    this.#arrange();
+    this.#redraw();
   }
 
   /** @param {import('#paint').ColorBy} color */
@@ -239,6 +256,7 @@ export class Timeline {
       table: this.#table ?? NO_TABLE,
       rows: this.#rows,
       tiles: this.#tiles,
+      passes: this.#passes,
       range: this.range,
       scroll: this.#scroller.scrollTop,
       ...this.#size,
@@ -358,6 +376,7 @@ const NO_ROWS = {
   odd: new Uint8Array(),
   density: 'roomy',
   samples: 0,
+  strip: () => 0,
 };
 
 /** @type {import('#table').Table} */

@@ -13,7 +13,7 @@ const order = { arrange: 'samples', sort: '', falling: false, density: 'roomy' }
 /** @param {[number, number][]} stages @param {[number, number]} range */
 function scene(stages, [from, to]) {
   const read = readTile(tile(stages), 100);
-  return { table: made, rows: arrange(made, order, [0]), tiles: { get: () => read }, range: { from, to }, width: 268, height: 200, scroll: 0 };
+  return { table: made, rows: arrange(made, order, [0]), tiles: { get: () => read }, passes: undefined, range: { from, to }, width: 268, height: 200, scroll: 0 };
 }
 
 /** @param {object} of */

@@ -8,6 +8,7 @@
 //! | `/api/steps/N/table` | the samples, as columns: see `table.rs` |
 //! | `/api/steps/N/tiles/T` | the spans of a tile of samples, as columns: see `tile.rs` |
 //! | `/api/steps/N/workers/W` | the spans of the legs on a worker, as columns; both take `?from=&to=&pixel=`, the window that is looked at, which says what may be left out of a tile of many spans |
+//! | `/api/steps/N/passes` | the forward passes, as columns: see `passes.rs` |
 //! | `/api/steps/N/samples/ROW` | the attributes of a sample's spans: see `details.rs` |
 //! | `/api/steps/N/search?text=` | `{total, rows, parts}`: where the text is found |
 //!
@@ -28,6 +29,7 @@ use rollscope_trace::{CloseReason, StepNumber};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
+use crate::passes;
 use crate::source::{Index, Source, StepState};
 use crate::step::{SharedStep, Wanted};
 use crate::tile::Window;
@@ -134,6 +136,7 @@ pub(crate) fn routes(source: Source) -> Router {
         .route("/api/steps/{step}/table", get(table))
         .route("/api/steps/{step}/tiles/{tile}", get(tile))
         .route("/api/steps/{step}/workers/{worker}", get(worker))
+        .route("/api/steps/{step}/passes", get(forward_passes))
         .route("/api/steps/{step}/samples/{row}", get(sample))
         .route("/api/steps/{step}/search", get(search))
         .fallback(async || ApiError::NotFound)
@@ -189,6 +192,15 @@ async fn worker(
 ) -> Result<Response, ApiError> {
     api.of_step(&step, COLUMNS, Wanted::WorkerTile(number(&worker)?), window.ok().map(|Query(window)| window))
         .await
+}
+
+async fn forward_passes(State(api): State<Api>, Path(step): Path<String>) -> Result<Response, ApiError> {
+    let step = StepNumber(number(&step)?);
+    let read = move |source: &Source| {
+        let view = step_of(source, step)?;
+        Ok(passes::answer(&view, &source.run().forward_passes(step)?)?.into())
+    };
+    api.blocking(COLUMNS, read).await
 }
 
 async fn sample(

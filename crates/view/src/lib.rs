@@ -12,6 +12,7 @@ mod tracks;
 
 mod details;
 mod numbers;
+mod passes;
 mod places;
 mod search;
 mod table;

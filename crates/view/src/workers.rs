@@ -58,6 +58,12 @@ impl Workers {
         Self { list, index }
     }
 
+    /// The number of the worker with this URL; of its rank, where its legs say which they ran on.
+    pub(crate) fn number_at(&self, url: &str, rank: u32) -> Option<u32> {
+        let found = |rank| self.index.get(&(Box::from(url), rank)).copied();
+        found(Some(rank)).or_else(|| found(None))
+    }
+
     /// The number of the worker of a leg; −1 for none, as in a column.
     pub(crate) fn number_of(&self, leg: Option<&Leg>) -> i32 {
         let found = leg.and_then(|leg| self.index.get(&(leg.worker.url.clone(), rank_of(leg))));

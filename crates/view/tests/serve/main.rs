@@ -9,7 +9,7 @@ use rollscope_trace::{Attr, CloseReason, Record, StepClose, StepNumber, UnixNs};
 use rollscope_view::Token;
 use serde_json::{Value, json};
 
-use make::{call, mark, run, span};
+use make::{call, mark, pass, run, span};
 use viewer::{Reply, Viewer};
 
 const HOSTILE: &str = "</script><img src=x onerror=alert(1)>\"'\u{202e}\0";
@@ -216,6 +216,27 @@ async fn a_sealed_step_is_listed_without_its_records_and_followed() {
     let step = viewer.json("/api/steps").await["steps"][0].clone();
     assert_eq!(counts(&step), (json!(3), json!(4), json!(3)));
     assert_eq!(viewer.json("/api/steps/1").await["metrics"]["perf/request/count"], json!(4.0));
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn forward_passes_stand_with_their_workers() {
+    let (_dir, run, mut writer) = run();
+    for record in [call(1, "a", 1), pass(1, 2, 12), pass(1, 1, 6), pass(2, 1, 90)] {
+        writer.append(&record).unwrap();
+    }
+    writer.flush().unwrap();
+    let viewer = Viewer::start(run).await;
+    let reply = viewer.get("/api/steps/1/passes").await;
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/octet-stream")));
+    let length = u32::from_le_bytes(reply.body[4..8].try_into().unwrap()) as usize;
+    let head: Value = serde_json::from_slice(&reply.body[8..8 + length]).unwrap();
+    assert_eq!(head["meta"], json!({"left_out": 0}));
+    let ends = head["columns"]["end_ns"][1].as_u64().unwrap() as usize + 8 + length;
+    let end =
+        |at: usize| f64::from_le_bytes(reply.body[ends + at * 8..ends + at * 8 + 8].try_into().unwrap());
+    assert_eq!(head["columns"]["end_ns"][2], json!(2), "those of the step");
+    assert_eq!([end(0) as i64, end(1) as i64], [6_000_000, 12_000_000], "in order of time");
     viewer.stop().await;
 }
 

@@ -2,8 +2,8 @@
 
 use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
 use rollscope_trace::{
-    Attr, Join, Leg, LegRole, Nanos, Outcome, Profile, Record, Report, RequestId, SampleKey, SampleMark,
-    Scalar, StepNumber, UnixNs, UserSpan, WorkerRef,
+    Attr, ForwardPass, Join, Leg, LegRole, Nanos, Outcome, PassLoad, Profile, Record, Report, RequestId,
+    SampleKey, SampleMark, Scalar, StepNumber, UnixNs, UserSpan, WorkerRef,
 };
 use tempfile::TempDir;
 
@@ -71,4 +71,24 @@ pub(crate) fn mark(step: u64, sample: &str, reward: f64) -> Record {
 
 fn key(step: u64, sample: &str) -> SampleKey {
     SampleKey { step: StepNumber(step), group: Some("g".into()), sample: sample.into() }
+}
+
+/// A forward pass of the worker of [`call`], heard of so many milliseconds after the first request.
+pub(crate) fn pass(step: u64, counter_id: u64, after_ms: u64) -> Record {
+    let decode = PassLoad { decode_requests: 3, decode_kv_tokens: 900, ..PassLoad::default() };
+    Record::ForwardPass(Box::new(ForwardPass {
+        step: Some(StepNumber(step)),
+        endpoint: "ipc:///tmp/passes.0".into(),
+        worker: Some(WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() }),
+        worker_id: "".into(),
+        dp_rank: 0,
+        life: 0,
+        counter_id,
+        lost_before: 0,
+        received: UnixNs(BASE_NS).after(Nanos(after_ms * MS)),
+        uncertainty: Nanos(MS),
+        wall: Nanos(5 * MS),
+        scheduled: decode,
+        queued: PassLoad::default(),
+    }))
 }
