@@ -101,6 +101,7 @@ impl Requests {
                 status: None,
                 outcome,
                 error: None,
+                clock: None,
                 report,
             }],
             attrs: vec![("source".into(), "sglang".into())],

@@ -1,10 +1,11 @@
-//! The gateway's clock: one monotonic clock, and a wall-clock anchor that is renewed each minute.
+//! The gateway's clock: one monotonic clock, and a wall-clock anchor that is renewed each minute; and what is known of
+//! the workers' clocks.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rollscope_route::Moment;
-use rollscope_trace::{Nanos, UnixNs};
+use rollscope_trace::{ClockEstimate, ClockOffset, Nanos, UnixNs};
 
 /// Tells the time.
 #[derive(Debug)]
@@ -12,6 +13,10 @@ pub(crate) struct Clock {
     anchor: Mutex<Anchor>,
     origin: Instant,
 }
+
+/// A worker's clock, as far as its exchanges have told.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerClock(Mutex<Option<ClockEstimate>>);
 
 /// A moment on both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +48,20 @@ impl Clock {
             *anchor = Anchor::take();
         }
         Anchor { at, wall: anchor.wall.after(anchor.elapsed(at)) }
+    }
+}
+
+// === impl WorkerClock ===
+
+impl WorkerClock {
+    /// Takes what the exchange that ended at a time tells, if anything. Gives what is known for that time.
+    pub(crate) fn learn(&self, offset: Option<ClockOffset>, at: UnixNs) -> Option<ClockOffset> {
+        let mut known = self.0.lock();
+        if let Some(offset) = offset {
+            let estimate = known.map_or(ClockEstimate::new(offset, at), |known| known.with(offset, at));
+            *known = Some(estimate);
+        }
+        known.map(|known| known.at(at))
     }
 }
 

@@ -11,7 +11,8 @@ use http::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 use rollscope_route::{Ending, RoomGuard, Ticket};
 use rollscope_trace::{
-    BatchSlot, Join, LegRole, Measure, Nanos, Outcome, Profile, Report, RequestId, StepNumber, WorkerRef,
+    BatchSlot, Join, LegRole, Measure, Nanos, Outcome, Profile, Report, RequestId, StepNumber, UnixNs,
+    WorkerRef,
 };
 use rollscope_wire::Shape;
 use tokio::sync::watch;
@@ -261,7 +262,7 @@ impl Over {
                 .legs
                 .iter()
                 .zip(reports)
-                .map(|(leg, reports)| leg.of_sample(index, reports, self.state.end))
+                .map(|(leg, reports)| leg.of_sample(index, reports, (self.arrival.wall, self.state.end)))
                 .collect(),
             attrs: Vec::new(),
         }
@@ -318,7 +319,12 @@ impl State {
 // === impl LegLog ===
 
 impl LegLog {
-    fn of_sample(&self, index: usize, reports: &[Report], request_end: Nanos) -> rollscope_trace::Leg {
+    fn of_sample(
+        &self,
+        index: usize,
+        reports: &[Report],
+        (arrival, request_end): (UnixNs, Nanos),
+    ) -> rollscope_trace::Leg {
         let mut leg = rollscope_trace::Leg {
             role: self.role,
             worker: WorkerRef { url: self.worker.name.clone(), instance: self.worker.id.as_str().into() },
@@ -328,9 +334,11 @@ impl LegLog {
             status: self.status,
             outcome: self.outcome,
             error: self.error.as_deref().map(Into::into),
+            clock: None,
             report: reports.get(index).cloned().unwrap_or_default(),
         };
         leg.report.bound_by(leg.duration());
+        leg.clock = self.worker.link.clock.learn(leg.exchange_offset(arrival), arrival.after(leg.end));
         leg
     }
 }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rollscope_route::Worker;
 use tokio::net::TcpStream;
 
+use crate::clock::WorkerClock;
 use crate::connection::Connection;
 use crate::fault::UpstreamFault;
 
@@ -21,6 +22,8 @@ pub(crate) struct Pool {
     shelves: Box<[Mutex<Vec<Idle>>]>,
     /// What the worker is sent as Authorization, in place of what the client has sent.
     authorization: Option<HeaderValue>,
+    /// The worker's clock.
+    pub(crate) clock: WorkerClock,
 }
 
 pub(crate) type PooledWorker = Worker<Pool>;
@@ -66,7 +69,8 @@ impl Pool {
 
     fn new(authorization: Option<HeaderValue>) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { shelves: (0..=threads).map(|_| Mutex::default()).collect(), authorization }
+        let shelves = (0..=threads).map(|_| Mutex::default()).collect();
+        Self { shelves, authorization, clock: WorkerClock::default() }
     }
 
     /// Takes an idle connection that is open, as far as is known.

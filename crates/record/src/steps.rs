@@ -150,6 +150,7 @@ mod tests {
             status: Some(200),
             outcome: Outcome::Completed,
             error: None,
+            clock: None,
             report: Report::from_pairs(version.map(|version| ("weight_version", Scalar::Text(version)))),
         };
         Profile {

@@ -81,6 +81,7 @@ fn profile(id: u128, join: Join, version: &str) -> Profile {
         status: Some(200),
         outcome: Outcome::Completed,
         error: None,
+        clock: None,
         report: Report::from_pairs(pairs),
     };
     Profile {

@@ -113,6 +113,7 @@ fn leg(role: LegRole, readings: &[(Measure, f64)]) -> Leg {
         status: Some(200),
         outcome: Outcome::Completed,
         error: None,
+        clock: None,
         report: Report {
             measures: readings
                 .iter()

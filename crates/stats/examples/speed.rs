@@ -35,6 +35,7 @@ fn leg(draw: &mut Draw, role: LegRole, end: Nanos, names: &[(&'static str, f64)]
         status: Some(200),
         outcome: Outcome::Completed,
         error: None,
+        clock: None,
         report: Report::from_pairs(pairs),
     }
 }

@@ -27,4 +27,4 @@ pub use sample::{SampleTrace, StepTrace};
 pub use sink::{Dropped, ProfileSink};
 pub use span::{Attr, Lane, Span, profile_spans, sample_spans};
 pub use stage::Stage;
-pub use time::{ClockOffset, Nanos, UnixNs};
+pub use time::{ClockEstimate, ClockOffset, Nanos, UnixNs};

@@ -102,6 +102,8 @@ pub struct Leg {
     pub outcome: Outcome,
     /// Why it did not complete.
     pub error: Option<Box<str>>,
+    /// The worker's clock as it was known from all exchanges by then, for the end of the leg.
+    pub clock: Option<ClockOffset>,
     /// What the worker said of it.
     pub report: Report,
 }
@@ -191,9 +193,14 @@ impl Leg {
         self.end.minus(self.dispatch)
     }
 
-    /// The worker's clock against the gateway's, by this exchange alone; nothing unless the worker said when
-    /// it received the request and when it answered.
+    /// The worker's clock against the gateway's, as far as it is known.
     pub fn clock_offset(&self, arrival: UnixNs) -> Option<ClockOffset> {
+        self.clock.or_else(|| self.exchange_offset(arrival))
+    }
+
+    /// The same by this exchange alone; nothing unless the worker said when it received the request and when it
+    /// answered.
+    pub fn exchange_offset(&self, arrival: UnixNs) -> Option<ClockOffset> {
         let measures = &self.report.measures;
         let replied = measures.stamp(Measure::ResponseSentToClientTs);
         ClockOffset::from_stamps(

@@ -241,16 +241,19 @@ impl Builder {
 fn placement(arrival: UnixNs, leg: &Leg, segments: &[Segment]) -> (UnixNs, Nanos) {
     let measures = &leg.report.measures;
     let leg_start = arrival.after(leg.dispatch);
-    if let Some(offset) = leg.clock_offset(arrival) {
-        let received =
-            measures.stamp(Measure::RequestReceivedTs).map_or(leg_start, |at| offset.to_gateway(at));
+    let (received, entered) =
+        (measures.stamp(Measure::RequestReceivedTs), measures.stamp(Measure::ForwardEntryTime));
+    if let Some(offset) = leg.clock_offset(arrival)
+        && (received.is_some() || entered.is_some())
+    {
+        let received = received.map_or(leg_start, |at| offset.to_gateway(at));
         // The first forward pass has a stamp of its own: what comes before it is laid backwards from it.
         let before: u64 = segments
             .iter()
             .take_while(|segment| !matches!(segment.name, "forward" | "prefill"))
             .map(|segment| segment.length.0)
             .sum();
-        let start = measures.stamp(Measure::ForwardEntryTime).map_or(received, |at| {
+        let start = entered.map_or(received, |at| {
             let start = offset.to_gateway(at).offset_by(i64::try_from(before).unwrap_or(0).saturating_neg());
             start.max(received)
         });

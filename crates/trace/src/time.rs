@@ -21,6 +21,17 @@ pub struct ClockOffset {
     pub bound: Nanos,
 }
 
+/// What many exchanges together say of a worker's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockEstimate {
+    offset: ClockOffset,
+    /// When it was that, by the gateway's clock.
+    at: UnixNs,
+}
+
+/// Two clocks may drift apart by this share of the time: 15 millionths each (PHI of RFC 5905, section 7.2).
+const DRIFT_PER_MILLION: u64 = 30;
+
 // === impl UnixNs ===
 
 impl UnixNs {
@@ -103,9 +114,52 @@ impl ClockOffset {
         })
     }
 
+    /// The least and the most that it can be.
+    fn range(self) -> (i128, i128) {
+        let (offset, bound) = (i128::from(self.offset_ns), i128::from(self.bound.0));
+        (offset - bound, offset + bound)
+    }
+
     /// A point of the worker's clock, on the gateway's.
     pub fn to_gateway(self, worker: UnixNs) -> UnixNs {
         worker.offset_by(self.offset_ns.saturating_neg())
+    }
+}
+
+// === impl ClockEstimate ===
+
+impl ClockEstimate {
+    /// By a first exchange, that ended at a time by the gateway's clock.
+    pub fn new(offset: ClockOffset, at: UnixNs) -> Self {
+        Self { offset, at }
+    }
+
+    /// With one more exchange. The true offset lies within the bounds of both, so within what they share (the
+    /// intersection algorithm of RFC 5905, section 11.2.1, for two). Where they share nothing a clock was set, and only
+    /// the new one counts.
+    #[must_use]
+    pub fn with(self, offset: ClockOffset, at: UnixNs) -> Self {
+        let (low, high) = self.at(at).range();
+        let (new_low, new_high) = offset.range();
+        let (low, high) = (low.max(new_low), high.min(new_high));
+        if low > high {
+            return Self::new(offset, at);
+        }
+        let middle = i128::midpoint(low, high);
+        let shared = ClockOffset {
+            offset_ns: i64::try_from(middle).unwrap_or(offset.offset_ns),
+            // Rounded up, so that both ends stay inside.
+            bound: Nanos(u64::try_from((high - middle).max(middle - low)).unwrap_or(u64::MAX)),
+        };
+        Self { offset: shared, at: self.at.max(at) }
+    }
+
+    /// As far as it can be known at a time: the older it is, the less certain.
+    pub fn at(self, now: UnixNs) -> ClockOffset {
+        let age = now.0.abs_diff(self.at.0);
+        let drift = u128::from(age) * u128::from(DRIFT_PER_MILLION) / 1_000_000;
+        let drift = Nanos(u64::try_from(drift).unwrap_or(u64::MAX));
+        ClockOffset { bound: self.offset.bound.plus(drift), ..self.offset }
     }
 }
 
@@ -149,5 +203,33 @@ mod tests {
         }
         assert_eq!(Nanos::from_secs_f64(-1e-9), None);
         assert_eq!(Nanos::from_secs_f64(1.5), Some(Nanos(1_500_000_000)));
+    }
+
+    #[test]
+    fn exchanges_together_know_more_than_each() {
+        // The worker is a second ahead. What the way there and the way back take differs each time.
+        let truth = 1_000_000_000;
+        let exchange = |start: i64, there: i64, back: i64| {
+            let (sent, received) = (UnixNs(start), UnixNs(start + there + truth));
+            let (replied, returned) = (received.offset_by(5000), UnixNs(start + there + 5000 + back));
+            (ClockOffset::from_stamps(sent, received, replied, returned).unwrap(), returned)
+        };
+        let (first, at) = exchange(0, 900, 100);
+        let mut estimate = ClockEstimate::new(first, at);
+        for (number, (there, back)) in
+            [(100, 900), (700, 700), (50, 60), (999, 1), (4, 4000)].into_iter().enumerate()
+        {
+            let (offset, at) = exchange(10_000 * (number as i64 + 1), there, back);
+            estimate = estimate.with(offset, at);
+            let known = estimate.at(at);
+            assert!((known.offset_ns - truth).unsigned_abs() <= known.bound.0, "{known:?}");
+            assert!(known.bound <= offset.bound && known.bound.0 <= first.bound.0 + 2, "{known:?}");
+        }
+        // An hour later it may have drifted by a tenth of a second.
+        let later = estimate.at(UnixNs(3_600_000_000_000));
+        assert!((107_000_000..109_000_000).contains(&later.bound.0), "{later:?}");
+        // A clock that was set is known anew.
+        let set = ClockOffset { offset_ns: -5, bound: Nanos(1) };
+        assert_eq!(estimate.with(set, UnixNs(60_000)).at(UnixNs(60_000)), set);
     }
 }

@@ -118,6 +118,7 @@ fn request(sample: u64, turn: u64, at_ns: u64, workers: u64, dice: &mut Dice) ->
             status: Some(200),
             outcome: Outcome::Completed,
             error: None,
+            clock: None,
             report: Report {
                 measures: readings.iter().map(reading).collect(),
                 finish: Some(Finish { kind: FinishKind::Stop, message: None, status_code: None }),

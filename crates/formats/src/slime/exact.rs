@@ -2,8 +2,8 @@
 //! event.
 
 use rollscope_trace::{
-    Attr, BatchSlot, Fault, Finish, FinishKind, Join, Leg, LegRole, Measure, Nanos, Outcome, Profile,
-    Reading, Report, RequestId, SampleKey, UnixNs, UserSpan, WorkerRef,
+    Attr, BatchSlot, ClockOffset, Fault, Finish, FinishKind, Join, Leg, LegRole, Measure, Nanos, Outcome,
+    Profile, Reading, Report, RequestId, SampleKey, UnixNs, UserSpan, WorkerRef,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -67,6 +67,9 @@ struct LegMirror {
     status: Option<u16>,
     outcome: String,
     error: Option<Box<str>>,
+    /// The worker's clock offset and its bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    clock_ns: Option<(i64, u64)>,
     /// Name, value, and what is wrong with it.
     readings: Vec<(String, Json, Option<String>)>,
     /// Type, message, status.
@@ -219,6 +222,7 @@ impl LegMirror {
             status: leg.status,
             outcome: leg.outcome.name().to_owned(),
             error: leg.error.clone(),
+            clock_ns: leg.clock.map(|clock| (clock.offset_ns, clock.bound.0)),
             readings: report.measures.iter().map(reading).collect(),
             finish: finish
                 .map(|finish| (finish.kind.name().to_owned(), finish.message.clone(), finish.status_code)),
@@ -242,6 +246,7 @@ impl LegMirror {
             status: self.status,
             outcome: Outcome::from_name(&self.outcome)?,
             error: self.error,
+            clock: self.clock_ns.map(|(offset_ns, bound)| ClockOffset { offset_ns, bound: Nanos(bound) }),
             report: Report {
                 measures: self.readings.into_iter().filter_map(reading).collect(),
                 finish: self.finish.map(|(kind, message, status_code)| Finish {

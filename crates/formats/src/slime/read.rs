@@ -211,6 +211,7 @@ fn legs(measures: &Measures, mut report: Report, length: Nanos, outcome: Outcome
         status: None,
         outcome,
         error: None,
+        clock: None,
         report,
     };
     if !is_pair {

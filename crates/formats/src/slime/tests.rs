@@ -242,6 +242,7 @@ fn leg() -> impl Strategy<Value = Leg> {
             status,
             outcome,
             error,
+            clock: None,
             report: Report {
                 measures: measures
                     .into_iter()

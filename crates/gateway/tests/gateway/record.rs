@@ -1,6 +1,7 @@
 //! The profile that a request leaves, in whatever way it ended.
 
 use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rollscope_config::{Options as _, Published};
@@ -94,6 +95,51 @@ async fn a_reply_of_any_size_is_read_while_it_passes() {
     let profile = &gateway.profiles(1).await[0];
     assert_eq!(profile.measure(Measure::CompletionTokens), Some(9.0));
     assert_eq!(profile.finish().unwrap().kind.name(), "stop");
+}
+
+#[tokio::test]
+async fn a_workers_clock_is_known_from_its_exchanges() {
+    const AHEAD_S: f64 = 3600.0;
+    let (worker, other) = (FakeWorker::start().await, FakeWorker::start().await);
+    worker.on_each("/generate", |request| {
+        if request.text().contains("silent") {
+            return Script::json(200, r#"{"meta_info":{}}"#);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64() + AHEAD_S;
+        let stamps = format!(r#""request_received_ts":{now},"response_sent_to_client_ts":{now}"#);
+        Script::json(200, &format!(r#"{{"meta_info":{{{stamps}}}}}"#))
+    });
+    other.on("/generate", Script::json(200, r#"{"meta_info":{}}"#));
+    let gateway = TestGateway::regular(&[&worker, &other]).await;
+    for _ in 0..3 {
+        for _ in [&worker, &other] {
+            gateway.generate("{}").await.text().await;
+        }
+    }
+    for _ in [&worker, &other] {
+        gateway.generate(r#"{"text":"silent"}"#).await.text().await;
+    }
+    let (mut least, mut silent) = (u64::MAX, 0);
+    for profile in gateway.profiles(8).await {
+        let leg = &profile.legs[0];
+        let Some(clock) = leg.clock else {
+            assert_eq!(*leg.worker.url, *other.url(), "nothing is known of the other one's clock");
+            continue;
+        };
+        assert_eq!(*leg.worker.url, *worker.url());
+        let off_ns = (clock.offset_ns - (AHEAD_S * 1e9) as i64).unsigned_abs();
+        // A double of this size holds a quarter of a microsecond.
+        assert!(off_ns <= clock.bound.0 + 1000, "{clock:?}");
+        match leg.exchange_offset(profile.arrival) {
+            Some(own) => least = least.min(own.bound.0),
+            // Its own exchange tells nothing: it is known from those before it.
+            None => {
+                silent += 1;
+                assert!(clock.bound.0 < 1_000_000_000, "{clock:?}");
+            }
+        }
+    }
+    assert!(least < u64::MAX && silent == 1);
 }
 
 #[tokio::test]

@@ -65,6 +65,7 @@ fn leg(role: LegRole, worker: u32, end: Nanos, of: &Ill, pairs: &[(&str, f64)]) 
         status: Some(200),
         outcome: of.outcome,
         error: None,
+        clock: None,
         report: Report::from_pairs(numbers.chain([("finish_reason.type", Scalar::Text(of.finish))])),
     }
 }

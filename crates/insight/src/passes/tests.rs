@@ -25,6 +25,7 @@ fn request(id: u128, told: Option<(u64, u64)>) -> Profile {
         status: Some(200),
         outcome: Outcome::Completed,
         error: None,
+        clock: None,
         report: Report::from_pairs(pairs),
     };
     Profile {

@@ -25,6 +25,7 @@ pub(crate) fn profile() -> Profile {
             status: Some(200),
             outcome: Outcome::Completed,
             error: None,
+            clock: None,
             report: Report {
                 measures: Measure::all().filter(own).map(seconds).collect(),
                 finish: Some(Finish { kind: FinishKind::Stop, message: None, status_code: None }),

@@ -2,8 +2,8 @@
 
 use parquet::data_type::ByteArray;
 use rollscope_trace::{
-    Fault, Finish, FinishKind, Leg, LegRole, Measure, Measures, Nanos, Outcome, Profile, Reading, Report,
-    RequestId, WorkerRef,
+    ClockOffset, Fault, Finish, FinishKind, Leg, LegRole, Measure, Measures, Nanos, Outcome, Profile,
+    Reading, Report, RequestId, WorkerRef,
 };
 
 use crate::error::RunError;
@@ -31,6 +31,8 @@ pub(crate) struct LegRows<'a> {
     worker_request_id: Cells<ByteArray>,
     measures: Vec<(Measure, Cells<f64>)>,
     faults: Cells<ByteArray>,
+    clock_offset: Cells<i64>,
+    clock_bound: Cells<i64>,
 }
 
 pub(crate) fn table(profiles: &[Profile]) -> Table {
@@ -63,6 +65,8 @@ pub(crate) fn table(profiles: &[Profile]) -> Table {
                 row.double_or_none(measure.name(), reading.map(|reading| reading.value));
             }
             row.text_or_none("faults", faults_text(&leg.report.measures).as_deref());
+            row.int_or_none("clock_offset_ns", leg.clock.map(|clock| clock.offset_ns));
+            row.int_or_none("clock_bound_ns", leg.clock.map(|clock| clock.bound.0 as i64));
         }
     }
     table
@@ -110,6 +114,8 @@ impl<'a> LegRows<'a> {
                 .map(|measure| Ok((measure, rows.doubles(measure.name())?)))
                 .collect::<Result<_, _>>()?,
             faults: rows.texts("faults")?,
+            clock_offset: rows.ints("clock_offset_ns")?,
+            clock_bound: rows.ints("clock_bound_ns")?,
         })
     }
 
@@ -136,8 +142,14 @@ impl<'a> LegRows<'a> {
             outcome: Outcome::from_name(&self.outcome.next_text_or_empty())
                 .ok_or_else(|| self.rows.damaged("unknown outcome"))?,
             error: self.error.next_text(),
+            clock: self.clock(),
             report: self.report(),
         }))
+    }
+
+    fn clock(&mut self) -> Option<ClockOffset> {
+        let (offset_ns, bound) = (self.clock_offset.next(), self.clock_bound.next());
+        Some(ClockOffset { offset_ns: offset_ns?, bound: Nanos(bound? as u64) })
     }
 
     fn report(&mut self) -> Report {

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
 use rollscope_trace::{
-    Attr, BatchSlot, CloseReason, DropCount, Fault, Finish, FinishKind, ForwardPass, Join, Leg, LegRole,
-    Measure, Measures, Nanos, Outcome, PassLoad, Profile, Reading, Record, Report, RequestId, SampleKey,
-    SampleMark, StepClose, StepNumber, UnixNs, UserSpan, WorkerRef,
+    Attr, BatchSlot, ClockOffset, CloseReason, DropCount, Fault, Finish, FinishKind, ForwardPass, Join, Leg,
+    LegRole, Measure, Measures, Nanos, Outcome, PassLoad, Profile, Reading, Record, Report, RequestId,
+    SampleKey, SampleMark, StepClose, StepNumber, UnixNs, UserSpan, WorkerRef,
 };
 
 /// A new run in a folder of its own.
@@ -47,6 +47,7 @@ pub(crate) fn profile(step: u64, number: u64) -> Profile {
         status: Some(200),
         outcome: Outcome::Completed,
         error: None,
+        clock: Some(ClockOffset { offset_ns: -1_500, bound: Nanos(250) }),
         report: Report {
             measures: readings
                 .iter()
@@ -148,7 +149,7 @@ fn measures() -> impl Strategy<Value = Measures> {
     prop::collection::vec((prop::sample::select(all), reading), 0..30).prop_map(Measures::from_iter)
 }
 
-fn report() -> impl Strategy<Value = Report> {
+fn report() -> BoxedStrategy<Report> {
     let finish = (text(), prop::option::of(text()), prop::option::of(any::<u16>()));
     let finish = prop_oneof![
         finish,
@@ -159,32 +160,45 @@ fn report() -> impl Strategy<Value = Report> {
         let kind: Box<str> = kind;
         Finish { kind: FinishKind::from_name(&kind), message, status_code }
     });
-    (measures(), prop::option::of(finish), prop::option::of(text()), prop::option::of(text())).prop_map(
-        |(measures, finish, weight_version, worker_request_id)| Report {
+    (measures(), prop::option::of(finish), prop::option::of(text()), prop::option::of(text()))
+        .prop_map(|(measures, finish, weight_version, worker_request_id)| Report {
             measures,
             finish,
             weight_version,
             worker_request_id,
-        },
-    )
+        })
+        .boxed()
 }
 
-fn leg() -> impl Strategy<Value = Leg> {
+fn leg() -> BoxedStrategy<Leg> {
     let call = (nanos(), prop::option::of(nanos()), nanos(), prop::option::of(any::<u16>()));
     let ending = (one_of(&Outcome::ALL), prop::option::of(text()));
-    (one_of(&LegRole::ALL), (text(), text()), call, ending, report()).prop_map(
-        |(role, (url, instance), (dispatch, first_byte, end, status), (outcome, error), report)| Leg {
-            role,
-            worker: WorkerRef { url, instance },
-            dispatch,
-            first_byte,
-            end,
-            status,
-            outcome,
-            error,
-            report,
-        },
-    )
+    let clock = (any::<i64>(), nanos()).prop_map(|(offset_ns, bound)| ClockOffset { offset_ns, bound });
+    let said = (prop::option::of(clock), report());
+    (one_of(&LegRole::ALL), (text(), text()), call, ending, said)
+        .prop_map(
+            |(
+                role,
+                (url, instance),
+                (dispatch, first_byte, end, status),
+                (outcome, error),
+                (clock, report),
+            )| {
+                Leg {
+                    role,
+                    worker: WorkerRef { url, instance },
+                    dispatch,
+                    first_byte,
+                    end,
+                    status,
+                    outcome,
+                    error,
+                    clock,
+                    report,
+                }
+            },
+        )
+        .boxed()
 }
 
 fn join(step: u64) -> impl Strategy<Value = Join> {

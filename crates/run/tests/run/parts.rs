@@ -175,7 +175,7 @@ fn the_columns_are_a_contract() {
             "request_id text, leg int64, role text, worker_url text, worker_instance text, dispatch_after_ns int64, \
              first_byte_after_ns? int64, end_after_ns int64, status? int64, outcome text, error? text, finish? text, \
              finish_message? text, finish_status_code? int64, weight_version? text, worker_request_id? text, \
-             {}, faults? text",
+             {}, faults? text, clock_offset_ns? int64, clock_bound_ns? int64",
             measures.join(", ")
         )
     );

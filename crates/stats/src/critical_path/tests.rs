@@ -17,6 +17,7 @@ pub(crate) fn leg(role: LegRole, (dispatch_ms, end_ms): (u64, u64), pairs: &[(&s
         status: Some(200),
         outcome: Outcome::Completed,
         error: None,
+        clock: None,
         report: Report::from_pairs(pairs.iter().map(|(name, value)| (*name, Scalar::Number(*value)))),
     }
 }

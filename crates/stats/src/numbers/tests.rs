@@ -21,6 +21,7 @@ fn leg(role: LegRole, end: Nanos, pairs: &[(&str, Scalar<'_>)]) -> Leg {
         status: Some(200),
         outcome: Outcome::Completed,
         error: None,
+        clock: None,
         report: Report::from_pairs(pairs.iter().copied()),
     }
 }

@@ -17,6 +17,7 @@ fn leg(role: LegRole, dispatch: u64, end: u64, pairs: &[(&str, f64)]) -> Leg {
         status: Some(200),
         outcome: Outcome::Completed,
         error: None,
+        clock: None,
         report: Report::from_pairs(pairs.iter().map(|(name, value)| (*name, Scalar::Number(*value)))),
     }
 }

@@ -22,6 +22,7 @@ fn call(id: u128, (group, sample): (&str, &str), (start_ns, length_ns): (i64, u6
         status: Some(200),
         outcome: Outcome::Completed,
         error: None,
+        clock: None,
         report: Report::from_pairs([("pd_decode_forward_duration", Scalar::Number(length_ns as f64 / 1e9))]),
     };
     Record::Profile(Box::new(Profile {

@@ -32,6 +32,7 @@ pub(crate) fn call(step: u64, sample: &str, id: u64) -> Record {
         status: Some(200),
         outcome: Outcome::Completed,
         error: None,
+        clock: None,
         report: Report::from_pairs([("pd_decode_forward_duration", Scalar::Number(length.as_secs_f64()))]),
     };
     Record::Profile(Box::new(Profile {

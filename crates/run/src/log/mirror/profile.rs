@@ -1,8 +1,8 @@
 //! The mirror of a profile.
 
 use rollscope_trace::{
-    BatchSlot, Fault, Finish, FinishKind, Join, Leg, LegRole, Nanos, Outcome, Profile, Reading, Report,
-    RequestId, StepNumber, UnixNs, WorkerRef,
+    BatchSlot, ClockOffset, Fault, Finish, FinishKind, Join, Leg, LegRole, Nanos, Outcome, Profile, Reading,
+    Report, RequestId, StepNumber, UnixNs, WorkerRef,
 };
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,9 @@ struct LegMirror<'a> {
     outcome: &'a str,
     #[serde(borrow, skip_serializing_if = "is_default")]
     error: Option<&'a str>,
+    /// The worker's clock offset and its bound.
+    #[serde(skip_serializing_if = "is_default")]
+    clock_ns: Option<(i64, u64)>,
     /// Number of the measure and value.
     #[serde(skip_serializing_if = "is_default")]
     readings: Vec<(u16, f64)>,
@@ -164,6 +167,7 @@ impl<'a> LegMirror<'a> {
             status: leg.status,
             outcome: leg.outcome.name(),
             error: leg.error.as_deref(),
+            clock_ns: leg.clock.map(|clock| (clock.offset_ns, clock.bound.0)),
             readings: report.measures.iter().map(|(m, r)| (m as u16, r.value)).collect(),
             faults: faults.collect(),
             finish: finish.map(|finish| finish.kind.name()),
@@ -191,6 +195,7 @@ impl<'a> LegMirror<'a> {
             status: self.status,
             outcome: Outcome::from_name(self.outcome).ok_or(UnknownName)?,
             error: boxed(self.error),
+            clock: self.clock_ns.map(|(offset_ns, bound)| ClockOffset { offset_ns, bound: Nanos(bound) }),
             report: Report {
                 measures: readings.collect(),
                 finish: self.finish.map(|kind| Finish {
