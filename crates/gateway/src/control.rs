@@ -10,6 +10,7 @@ use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use rollscope_wire::Chunks;
+use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::body::{ReplyBody, whole};
@@ -48,6 +49,14 @@ pub(crate) struct Tally {
     pub(crate) failed: AtomicU64,
 }
 
+/// Body of `/abort_request`, as far as it is read.
+#[derive(Debug, Deserialize)]
+struct AbortCall {
+    rid: Option<String>,
+    #[serde(default)]
+    abort_all: bool,
+}
+
 /// A longer reply to such a call is none.
 const MAX_REPLY_BYTES: usize = 64 << 20;
 /// A worker that is asked to generate one token gets what SGLang gives itself, and a little for the way.
@@ -79,6 +88,9 @@ pub(crate) async fn ask_all(
     let limit = fan_out.limit(core.options.startup());
     let (head, incoming) = request.into_parts();
     let body = read_body(incoming, core.options.startup().max_payload_size).await?;
+    if fan_out == FanOut::AbortRequest && is_nameless_abort(&body) {
+        return Err(Refusal::NamelessAbort);
+    }
     let mut outbound = Outbound::forward(&fan_out.head(head), body);
     outbound.ask_for_identity();
     let fleet = core.registry.fleet();
@@ -110,6 +122,12 @@ pub(crate) async fn generates(core: &Core) -> Result<Response<ReplyBody>, Refusa
     });
     join_all(asked).await.into_iter().collect::<Result<(), Refusal>>()?;
     Ok(response(StatusCode::OK, HeaderMap::new(), whole("OK")))
+}
+
+/// Whether nothing is named to abort. Workers that take a name for a prefix would take this for the prefix of all.
+fn is_nameless_abort(body: &Chunks) -> bool {
+    let named = |call: &AbortCall| call.abort_all || call.rid.as_ref().is_some_and(|rid| !rid.is_empty());
+    serde_json::from_slice(&body.to_bytes()).is_ok_and(|call| !named(&call))
 }
 
 async fn outbound(core: &Core, request: Request<Incoming>) -> Result<Outbound, Refusal> {

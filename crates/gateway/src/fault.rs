@@ -73,6 +73,8 @@ pub(crate) enum Refusal {
     Unfit(#[from] Unfit),
     #[error("no worker has this id: {id}")]
     UnknownWorker { id: String },
+    #[error("an abort needs a rid that is not empty, or abort_all")]
+    NamelessAbort,
     #[error("this gateway records nothing")]
     NotRecording,
     #[error("{role} worker {url}: {fault}")]
@@ -173,6 +175,7 @@ impl Refusal {
             Self::NoChoice { why: NoChoice::NoSuchRank { .. }, .. }
             | Self::Malformed(_)
             | Self::BodyLost(_)
+            | Self::NamelessAbort
             | Self::Unfit(_) => StatusCode::BAD_REQUEST,
             Self::NoWorker(_) | Self::NoChoice { .. } | Self::Queued { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -197,7 +200,7 @@ impl Refusal {
         match self {
             Self::NoChoice { why: NoChoice::NoSuchRank { .. }, .. } => "no_such_rank",
             Self::NoWorker(_) | Self::NoChoice { .. } => "no_available_workers",
-            Self::Malformed(_) => "malformed_request",
+            Self::Malformed(_) | Self::NamelessAbort => "malformed_request",
             Self::TooLarge { .. } => "payload_too_large",
             Self::BodyLost(_) => "request_body_lost",
             Self::Encoded { .. } => "unsupported_content_encoding",

@@ -104,7 +104,7 @@ impl<'a> Element<'a> {
         self.finish.is_some()
     }
 
-    /// Whether its finish reason is abort.
+    /// Whether its finish reason is abort, or error as some workers have it.
     pub fn is_aborted(&self) -> bool {
         self.finish == Some(Finish::Abort)
     }
@@ -167,7 +167,7 @@ impl<'a> Element<'a> {
 /// Reads a finish reason only as far as is needed to tell what kind it is.
 fn scan_finish(cursor: &mut Cursor<'_>) -> Result<Option<Finish>, Malformed> {
     let kind_of = |scalar: Option<Scalar<'_>>| match scalar {
-        Some(Scalar::Text(kind)) if kind == "abort" => Finish::Abort,
+        Some(Scalar::Text(kind)) if kind == "abort" || kind == "error" => Finish::Abort,
         _ => Finish::Other,
     };
     if cursor.kind()? != Kind::Object {

@@ -273,7 +273,8 @@ async fn a_call_that_hangs_at_one_worker_is_answered_with_what_the_others_said()
     let gateway = TestGateway::start(&args).await;
     for (path, asked) in paths {
         let method = if path == "/get_loads" { Method::GET } else { Method::POST };
-        let (status, reply) = call(&gateway, method, path, "{}").await;
+        let body = if path == "/abort_request" { r#"{"abort_all":true}"# } else { "{}" };
+        let (status, reply) = call(&gateway, method, path, body).await;
         assert_eq!((status, &reply["results"][0]["body"]), (200, &json!({ "is": 1 })), "{path}");
         assert_eq!(first.calls(asked).len(), 1, "{path}");
     }

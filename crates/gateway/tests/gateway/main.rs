@@ -13,6 +13,8 @@ mod discovery;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod field;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod pair;
