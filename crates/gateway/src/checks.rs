@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::iter;
 use http::uri::PathAndQuery;
 use rollscope_route::{
-    HealthState, Introduced, Introduction, MAX_DP_SIZE, RoleKind, WorkerAddress, WorkerId,
+    BreakerState, HealthState, Introduced, Introduction, MAX_DP_SIZE, RoleKind, WorkerAddress, WorkerId,
 };
 use serde::Deserialize;
 
@@ -66,7 +66,9 @@ pub(crate) async fn watch(core: Arc<Core>) {
         core.misfits.lock().retain(|id, _| known.contains_key(id));
         let due = fleet.all().filter(|worker| {
             let known = known.get(&worker.id);
-            known.is_some_and(|known| known.is_due(worker.health(), (interval, anxious), options))
+            let is_well = worker.health() == HealthState::Healthy && worker.breaker() == BreakerState::Closed;
+            let pause = if is_well { interval } else { anxious };
+            known.is_some_and(|known| known.is_due(pause, options))
         });
         let due: Vec<_> = due.cloned().collect();
         let answered = iter(due)
@@ -204,16 +206,11 @@ impl Known {
         self
     }
 
-    fn is_due(
-        &self,
-        health: HealthState,
-        (interval, anxious): (Duration, Duration),
-        options: &GatewayOptions,
-    ) -> bool {
+    /// Whether its last check is so long ago.
+    fn is_due(&self, pause: Duration, options: &GatewayOptions) -> bool {
         if options.disable_health_check && self.is_introduced {
             return false;
         }
-        let pause = if health == HealthState::Healthy { interval } else { anxious };
         self.checked.is_none_or(|checked| checked.elapsed() >= pause)
     }
 }

@@ -169,7 +169,8 @@ options! {
             health_success_threshold: u32 = 2, range(1..=65_536);
             /// Seconds until a health check that is not answered has failed.
             health_check_timeout_secs: u64 = 5, range(1..=3600);
-            /// Seconds between two health checks of a worker; one that is not healthy is checked each second.
+            /// Seconds between two health checks of a worker; one that is not healthy, or whose circuit breaker is not closed, is
+            /// checked each second.
             ///
             /// A worker whose check passes is also asked for /server_info. By its start-up time there, one that has
             /// started anew at the same address is known for another.

