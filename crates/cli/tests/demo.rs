@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use common::{children_of, command_line, is_alive, report, rollscope, run, run_well, stderr, until};
+use common::{children_of, command_line, get, is_alive, report, rollscope, run, run_well, stderr, until};
 use rollscope_run::Run;
 use rollscope_trace::{LegRole, Measure, Outcome, Stage, StepNumber, StepTrace};
 
@@ -119,7 +119,7 @@ fn a_unified_rollout_is_profiled_per_sample() {
 }
 
 /// A demo that rolls out for longer than any test waits, and its three children.
-fn long_demo(out: &Path) -> (Child, Vec<u32>, BufReader<std::process::ChildStderr>) {
+async fn long_demo(out: &Path) -> (Child, Vec<u32>, BufReader<std::process::ChildStderr>) {
     let mut demo = rollscope(&["demo", "--out", out.to_str().unwrap(), "--steps", "100000"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -128,10 +128,19 @@ fn long_demo(out: &Path) -> (Child, Vec<u32>, BufReader<std::process::ChildStder
         .unwrap();
     let mut said = BufReader::new(demo.stderr.take().unwrap());
     let mut line = String::new();
+    let mut gateway = None;
     while !line.starts_with("step 1:") {
         line.clear();
         assert!(said.read_line(&mut line).unwrap() > 0, "the demo ended");
+        gateway = gateway.or_else(|| Some(line.strip_prefix("gateway on ")?.split(',').next()?.to_owned()));
     }
+    let metrics = format!("{}/metrics", gateway.unwrap());
+    until("a request is over", async || {
+        let page = get(&metrics).await.1;
+        let name = "rollscope_requests_total{outcome=\"completed\"} ";
+        page.as_str().unwrap().lines().any(|line| line.strip_prefix(name).is_some_and(|count| count != "0"))
+    })
+    .await;
     let children = children_of(demo.id());
     assert_eq!(children.len(), 3);
     (demo, children, said)
@@ -147,7 +156,7 @@ async fn all_end(demo: &mut Child, children: &[u32]) -> std::process::ExitStatus
 async fn ctrl_c_stops_every_process_and_keeps_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run");
-    let (mut demo, children, said) = long_demo(&out);
+    let (mut demo, children, said) = long_demo(&out).await;
     common::signal(demo.id(), "-INT");
     assert_eq!(all_end(&mut demo, &children).await.code(), Some(1));
     let words: Vec<_> = said.lines().map(Result::unwrap).collect();
@@ -162,7 +171,7 @@ async fn ctrl_c_stops_every_process_and_keeps_the_run() {
 async fn a_child_that_dies_ends_the_demo_with_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run");
-    let (mut demo, children, said) = long_demo(&out);
+    let (mut demo, children, said) = long_demo(&out).await;
     let decode = children.iter().find(|pid| command_line(**pid).contains("--disaggregation-mode decode"));
     common::signal(*decode.unwrap(), "-KILL");
     assert_eq!(all_end(&mut demo, &children).await.code(), Some(1));
@@ -173,7 +182,7 @@ async fn a_child_that_dies_ends_the_demo_with_a_sentence() {
 #[tokio::test]
 async fn a_demo_that_is_killed_leaves_no_process_behind() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut demo, children, _said) = long_demo(&dir.path().join("run"));
+    let (mut demo, children, _said) = long_demo(&dir.path().join("run")).await;
     common::signal(demo.id(), "-KILL");
     all_end(&mut demo, &children).await;
 }

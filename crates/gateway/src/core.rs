@@ -193,6 +193,13 @@ impl Core {
         }
     }
 
+    /// Waits until the profiles of all requests that are over have been offered.
+    pub(crate) async fn finish_profiles(&self) {
+        if let Some(profiler) = &self.profiler {
+            profiler.finish().await;
+        }
+    }
+
     pub(crate) fn request_limit(&self) -> Duration {
         Duration::from_secs(self.options.startup().request_timeout_secs)
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rollscope_config::ConfigError;
 use rollscope_trace::{Dropped, ProfileSink};
+use tokio::sync::watch;
 
 use crate::flight::Over;
 
@@ -18,6 +19,8 @@ use crate::flight::Over;
 #[derive(Debug)]
 pub(crate) struct Profiler {
     queue: Arc<Queue>,
+    /// Requests that were taken and whose profiles have been offered.
+    offered: watch::Receiver<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +34,8 @@ struct Waiting {
     requests: Vec<Over>,
     /// That they hold of replies.
     bytes: usize,
+    /// Requests that were ever taken.
+    taken: u64,
     is_closed: bool,
 }
 
@@ -48,16 +53,19 @@ impl Profiler {
     pub(crate) fn start(sink: Arc<dyn ProfileSink>) -> Result<Self, ConfigError> {
         let queue = Arc::new(Queue::default());
         let taken = Arc::clone(&queue);
+        let (done, offered) = watch::channel(0);
         let started = thread::Builder::new().name("rollscope-profiles".to_owned()).spawn(move || {
             let mut requests = Vec::new();
             while taken.await_some(&mut requests) {
+                let count = requests.len() as u64;
                 for over in requests.drain(..) {
                     offer(&*sink, &over);
                 }
+                done.send_modify(|offered| *offered += count);
             }
         });
         started.map_err(|error| ConfigError::Conflict(format!("cannot start a thread: {error}")))?;
-        Ok(Self { queue })
+        Ok(Self { queue, offered })
     }
 
     /// Takes a request, unless too many wait.
@@ -68,6 +76,7 @@ impl Profiler {
             return Err(Dropped);
         }
         waiting.bytes = bytes;
+        waiting.taken += 1;
         waiting.requests.push(over);
         let is_first = waiting.requests.len() == 1;
         drop(waiting);
@@ -75,6 +84,14 @@ impl Profiler {
             self.queue.changed.notify_one();
         }
         Ok(())
+    }
+
+    /// Waits until the profiles of all that was taken have been offered.
+    pub(crate) async fn finish(&self) {
+        let taken = self.queue.waiting.lock().taken;
+        let mut offered = self.offered.clone();
+        // An error would mean that the thread has ended, which it does after this is dropped.
+        drop(offered.wait_for(|offered| *offered >= taken).await);
     }
 }
 

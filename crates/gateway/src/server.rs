@@ -125,7 +125,11 @@ impl Gateway {
             Route::Metrics => Ok(metrics::page(core)),
             Route::EngineMetrics => Ok(engine_metrics::page(core).await),
             Route::Mount => match &self.mount {
-                Some(mount) => Ok(mount(request).await),
+                Some(mount) => {
+                    // Who says that a step has ended means the requests that ended before, and finds their profiles.
+                    self.core.finish_profiles().await;
+                    Ok(mount(request).await)
+                }
                 None => Err(Refusal::NotRecording),
             },
         }

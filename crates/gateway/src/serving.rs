@@ -99,6 +99,7 @@ impl Gateway {
         }
         drop(listener);
         serving.end().await;
+        self.core.finish_profiles().await;
     }
 
     /// The same on so many threads of its own, among which connections are spread.
@@ -128,6 +129,7 @@ impl Gateway {
         }
         drop(listener);
         join_all(lanes.into_iter().map(Lane::end)).await;
+        self.core.finish_profiles().await;
         drop(upkeep);
         Ok(())
     }

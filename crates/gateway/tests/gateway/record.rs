@@ -3,9 +3,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use http_body_util::{BodyExt as _, Full};
 use parking_lot::Mutex;
 use rollscope_config::{Options as _, Published};
-use rollscope_gateway::{Gateway, GatewayOptions};
+use rollscope_gateway::{Gateway, GatewayOptions, Mount, ReplyBody};
 use rollscope_testkit::{Client, FakeWorker, Script, eventually, patient};
 use rollscope_trace::{BatchSlot, Dropped, LegRole, Measure, Outcome, Profile, ProfileSink, StepNumber};
 use tokio::net::TcpListener;
@@ -271,5 +272,34 @@ async fn a_step_is_live_until_the_last_of_its_profiles_has_been_offered() {
     }
     let expected: Vec<_> = [7, 7, 7, 7, 9, 9].map(|step| (StepNumber(step), true)).into();
     assert_eq!(*sink.seen.lock(), expected);
+    served.abort();
+}
+
+#[tokio::test]
+async fn who_asks_the_recorder_finds_the_profiles_of_what_is_over() {
+    let worker = FakeWorker::start().await;
+    worker.on_each("/generate", |_| Script::json(200, "{}"));
+    let sink = Arc::new(StepSink::default());
+    assert!(sink.is_live.set(Box::new(|_| true)).is_ok());
+    let mount: Mount = Arc::new({
+        let sink = sink.clone();
+        move |_| {
+            let count = sink.seen.lock().len().to_string();
+            Box::pin(
+                async move { http::Response::new(ReplyBody::new(Full::from(count).map_err(Into::into))) },
+            )
+        }
+    });
+    let options = GatewayOptions::from_args(["--worker-urls", &worker.url()]).unwrap();
+    let gateway = Gateway::new(Published::publish(options), Some(sink), Some(mount)).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = tokio::spawn(gateway.serve(listener, std::future::pending()));
+    // A driver says that the step has ended as soon as it has the last reply.
+    for over in 1..=20 {
+        Client::post_with(address, "/generate", &[("x-rollscope-step", "1")], "{}").await.text().await;
+        let seen = Client::post(address, "/rollscope/steps/1/end", "").await.text().await;
+        assert_eq!(seen, over.to_string());
+    }
     served.abort();
 }
