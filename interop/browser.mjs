@@ -55,7 +55,11 @@ export async function open(browser, url, options = {}) {
   const complaints = [];
   page.on('console', (message) => ['error', 'warning'].includes(message.type()) && complaints.push(message.text()));
   page.on('pageerror', (error) => complaints.push(String(error)));
-  page.on('requestfailed', (request) => complaints.push(`${request.url()}: ${request.failure()?.errorText}`));
+  page.on('requestfailed', (request) => {
+    const why = request.failure()?.errorText;
+    // A page that is left or reloaded drops what it was still loading.
+    if (why !== 'net::ERR_ABORTED') complaints.push(`${request.url()}: ${why}`);
+  });
   page.on('request', (request) => {
     if (new URL(request.url()).origin !== new URL(url).origin) complaints.push(`asks another host: ${request.url()}`);
   });

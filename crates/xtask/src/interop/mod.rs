@@ -66,6 +66,20 @@ const CHECKS: &[Check] = &[
         on_demand: false,
     },
     Check {
+        name: "openai-client",
+        summary: "the openai package through the gateway",
+        script: Script::Python("openai_client.py"),
+        needs: &[Need::Binary],
+        on_demand: false,
+    },
+    Check {
+        name: "sglang-client",
+        summary: "SGLang's way of calling a server, through the gateway",
+        script: Script::Python("sglang_client.py"),
+        needs: &[Need::Binary],
+        on_demand: false,
+    },
+    Check {
         name: "page",
         summary: "the page's types by TypeScript, its units by Node",
         script: Script::Node("page.mjs"),
