@@ -116,10 +116,10 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "trackers",
-        summary: "a run's numbers read back by W&B, TensorBoard and MLflow (only by name)",
+        summary: "a run's numbers read back by W&B, TensorBoard and MLflow",
         script: Script::Python("trackers.py"),
         needs: &[Need::Binary, Need::Run],
-        on_demand: true,
+        on_demand: false,
     },
     Check {
         name: "forward-passes",
