@@ -18,7 +18,8 @@ options! {
 }
 
 /// Completes when the server is to drain and end: SIGINT, SIGTERM, or the end of standard input where that was
-/// asked for. The signals are caught from the call on, not from the first poll.
+/// asked for. The signals are caught from the call on, not from the first poll. A further signal does not wait for what is
+/// being drained.
 pub(crate) fn shutdown(
     options: &LifetimeOptions,
 ) -> std::io::Result<impl Future<Output = ()> + Send + use<>> {
@@ -37,7 +38,20 @@ pub(crate) fn shutdown(
             _ = terminate.recv() => {}
             () = closed => {}
         }
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            end_at_once();
+        });
     })
+}
+
+#[expect(clippy::disallowed_methods, reason = "whoever asks twice does not want to wait for guards")]
+fn end_at_once() {
+    crate::output::note(format_args!("rollscope: told to end again, ends at once"));
+    std::process::exit(1);
 }
 
 /// Reads standard input to its end on a thread of its own: tokio's would keep the runtime from ending.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, call, get, post, run, run_well, stderr, until};
+use common::{Server, call, get, is_alive, post, run, run_well, signal, stderr, until};
 use serde_json::{Value, json};
 
 const ENGINE: [&str; 5] = ["engine", "--model-path", "bundled", "--port", "0"];
@@ -107,6 +107,35 @@ async fn servers_end_orderly_when_told() {
     gateway.stop();
     decode.stop();
     prefill.stop();
+}
+
+#[tokio::test]
+async fn a_second_signal_does_not_wait_for_what_is_live() {
+    let dir = tempfile::tempdir().unwrap();
+    let costs = dir.path().join("slow.json");
+    let slow = json!({
+        "prefill": {"base_s": 0.001, "per_token_s": 0.0},
+        "decode": {"base_s": 1.0, "per_request_s": 0.0, "per_kv_token_s": 0.0},
+        "context_length": 8192,
+    });
+    std::fs::write(&costs, slow.to_string()).unwrap();
+    let engine =
+        Server::start(&["engine", "--port", "0", "--model-path", &format!("sim:{}", costs.display())]);
+    let gateway = Server::start(&["gateway", "--port", "0", "--worker-urls", &engine.url]);
+    let generate = format!("{}/generate", gateway.url);
+    let live = tokio::spawn(async move { call("POST", &generate, greedy("a", 4000).to_string()).await });
+    let loads = format!("{}/v1/loads", engine.url);
+    until("the request runs", async || get(&loads).await.1["loads"][0]["num_running_reqs"] == json!(1)).await;
+    // Two that come at once are one, hence again and again.
+    until("the gateway ends", async || {
+        if is_alive(gateway.pid()) {
+            signal(gateway.pid(), "-TERM");
+        }
+        !is_alive(gateway.pid())
+    })
+    .await;
+    assert_eq!(gateway.exit_code(), Some(1));
+    assert!(live.await.unwrap().is_err(), "the request was cut");
 }
 
 #[tokio::test]

@@ -158,6 +158,11 @@ impl Server {
         assert!(self.child.wait().unwrap().success());
     }
 
+    /// Waits until it has ended by itself; the code that it ended with.
+    pub(crate) fn exit_code(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
