@@ -1,13 +1,15 @@
 //! The server: page and API on one listener.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture as _};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::header::InvalidHeaderValue;
 use axum::middleware::from_fn;
 use rollscope_run::Run;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use crate::guard::Token;
 use crate::source::Source;
@@ -23,6 +25,9 @@ pub enum ViewError {
     #[error("the content security policy is no header")]
     Policy(#[from] InvalidHeaderValue),
 }
+
+/// What writing the last answers may take. A request that does not come to its end is not waited for either.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// Serves a run until `shutdown` completes and the answers under way are written. With a token, only to those who
 /// bring it.
@@ -43,6 +48,21 @@ pub async fn serve(
     let app = app
         .layer(from_fn(move |request, next| guard::check_host(bound, request, next)))
         .layer(from_fn(move |request, next| guard::set_headers(headers.clone(), request, next)));
-    axum::serve(listener, app).with_graceful_shutdown(shutdown).await?;
+    let (told, end) = oneshot::channel();
+    let told = async {
+        shutdown.await;
+        // Nobody listens any more where the listener has failed.
+        let _heard = told.send(());
+    };
+    let overdue = async {
+        if end.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(LAST_ANSWERS).await;
+    };
+    tokio::select! {
+        served = axum::serve(listener, app).with_graceful_shutdown(told).into_future() => served?,
+        () = overdue => {}
+    }
     Ok(())
 }

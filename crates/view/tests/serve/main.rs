@@ -276,3 +276,12 @@ async fn a_run_that_cannot_be_read_any_more_is_said_so() {
     assert_eq!(viewer.get("/").await.status, 200);
     viewer.stop().await;
 }
+
+#[tokio::test]
+async fn half_a_request_does_not_hold_up_the_end() {
+    let (_dir, run, _writer) = run();
+    let viewer = Viewer::start(run).await;
+    let half = viewer.half_a_head().await;
+    viewer.stop().await;
+    drop(half);
+}

@@ -60,6 +60,15 @@ impl Viewer {
         Reply { status, headers, body: bytes[end + 4..].to_vec() }
     }
 
+    /// A connection that has sent the beginning of a request.
+    pub(crate) async fn half_a_head(&self) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
+        // Answered on another connection, so that the first has been taken up.
+        self.get("/").await;
+        stream
+    }
+
     /// Stops it as its program would, and waits for its end.
     pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
