@@ -42,6 +42,8 @@ struct Known {
     /// When it was checked last.
     checked: Option<Instant>,
     was_healthy: bool,
+    /// Of its circuit breaker, when it was looked at last.
+    breaker: BreakerState,
     /// Whether it has been asked who it is, and has answered whatever.
     is_introduced: bool,
 }
@@ -60,7 +62,13 @@ pub(crate) async fn watch(core: Arc<Core>) {
         let mut next: BTreeMap<WorkerId, Known> = BTreeMap::new();
         for worker in fleet.all() {
             let known = known.remove(&worker.id).unwrap_or_else(Known::new);
-            next.insert(worker.id.clone(), known.seen(worker.health()));
+            let breaker = worker.breaker();
+            if breaker != known.breaker {
+                let level = if breaker == BreakerState::Closed { LogLevel::Info } else { LogLevel::Warn };
+                core.notices
+                    .tell(level, format_args!("circuit breaker is {}: {}", breaker.name(), worker.name));
+            }
+            next.insert(worker.id.clone(), Known { breaker, ..known.seen(worker.health()) });
         }
         known = next;
         core.misfits.lock().retain(|id, _| known.contains_key(id));
@@ -198,7 +206,13 @@ async fn ask(
 
 impl Known {
     fn new() -> Self {
-        Self { since: Instant::now(), checked: None, was_healthy: false, is_introduced: false }
+        Self {
+            since: Instant::now(),
+            checked: None,
+            was_healthy: false,
+            breaker: BreakerState::Closed,
+            is_introduced: false,
+        }
     }
 
     fn seen(mut self, health: HealthState) -> Self {

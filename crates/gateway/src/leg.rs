@@ -190,6 +190,9 @@ impl Answer {
     pub(crate) async fn into_refusal(mut self) -> Result<Refusal, Refusal> {
         let collected = self.body.collect(MAX_REFUSAL_BYTES).await?;
         let reply = WorkerReply { head: self.head, body: collected.bytes };
+        if self.body.leg.role != RoleKind::Regular && tells_of_its_peer(&reply.body.to_bytes()) {
+            self.body.leg.verdict = Verdict::Neutral;
+        }
         self.body.end(Outcome::Failed, Some(reply.to_string()));
         Ok(Refusal::Reply(Box::new(reply)))
     }
@@ -342,6 +345,12 @@ fn verdict(role: RoleKind, head: &http::response::Parts) -> Verdict {
         return Verdict::Neutral;
     }
     Verdict::of_status(head.status.as_u16(), retry_after(&head.headers))
+}
+
+/// Whether one of a pair says that the transfer between the two has failed: by the words that SGLang has for it, since its
+/// status is 500 as for any fault of its own. Which of the two is to blame that does not tell.
+fn tells_of_its_peer(body: &[u8]) -> bool {
+    [&b"KVPoll"[..], b"KVTransferError"].iter().any(|word| memchr::memmem::find(body, word).is_some())
 }
 
 /// How long a worker wants to be left alone.

@@ -19,6 +19,7 @@ use anyhow::Context as _;
 use clap::{Arg, ArgMatches, value_parser};
 use rollscope_config::{ConfigFile, OptionSet, Sources};
 use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Failure;
 
@@ -61,6 +62,9 @@ fn raise_open_files() {
     }
 }
 
+/// The same number on Linux and macOS.
+const SIGXFSZ: i32 = 25;
+
 /// Runs a command's asynchronous part.
 fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     raise_open_files();
@@ -68,7 +72,13 @@ fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Fail
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")?;
+    // With a handler, a file that has grown to its limit is an error of one write and not the end of the program.
+    let file_size_limit = {
+        let _entered = runtime.enter();
+        signal(SignalKind::from_raw(SIGXFSZ)).context("cannot catch a signal")?
+    };
     let result = runtime.block_on(work);
+    drop(file_size_limit);
     // What still runs by now was told to end and has nothing left to say.
     runtime.shutdown_background();
     result

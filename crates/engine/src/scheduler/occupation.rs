@@ -33,7 +33,7 @@ impl Scheduler {
             || (what.kv_cache && !self.stillness.lacks_kv_cache);
         if is_news {
             if self.stillness.is_paused {
-                self.give_up_where(|_| true, &Abort::failure("the server's memory was released"));
+                self.give_up_where(|_| true, &Abort::unavailable("the server's memory was released"));
             }
             let live = self.requests().count();
             if live > 0 {

@@ -182,7 +182,11 @@ async fn memory_is_not_taken_from_those_that_need_it() {
     };
     let body = pair.paired(&short());
     let ((status, reply), ()) = tokio::join!(pair.decode.post("/generate", &body), ended);
-    assert!(status.is_server_error() && reply.to_string().contains("memory was released"), "{reply}");
+    // Not a fault of the server's: who counts those does not count this.
+    assert!(
+        status == StatusCode::SERVICE_UNAVAILABLE && reply.to_string().contains("memory was released"),
+        "{reply}"
+    );
     let (status, reply) = pair.prefill.post("/generate", &body).await;
     assert!(status.is_server_error() && reply.to_string().contains("decode server gave"), "{reply}");
     // Twice is once, in any order of tags, and what comes meanwhile waits.

@@ -177,6 +177,17 @@ async fn a_worker_that_only_waited_for_the_other_is_not_blamed() {
     let reply = gateway.generate("{}").await;
     assert_eq!((reply.status.as_u16(), reply.text().await), (504, "timed out".to_owned()));
     assert_eq!(breaker(&gateway, &prefill).await, "closed");
+    // That the transfer between the two has failed SGLang says by 500, and by these words.
+    for (error, expected) in [
+        ("Request a timed out after 2s in KVPoll.Bootstrapping", "closed"),
+        ("KVTransferError(room=1): the peer is gone", "closed"),
+        ("out of memory", "open"),
+    ] {
+        let (prefill, decode) = pair_of(Script::new().hang(), Script::json(500, error)).await;
+        let gateway = TestGateway::pair(prefill.address(), decode.address(), more).await;
+        assert_eq!(gateway.generate("{}").await.status, 500);
+        assert_eq!(breaker(&gateway, &decode).await, expected, "{error}");
+    }
 }
 
 #[tokio::test]
