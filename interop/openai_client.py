@@ -73,7 +73,6 @@ def completions(client, model):
     assert ANSWER in choice.text and choice.finish_reason in ("stop", "length"), whole
     assert whole.usage.completion_tokens > 0, whole.usage
     chunks = list(client.completions.create(stream=True, **asked))
-    assert len(chunks) > 1, chunks
     streamed = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
     assert streamed == choice.text, (streamed, choice.text)
     several = client.completions.create(n=2, **asked)

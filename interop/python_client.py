@@ -61,7 +61,6 @@ async def main(servers):
         whole = await generate(client, gateway, LONG)
         streamed, chunks = await generate_streamed(client, gateway, LONG)
         check_sample(streamed, f"streamed in {chunks} chunks")
-        assert chunks > 1, "the stream came in one piece"
         for field in ("text", "output_ids"):
             assert streamed[field] == whole[field], (field, streamed, whole)
         assert streamed["meta_info"]["output_token_logprobs"] == whole["meta_info"]["output_token_logprobs"]

@@ -5,7 +5,7 @@ import json
 import urllib.error
 import urllib.request
 
-from openai_client import ANSWER, PROMPT, fleet
+from openai_client import ANSWER, PROMPT, start
 from servers import Servers
 
 GREEDY = {"temperature": 0, "max_new_tokens": 60}
@@ -13,7 +13,7 @@ GREEDY = {"temperature": 0, "max_new_tokens": 60}
 
 def main(servers):
     for is_pair in (True, False):
-        gateway, workers = fleet(servers, is_pair)
+        gateway, workers = start(servers, is_pair, "bundled")
         info = json.loads(call(gateway, "/get_model_info"))
         assert info["is_generation"] is True, info
         whole = json.loads(call(gateway, "/generate", {"text": PROMPT, "sampling_params": GREEDY}))
