@@ -115,6 +115,22 @@ fn multiply_group(x: &[f32], panels: &[&[Lanes]; GROUP], out: &mut Output<'_>) {
     }
 }
 
+/// Runs a statement for each index below a constant, which is at most six, written out: whether the compiler unrolls a loop
+/// depends on what else is in the program, and sums that are indexed by a variable lie in memory instead of registers.
+macro_rules! each {
+    ($index:ident < $count:ident, $statement:expr) => {
+        each!(@ $index $count $statement, 0 1 2 3 4 5)
+    };
+    (@ $index:ident $count:ident $statement:expr, $($number:literal)+) => {
+        $(
+            if $number < $count {
+                let $index: usize = $number;
+                $statement;
+            }
+        )+
+    };
+}
+
 /// The products of `R` rows with `P` panels.
 #[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
 #[inline(always)]
@@ -124,16 +140,20 @@ fn tile<const R: usize, const P: usize>(x: &[f32], panels: [&[Lanes]; P]) -> [[L
     let panels = panels.map(|panel| &panel[..inputs]);
     let mut sums = [[[0.0; LANES]; P]; R];
     for k in 0..inputs {
-        for (row, sums) in rows.iter().zip(&mut sums) {
-            let value = row[k];
-            for (panel, sums) in panels.iter().zip(sums) {
-                for (weight, sum) in panel[k].iter().zip(sums) {
-                    *sum = value.mul_add(*weight, *sum);
-                }
-            }
-        }
+        each!(
+            panel < P,
+            each!(row < R, multiply_add(rows[row][k], &panels[panel][k], &mut sums[row][panel]))
+        );
     }
     sums
+}
+
+#[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
+#[inline(always)]
+fn multiply_add(value: f32, weights: &Lanes, sums: &mut Lanes) {
+    for (weight, sum) in weights.iter().zip(sums) {
+        *sum = value.mul_add(*weight, *sum);
+    }
 }
 
 // === impl Output ===
