@@ -81,7 +81,7 @@ function headCell(text) {
  * @param {(sample: string) => void} find
  */
 function slowest(sample, dark, find) {
-  const button = element('button', '', sample.sample);
+  const button = element('button', 'link', sample.sample);
   button.type = 'button';
   button.title = 'Show it in the timeline';
   button.addEventListener('click', () => find(sample.sample));

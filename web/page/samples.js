@@ -3,6 +3,7 @@
 import { at } from '#columns';
 import { byId, element } from '#dom';
 import { number, tellField } from '#format';
+import { STAGES } from '#table';
 
 const scroller = byId('samples-scroller', HTMLElement);
 const body = byId('samples-body', HTMLTableSectionElement);
@@ -25,16 +26,7 @@ const COLUMNS = [
   'attempts',
   'e2e_latency',
   'queue_time',
-  'prefill_bootstrap_queue',
-  'prefill_bootstrap',
-  'prefill_alloc_wait',
-  'prefill_forward',
-  'prefill_transfer_queue',
-  'decode_prealloc',
-  'decode_bootstrap',
-  'decode_alloc_wait',
-  'decode_transfer',
-  'decode_forward',
+  ...STAGES,
   'user_time',
   'worker',
   'prefill_worker',
