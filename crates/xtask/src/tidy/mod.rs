@@ -1,9 +1,10 @@
-//! What the compiler does not check: who may import whom, how long files are, which words and paths stay out.
+//! What the compiler does not check: who may import whom, how long files are, which are compiled, which words and paths stay out.
 //!
 //! Each check is a function from files to findings. It is tested on files made up for the purpose.
 
 mod docs;
 mod edges;
+mod modules;
 mod sources;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<bool> {
     let crates = edges::crates(&workspace.root)?;
     let mut findings = edges::check(&crates);
     findings.extend(files.iter().flat_map(sources::check));
+    findings.extend(modules::check(&files));
     findings.extend(docs::check(&files, &crates));
     findings.sort();
     for finding in &findings {

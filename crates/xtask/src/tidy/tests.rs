@@ -1,7 +1,7 @@
 //! Tidy's checks, on files made up for the purpose.
 
 use super::edges::{Crate, Dependency};
-use super::{Level, docs, edges, sources};
+use super::{Level, docs, edges, modules, sources};
 use crate::workspace::File;
 
 fn file(path: &str, text: &str) -> File {
@@ -18,6 +18,33 @@ fn package(name: &str, imports: &[(&str, Option<&str>)]) -> Crate {
 
 fn shown(findings: &[super::Finding]) -> Vec<String> {
     findings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_file_that_nobody_declares_is_found() {
+    let files = [
+        file("crates/a/src/lib.rs", "mod b;\nmod c;\n"),
+        file("crates/a/src/b.rs", "#[cfg(test)]\nmod tests;\n"),
+        file("crates/a/src/b/tests.rs", ""),
+        file("crates/a/src/c/mod.rs", "mod d;\n"),
+        file("crates/a/src/c/d.rs", ""),
+        file("crates/a/src/c/e.rs", "mod b;"),
+        file("crates/a/src/gone/tests.rs", ""),
+        file("crates/a/tests/one.rs", "mod common;"),
+        file("crates/a/tests/common/mod.rs", ""),
+        file("crates/a/tests/two/main.rs", "mod make;"),
+        file("crates/a/tests/two/make.rs", ""),
+        file("crates/a/tests/two/lost.rs", ""),
+        file("crates/a/examples/speed.rs", ""),
+    ];
+    assert_eq!(
+        shown(&modules::check(&files)),
+        [
+            "crates/a/src/c/e.rs: error: no module: nothing declares it",
+            "crates/a/src/gone/tests.rs: error: no module: nothing declares it",
+            "crates/a/tests/two/lost.rs: error: no module: nothing declares it",
+        ]
+    );
 }
 
 #[test]
