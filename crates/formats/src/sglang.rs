@@ -78,33 +78,21 @@ impl Requests {
             (false, false) => LegRole::Regular,
         };
         let name = rid.as_deref().unwrap_or_default();
+        let id = RequestId(fnv(&[name, &arrival.0.to_string(), &self.count.to_string()]));
         Profile {
-            id: RequestId(fnv(&[name, &arrival.0.to_string(), &self.count.to_string()])),
             join: Join { step: Some(step), session: text("routing_key"), rid, ..Join::default() },
-            endpoint: "/generate".into(),
             stream: parameters.get("stream").and_then(Json::as_bool).unwrap_or(false),
-            batch: None,
-            arrival,
-            first_byte: None,
-            end: length,
             status: None,
             outcome,
             error: report.finish.as_ref().and_then(|finish| finish.message.clone()),
-            decision: "".into(),
-            retries: 0,
             legs: vec![Leg {
-                role,
-                worker: WorkerRef { url: "unknown".into(), instance: "".into() },
-                dispatch: Nanos(0),
-                first_byte: None,
-                end: length,
                 status: None,
                 outcome,
-                error: None,
-                clock: None,
                 report,
+                ..Leg::new(role, WorkerRef { url: "unknown".into(), instance: "".into() }, Nanos(0), length)
             }],
             attrs: vec![("source".into(), "sglang".into())],
+            ..Profile::new(id, arrival, length)
         }
     }
 }

@@ -136,39 +136,24 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
-    use rollscope_trace::{Join, Leg, LegRole, Nanos, Outcome, Report, RequestId, Scalar, UnixNs, WorkerRef};
+    use rollscope_trace::{Join, Leg, LegRole, Nanos, Report, RequestId, Scalar, UnixNs, WorkerRef};
 
     use super::*;
 
     fn profile(step: Option<u64>, version: Option<&str>) -> Profile {
         let leg = Leg {
-            role: LegRole::Regular,
-            worker: WorkerRef { url: "http://w".into(), instance: "w".into() },
-            dispatch: Nanos(0),
-            first_byte: None,
-            end: Nanos(1),
-            status: Some(200),
-            outcome: Outcome::Completed,
-            error: None,
-            clock: None,
             report: Report::from_pairs(version.map(|version| ("weight_version", Scalar::Text(version)))),
+            ..Leg::new(
+                LegRole::Regular,
+                WorkerRef { url: "http://w".into(), instance: "w".into() },
+                Nanos(0),
+                Nanos(1),
+            )
         };
         Profile {
-            id: RequestId(1),
             join: Join { step: step.map(StepNumber), ..Join::default() },
-            endpoint: "/generate".into(),
-            stream: false,
-            batch: None,
-            arrival: UnixNs(0),
-            first_byte: None,
-            end: Nanos(1),
-            status: Some(200),
-            outcome: Outcome::Completed,
-            error: None,
-            decision: "".into(),
-            retries: 0,
             legs: vec![leg],
-            attrs: Vec::new(),
+            ..Profile::new(RequestId(1), UnixNs(0), Nanos(1))
         }
     }
 

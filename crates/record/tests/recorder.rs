@@ -18,8 +18,8 @@ use rollscope_record::{
 };
 use rollscope_run::{LogOptions, Run, RunInfo, WriterState};
 use rollscope_trace::{
-    CloseReason, Dropped, Join, Leg, LegRole, Nanos, Outcome, Profile, ProfileSink as _, Record, Report,
-    RequestId, SampleMark, Scalar, StepNumber, UnixNs, WorkerRef,
+    CloseReason, Dropped, Join, Leg, LegRole, Nanos, Profile, ProfileSink as _, Record, Report, RequestId,
+    SampleMark, Scalar, StepNumber, UnixNs, WorkerRef,
 };
 use rollscope_track::{Target, Tracker};
 use serde_json::{Value, json};
@@ -73,33 +73,21 @@ fn profile(id: u128, join: Join, version: &str) -> Profile {
         ("queue_time", Scalar::Number(-1.0)),
     ];
     let leg = Leg {
-        role: LegRole::Regular,
-        worker: WorkerRef { url: "http://w".into(), instance: "w".into() },
-        dispatch: Nanos(0),
         first_byte: Some(Nanos(1000)),
-        end: Nanos(600_000_000),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        clock: None,
         report: Report::from_pairs(pairs),
+        ..Leg::new(
+            LegRole::Regular,
+            WorkerRef { url: "http://w".into(), instance: "w".into() },
+            Nanos(0),
+            Nanos(600_000_000),
+        )
     };
     Profile {
-        id: RequestId(id),
         join,
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: UnixNs(1_700_000_000_000_000_000 + id as i64),
         first_byte: Some(Nanos(1000)),
-        end: Nanos(700_000_000),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
         decision: "round_robin".into(),
-        retries: 0,
         legs: vec![leg],
-        attrs: Vec::new(),
+        ..Profile::new(RequestId(id), UnixNs(1_700_000_000_000_000_000 + id as i64), Nanos(700_000_000))
     }
 }
 

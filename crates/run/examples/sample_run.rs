@@ -85,35 +85,22 @@ fn profile(step: u64, number: u64) -> Profile {
         (Measure::CompletionTokens, 12.0),
     ];
     Profile {
-        id: RequestId(u128::from(step) << 64 | u128::from(number)),
         join: Join { step: Some(StepNumber(step)), group, sample: Some(sample), ..Join::default() },
-        endpoint: "/generate".into(),
         stream: number % 2 == 1,
-        batch: None,
-        arrival: at(number * 10_000_000),
         first_byte: Some(Nanos(50_000_000)),
-        end: Nanos(190_000_000),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
         decision: "random of 1 prefill, random of 1 decode".into(),
-        retries: 0,
         legs: vec![leg(LegRole::Prefill, &prefill), leg(LegRole::Decode, &decode)],
-        attrs: Vec::new(),
+        ..Profile::new(
+            RequestId(u128::from(step) << 64 | u128::from(number)),
+            at(number * 10_000_000),
+            Nanos(190_000_000),
+        )
     }
 }
 
 fn leg(role: LegRole, readings: &[(Measure, f64)]) -> Leg {
     Leg {
-        role,
-        worker: WorkerRef { url: format!("http://{}:30000", role.name()).into(), instance: "w1".into() },
-        dispatch: Nanos(1_000_000),
         first_byte: Some(Nanos(45_000_000)),
-        end: Nanos(185_000_000),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        clock: None,
         report: Report {
             measures: readings
                 .iter()
@@ -123,6 +110,12 @@ fn leg(role: LegRole, readings: &[(Measure, f64)]) -> Leg {
             weight_version: Some("v1".into()),
             worker_request_id: Some("r1".into()),
         },
+        ..Leg::new(
+            role,
+            WorkerRef { url: format!("http://{}:30000", role.name()).into(), instance: "w1".into() },
+            Nanos(1_000_000),
+            Nanos(185_000_000),
+        )
     }
 }
 

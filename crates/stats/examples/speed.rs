@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use rollscope_stats::step_numbers;
 use rollscope_trace::{
-    Join, Leg, LegRole, Nanos, Outcome, Profile, Record, Report, RequestId, Scalar, StepNumber, StepTrace,
-    UnixNs, WorkerRef,
+    Join, Leg, LegRole, Nanos, Profile, Record, Report, RequestId, Scalar, StepNumber, StepTrace, UnixNs,
+    WorkerRef,
 };
 
 /// Numbers that only look random: Lehmer's generator with the multiplier of Park and Miller.
@@ -27,16 +27,13 @@ fn leg(draw: &mut Draw, role: LegRole, end: Nanos, names: &[(&'static str, f64)]
     let pairs: Vec<_> =
         names.iter().map(|(name, most)| (*name, Scalar::Number(draw.next() * most))).collect();
     Leg {
-        role,
-        worker: WorkerRef { url: worker.clone().into(), instance: format!("{side}@{worker}").into() },
-        dispatch: Nanos(0),
-        first_byte: None,
-        end,
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        clock: None,
         report: Report::from_pairs(pairs),
+        ..Leg::new(
+            role,
+            WorkerRef { url: worker.clone().into(), instance: format!("{side}@{worker}").into() },
+            Nanos(0),
+            end,
+        )
     }
 }
 
@@ -72,26 +69,18 @@ fn profile(draw: &mut Draw, number: u64, turns: u64) -> Profile {
     let end = Nanos((draw.next() * 25e9) as u64);
     let sample = number / (IN_FLIGHT * turns) * IN_FLIGHT + number % IN_FLIGHT;
     Profile {
-        id: RequestId(number.into()),
         join: Join {
             step: Some(StepNumber(1)),
             group: Some((sample / 8).to_string().into()),
             sample: Some((sample % 8).to_string().into()),
             ..Join::default()
         },
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: UnixNs(1_700_000_000_000_000_000 + number as i64 * 300_000),
-        first_byte: None,
-        end,
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        decision: "".into(),
-        retries: 0,
         legs: vec![leg(draw, LegRole::Prefill, end, &prefill), leg(draw, LegRole::Decode, end, &decode)],
-        attrs: Vec::new(),
+        ..Profile::new(
+            RequestId(number.into()),
+            UnixNs(1_700_000_000_000_000_000 + number as i64 * 300_000),
+            end,
+        )
     }
 }
 

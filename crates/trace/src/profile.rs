@@ -122,6 +122,27 @@ pub enum LegRole {
 // === impl Profile ===
 
 impl Profile {
+    /// A call of `/generate` that got a whole reply, of which no more is known. Importers and tests begin with it.
+    pub fn new(id: RequestId, arrival: UnixNs, end: Nanos) -> Self {
+        Self {
+            id,
+            join: Join::default(),
+            endpoint: "/generate".into(),
+            stream: false,
+            batch: None,
+            arrival,
+            first_byte: None,
+            end,
+            status: Some(200),
+            outcome: Outcome::Completed,
+            error: None,
+            decision: "".into(),
+            retries: 0,
+            legs: Vec::new(),
+            attrs: Vec::new(),
+        }
+    }
+
     /// The leg whose reply the client got, or would have got: the last that decodes.
     pub fn answer(&self) -> Option<&Leg> {
         self.legs.iter().rev().find(|leg| leg.role != LegRole::Prefill)
@@ -188,6 +209,22 @@ impl Outcome {
 // === impl Leg ===
 
 impl Leg {
+    /// A call that got a whole reply, of which no more is known.
+    pub fn new(role: LegRole, worker: WorkerRef, dispatch: Nanos, end: Nanos) -> Self {
+        Self {
+            role,
+            worker,
+            dispatch,
+            first_byte: None,
+            end,
+            status: Some(200),
+            outcome: Outcome::Completed,
+            error: None,
+            clock: None,
+            report: Report::default(),
+        }
+    }
+
     /// Time from dispatch to end, on the gateway's clock.
     pub fn duration(&self) -> Nanos {
         self.end.minus(self.dispatch)

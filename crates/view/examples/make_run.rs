@@ -8,8 +8,8 @@ use std::path::Path;
 
 use rollscope_run::{LogOptions, Run, RunInfo};
 use rollscope_trace::{
-    Attr, CloseReason, Finish, FinishKind, Join, Leg, LegRole, Measure, Nanos, Outcome, Profile, Reading,
-    Record, Report, RequestId, SampleKey, SampleMark, StepClose, StepNumber, UnixNs, UserSpan, WorkerRef,
+    Attr, CloseReason, Finish, FinishKind, Join, Leg, LegRole, Measure, Nanos, Profile, Reading, Record,
+    Report, RequestId, SampleKey, SampleMark, StepClose, StepNumber, UnixNs, UserSpan, WorkerRef,
 };
 
 const BEGIN: UnixNs = UnixNs(1_760_000_000_000_000_000);
@@ -107,46 +107,34 @@ fn request(sample: u64, turn: u64, at_ns: u64, workers: u64, dice: &mut Dice) ->
     let leg = |role: LegRole, worker: u64, end_ns: u64, readings: &[(M, f64)]| {
         let reading = |(measure, value): &(M, f64)| (*measure, Reading { value: *value, fault: None });
         Leg {
-            role,
-            worker: WorkerRef {
-                url: format!("http://{}-{worker}:30000", role.name()).into(),
-                instance: format!("w-{worker}").into(),
-            },
-            dispatch: Nanos(MS),
             first_byte: Some(Nanos((first * 1e9) as u64)),
-            end: Nanos(end_ns),
-            status: Some(200),
-            outcome: Outcome::Completed,
-            error: None,
-            clock: None,
             report: Report {
                 measures: readings.iter().map(reading).collect(),
                 finish: Some(Finish { kind: FinishKind::Stop, message: None, status_code: None }),
                 weight_version: Some("default".into()),
                 worker_request_id: Some(format!("{id:032x}").into()),
             },
+            ..Leg::new(
+                role,
+                WorkerRef {
+                    url: format!("http://{}-{worker}:30000", role.name()).into(),
+                    instance: format!("w-{worker}").into(),
+                },
+                Nanos(MS),
+                Nanos(end_ns),
+            )
         }
     };
     let (prefill_worker, decode_worker) = (dice.below(pair), dice.below(pair));
     Profile {
-        id: RequestId(u128::from(id)),
         join: Join { step: Some(STEP), group, sample: Some(name), ..Join::default() },
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: BEGIN.after(Nanos(at_ns)),
         first_byte: Some(Nanos((first * 1e9) as u64)),
-        end: Nanos(length_ns),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
         decision: "power_of_two of 32 prefill, power_of_two of 32 decode".into(),
-        retries: 0,
         legs: vec![
             leg(LegRole::Prefill, prefill_worker, (first * 1e9) as u64 + 2 * MS, &prefill_leg),
             leg(LegRole::Decode, decode_worker, length_ns - MS, &decode_leg),
         ],
-        attrs: Vec::new(),
+        ..Profile::new(RequestId(u128::from(id)), BEGIN.after(Nanos(at_ns)), Nanos(length_ns))
     }
 }
 

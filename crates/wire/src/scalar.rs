@@ -86,7 +86,7 @@ fn unicode_escape(text: &[u8]) -> Option<(char, usize)> {
     Some((char::REPLACEMENT_CHARACTER, ESCAPE_BYTES))
 }
 
-/// `XXXX` of a leading `\uXXXX`.
+/// The unit of UTF-16 that a leading `\u` and four digits stand for.
 fn code_unit(text: &[u8]) -> Option<u32> {
     let digits = text.strip_prefix(b"\\u")?.first_chunk::<4>()?;
     digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)?))

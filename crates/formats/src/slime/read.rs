@@ -171,7 +171,6 @@ impl Draft {
         let aborted = report.finish.as_ref().is_some_and(|finish| finish.kind == FinishKind::Abort);
         let outcome = if aborted { Outcome::Aborted } else { Outcome::Completed };
         Profile {
-            id: id.unwrap_or_else(|| RequestId(crate::hash::fnv(&[&span_id]))),
             join: Join {
                 step: Some(key.step),
                 group: key.group.clone(),
@@ -179,19 +178,12 @@ impl Draft {
                 attempt: first.attempt,
                 ..Join::default()
             },
-            endpoint: "/generate".into(),
             stream: &*first.name == CALLS[1],
-            batch: None,
-            arrival,
-            first_byte: None,
-            end: length,
             status: None,
             outcome,
-            error: None,
-            decision: "".into(),
-            retries: 0,
             legs: legs(&self.measures, report, length, outcome),
             attrs,
+            ..Profile::new(id.unwrap_or_else(|| RequestId(crate::hash::fnv(&[&span_id]))), arrival, length)
         }
     }
 }
@@ -203,16 +195,10 @@ fn legs(measures: &Measures, mut report: Report, length: Nanos, outcome: Outcome
     report.measures = measures.iter().filter(|(measure, _)| !is_prefill(*measure)).collect();
     report.bound_by(length);
     let leg = |role, end, report| Leg {
-        role,
-        worker: WorkerRef { url: UNKNOWN_WORKER.into(), instance: "".into() },
-        dispatch: Nanos(0),
-        first_byte: None,
-        end,
         status: None,
         outcome,
-        error: None,
-        clock: None,
         report,
+        ..Leg::new(role, WorkerRef { url: UNKNOWN_WORKER.into(), instance: "".into() }, Nanos(0), end)
     };
     if !is_pair {
         return vec![leg(LegRole::Regular, length, report)];

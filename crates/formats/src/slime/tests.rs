@@ -22,6 +22,7 @@ const OPTIONS: SampleOptions<'_> =
     SampleOptions { step: STEP, reward_key: None, category_key: None, evaluation: false };
 
 fn data(name: &str) -> PathBuf {
+    // By real torch: tools/make_torch_dumps.py.
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 

@@ -57,16 +57,9 @@ fn leg(role: LegRole, worker: u32, end: Nanos, of: &Ill, pairs: &[(&str, f64)]) 
     let numbers = pairs.iter().map(|(name, value)| (*name, Scalar::Number(*value)));
     let url = format!("http://{}-{worker}:30000", role.name());
     Leg {
-        role,
-        worker: WorkerRef { url: url.clone().into(), instance: url.into() },
-        dispatch: Nanos(0),
-        first_byte: None,
-        end,
-        status: Some(200),
         outcome: of.outcome,
-        error: None,
-        clock: None,
         report: Report::from_pairs(numbers.chain([("finish_reason.type", Scalar::Text(of.finish))])),
+        ..Leg::new(role, WorkerRef { url: url.clone().into(), instance: url.into() }, Nanos(0), end)
     }
 }
 
@@ -91,29 +84,18 @@ fn records(number: u32, of: &Ill) -> Vec<Record> {
     ];
     let start = UnixNs(BEGIN).after(seconds(of.start));
     let profile = Profile {
-        id: RequestId(number.into()),
         join: Join {
             step: Some(STEP),
             group: Some(group.clone().into()),
             sample: Some(sample.clone().into()),
             ..Join::default()
         },
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: start,
-        first_byte: None,
-        end: seconds(end),
-        status: Some(200),
         outcome: of.outcome,
-        error: None,
-        decision: "".into(),
-        retries: 0,
         legs: vec![
             leg(LegRole::Prefill, of.worker % 2, seconds(of.prealloc + wait), of, &prefill),
             leg(LegRole::Decode, of.worker, seconds(end), of, &decode),
         ],
-        attrs: Vec::new(),
+        ..Profile::new(RequestId(number.into()), start, seconds(end))
     };
     let key = SampleKey { step: STEP, group: Some(group.into()), sample: sample.into() };
     let done = start.after(seconds(end));

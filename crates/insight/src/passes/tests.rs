@@ -1,6 +1,6 @@
 //! Requests and passes whose places are known.
 
-use rollscope_trace::{Join, Outcome, PassLoad, Record, Report, Scalar, StepNumber, WorkerRef};
+use rollscope_trace::{Join, PassLoad, Record, Report, Scalar, StepNumber, WorkerRef};
 
 use super::*;
 
@@ -17,33 +17,13 @@ fn request(id: u128, told: Option<(u64, u64)>) -> Profile {
         [("forward_pass_first_counter_id", number(first)), ("forward_pass_last_counter_id", number(last))]
     });
     let leg = Leg {
-        role: LegRole::Regular,
-        worker: worker("http://w"),
-        dispatch: Nanos(0),
-        first_byte: None,
-        end: Nanos(2 * SECOND as u64),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        clock: None,
         report: Report::from_pairs(pairs),
+        ..Leg::new(LegRole::Regular, worker("http://w"), Nanos(0), Nanos(2 * SECOND as u64))
     };
     Profile {
-        id: RequestId(id),
         join: Join { step: Some(StepNumber(1)), ..Join::default() },
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: UnixNs(SECOND),
-        first_byte: None,
-        end: Nanos(2 * SECOND as u64),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        decision: "".into(),
-        retries: 0,
         legs: vec![leg],
-        attrs: Vec::new(),
+        ..Profile::new(RequestId(id), UnixNs(SECOND), Nanos(2 * SECOND as u64))
     }
 }
 

@@ -39,14 +39,7 @@ pub(crate) fn append(writer: &mut LogWriter, records: &[Record]) {
 /// A plain request with a prefill and a decode leg.
 pub(crate) fn profile(step: u64, number: u64) -> Profile {
     let leg = |role, readings: &[(Measure, f64)]| Leg {
-        role,
-        worker: WorkerRef { url: format!("http://{}", role_host(role)).into(), instance: "w1".into() },
-        dispatch: Nanos(1_000),
         first_byte: Some(Nanos(5_000_000)),
-        end: Nanos(9_000_000),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
         clock: Some(ClockOffset { offset_ns: -1_500, bound: Nanos(250) }),
         report: Report {
             measures: readings
@@ -57,31 +50,31 @@ pub(crate) fn profile(step: u64, number: u64) -> Profile {
             weight_version: Some("v1".into()),
             worker_request_id: Some(format!("r{number}").into()),
         },
+        ..Leg::new(
+            role,
+            WorkerRef { url: format!("http://{}", role_host(role)).into(), instance: "w1".into() },
+            Nanos(1_000),
+            Nanos(9_000_000),
+        )
     };
     Profile {
-        id: RequestId(u128::from(step) << 64 | u128::from(number)),
         join: Join {
             step: Some(StepNumber(step)),
             group: Some(format!("g{}", number / 4).into()),
             sample: Some(format!("s{number}").into()),
             ..Join::default()
         },
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: UnixNs(1_700_000_000_000_000_000 + number as i64 * 1_000_000),
         first_byte: Some(Nanos(5_100_000)),
-        end: Nanos(9_100_000),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
         decision: "random".into(),
-        retries: 0,
         legs: vec![
             leg(LegRole::Prefill, &[(Measure::PrefillForward, 0.002), (Measure::PromptTokens, 28.0)]),
             leg(LegRole::Decode, &[(Measure::DecodeForward, 0.004), (Measure::CompletionTokens, 12.0)]),
         ],
-        attrs: Vec::new(),
+        ..Profile::new(
+            RequestId(u128::from(step) << 64 | u128::from(number)),
+            UnixNs(1_700_000_000_000_000_000 + number as i64 * 1_000_000),
+            Nanos(9_100_000),
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests made by hand, and arbitrary ones: the parts sum to the whole.
 
 use proptest::prelude::*;
-use rollscope_trace::{Join, Outcome, Report, RequestId, Scalar, Stage, UnixNs, WorkerRef};
+use rollscope_trace::{Report, RequestId, Scalar, Stage, UnixNs, WorkerRef};
 
 use super::*;
 
@@ -9,37 +9,18 @@ const MS: u64 = 1_000_000;
 
 pub(crate) fn leg(role: LegRole, (dispatch_ms, end_ms): (u64, u64), pairs: &[(&str, f64)]) -> Leg {
     Leg {
-        role,
-        worker: WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() },
-        dispatch: Nanos(dispatch_ms * MS),
-        first_byte: None,
-        end: Nanos(end_ms * MS),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        clock: None,
         report: Report::from_pairs(pairs.iter().map(|(name, value)| (*name, Scalar::Number(*value)))),
+        ..Leg::new(
+            role,
+            WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() },
+            Nanos(dispatch_ms * MS),
+            Nanos(end_ms * MS),
+        )
     }
 }
 
 pub(crate) fn request(end_ms: u64, legs: Vec<Leg>) -> Profile {
-    Profile {
-        id: RequestId(7),
-        join: Join::default(),
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: UnixNs(1_700_000_000_000_000_000),
-        first_byte: None,
-        end: Nanos(end_ms * MS),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        decision: "".into(),
-        retries: 0,
-        legs,
-        attrs: Vec::new(),
-    }
+    Profile { legs, ..Profile::new(RequestId(7), UnixNs(1_700_000_000_000_000_000), Nanos(end_ms * MS)) }
 }
 
 /// `part milliseconds`, a row a line.

@@ -13,42 +13,26 @@ const S: u64 = 1_000_000_000;
 
 fn leg(role: LegRole, end: Nanos, pairs: &[(&str, Scalar<'_>)]) -> Leg {
     Leg {
-        role,
-        worker: WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() },
-        dispatch: Nanos(0),
-        first_byte: None,
-        end,
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        clock: None,
         report: Report::from_pairs(pairs.iter().copied()),
+        ..Leg::new(role, WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() }, Nanos(0), end)
     }
 }
 
 /// A request of `sample` (`group/name`), from `start_s` for `length_s` seconds.
 fn request(id: u128, sample: (&str, &str), (start_s, length_s): (f64, f64), legs: Vec<Leg>) -> Profile {
     Profile {
-        id: RequestId(id),
         join: Join {
             step: Some(STEP),
             group: Some(sample.0.into()),
             sample: Some(sample.1.into()),
             ..Join::default()
         },
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: UnixNs::from_secs_f64(1_700_000_000.0 + start_s).unwrap(),
-        first_byte: None,
-        end: Nanos::from_secs_f64(length_s).unwrap(),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        decision: "".into(),
-        retries: 0,
         legs,
-        attrs: Vec::new(),
+        ..Profile::new(
+            RequestId(id),
+            UnixNs::from_secs_f64(1_700_000_000.0 + start_s).unwrap(),
+            Nanos::from_secs_f64(length_s).unwrap(),
+        )
     }
 }
 

@@ -3,43 +3,25 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Join, Outcome, Report, RequestId, Scalar, WorkerRef};
+use crate::{Report, RequestId, Scalar, WorkerRef};
 
 const MS: u64 = 1_000_000;
 
 fn leg(role: LegRole, dispatch: u64, end: u64, pairs: &[(&str, f64)]) -> Leg {
     Leg {
-        role,
-        worker: WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w1".into() },
-        dispatch: Nanos(dispatch),
-        first_byte: None,
-        end: Nanos(end),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        clock: None,
         report: Report::from_pairs(pairs.iter().map(|(name, value)| (*name, Scalar::Number(*value)))),
+        ..Leg::new(
+            role,
+            WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w1".into() },
+            Nanos(dispatch),
+            Nanos(end),
+        )
     }
 }
 
 fn profile(legs: Vec<Leg>) -> Profile {
-    Profile {
-        id: RequestId(7),
-        join: Join::default(),
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: UnixNs(1_700_000_000_000_000_000),
-        first_byte: None,
-        end: Nanos(legs.iter().map(|leg| leg.end.0).max().unwrap_or(0) + MS),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        decision: "".into(),
-        retries: 0,
-        legs,
-        attrs: Vec::new(),
-    }
+    let end = Nanos(legs.iter().map(|leg| leg.end.0).max().unwrap_or(0) + MS);
+    Profile { legs, ..Profile::new(RequestId(7), UnixNs(1_700_000_000_000_000_000), end) }
 }
 
 /// `indent name [start, end) ms since arrival`, a line a span.

@@ -1,8 +1,8 @@
 //! Answers about made-up steps, read back.
 
 use rollscope_trace::{
-    Attr, Join, Leg, LegRole, Outcome, Profile, Record, Report, RequestId, SampleKey, Scalar, StepNumber,
-    UserSpan, WorkerRef,
+    Attr, Join, Leg, LegRole, Profile, Record, Report, RequestId, SampleKey, Scalar, StepNumber, UserSpan,
+    WorkerRef,
 };
 use serde_json::{Value, json};
 
@@ -14,38 +14,23 @@ const BASE_NS: i64 = 1_700_000_000_000_000_000;
 
 fn call(id: u128, (group, sample): (&str, &str), (start_ns, length_ns): (i64, u64)) -> Record {
     let leg = Leg {
-        role: LegRole::Decode,
-        worker: WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() },
-        dispatch: Nanos(0),
-        first_byte: None,
-        end: Nanos(length_ns),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        clock: None,
         report: Report::from_pairs([("pd_decode_forward_duration", Scalar::Number(length_ns as f64 / 1e9))]),
+        ..Leg::new(
+            LegRole::Decode,
+            WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() },
+            Nanos(0),
+            Nanos(length_ns),
+        )
     };
     Record::Profile(Box::new(Profile {
-        id: RequestId(id),
         join: Join {
             step: Some(STEP),
             group: Some(group.into()),
             sample: Some(sample.into()),
             ..Join::default()
         },
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: UnixNs(BASE_NS + start_ns),
-        first_byte: None,
-        end: Nanos(length_ns),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        decision: "".into(),
-        retries: 0,
         legs: vec![leg],
-        attrs: Vec::new(),
+        ..Profile::new(RequestId(id), UnixNs(BASE_NS + start_ns), Nanos(length_ns))
     }))
 }
 

@@ -2,8 +2,8 @@
 
 use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
 use rollscope_trace::{
-    Attr, ForwardPass, Join, Leg, LegRole, Nanos, Outcome, PassLoad, Profile, Record, Report, RequestId,
-    SampleKey, SampleMark, Scalar, StepNumber, UnixNs, UserSpan, WorkerRef,
+    Attr, ForwardPass, Join, Leg, LegRole, Nanos, PassLoad, Profile, Record, Report, RequestId, SampleKey,
+    SampleMark, Scalar, StepNumber, UnixNs, UserSpan, WorkerRef,
 };
 use tempfile::TempDir;
 
@@ -24,38 +24,23 @@ pub(crate) fn run() -> (TempDir, Run, LogWriter) {
 pub(crate) fn call(step: u64, sample: &str, id: u64) -> Record {
     let length = Nanos(id * 20 * MS);
     let decode = Leg {
-        role: LegRole::Decode,
-        worker: WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() },
-        dispatch: Nanos(0),
-        first_byte: None,
-        end: length,
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        clock: None,
         report: Report::from_pairs([("pd_decode_forward_duration", Scalar::Number(length.as_secs_f64()))]),
+        ..Leg::new(
+            LegRole::Decode,
+            WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() },
+            Nanos(0),
+            length,
+        )
     };
     Record::Profile(Box::new(Profile {
-        id: RequestId(u128::from(id)),
         join: Join {
             step: Some(StepNumber(step)),
             group: Some("g".into()),
             sample: Some(sample.into()),
             ..Join::default()
         },
-        endpoint: "/generate".into(),
-        stream: false,
-        batch: None,
-        arrival: UnixNs(BASE_NS),
-        first_byte: None,
-        end: length.plus(Nanos(5 * MS)),
-        status: Some(200),
-        outcome: Outcome::Completed,
-        error: None,
-        decision: "".into(),
-        retries: 0,
         legs: vec![decode],
-        attrs: Vec::new(),
+        ..Profile::new(RequestId(u128::from(id)), UnixNs(BASE_NS), length.plus(Nanos(5 * MS)))
     }))
 }
 
