@@ -66,11 +66,6 @@ impl<'a> Reply<'a> {
     pub fn elements(&self) -> &[Element<'a>] {
         &self.elements
     }
-
-    /// Whether a sample was given up: then the whole reply counts as failed.
-    pub fn is_aborted(&self) -> bool {
-        self.elements.iter().any(Element::is_aborted)
-    }
 }
 
 // === impl Element ===

@@ -60,7 +60,8 @@ pub struct Bootstrap<'a> {
 /// For which data-parallel ranks a request is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ranks {
-    /// Of the worker that it is sent to.
+    /// Of the worker that it is sent to. It is written under both of its names: workers of before it was renamed know only
+    /// `data_parallel_rank`, and later ones go by `routed_dp_rank` where both are there.
     pub routed: Option<u32>,
     /// Of the prefill worker.
     pub prefill: Option<u32>,
@@ -80,7 +81,7 @@ impl<'a> GenerateRequest<'a> {
         let (mut stream, mut return_logprob, mut rids) = (false, false, Vec::new());
         // Prompts of a batch by the field that holds them: of a field that stands twice the last counts.
         let (mut prompts, mut n) = ([None; 3], 1);
-        let mut routed_dp_rank = None;
+        let (mut routed_dp_rank, mut data_parallel_rank) = (None, None);
         let mut cursor = Cursor::new(source);
         let object = Object::read(&mut cursor, |cursor, name| {
             match (name, dialect) {
@@ -89,9 +90,8 @@ impl<'a> GenerateRequest<'a> {
                     return_logprob = scalars(cursor)?.contains(&Scalar::Bool(true));
                 }
                 (b"rid", _) => rids = texts(cursor)?,
-                (b"routed_dp_rank" | b"data_parallel_rank", _) => {
-                    routed_dp_rank = rank(cursor.scalar()?.as_ref()).or(routed_dp_rank);
-                }
+                (b"routed_dp_rank", _) => routed_dp_rank = rank(cursor.scalar()?.as_ref()),
+                (b"data_parallel_rank", _) => data_parallel_rank = rank(cursor.scalar()?.as_ref()),
                 (b"text", Dialect::Generate) | (b"prompt", Dialect::Completions) => {
                     prompts[0] = count_prompts(source, cursor, 1)?;
                 }
@@ -113,6 +113,7 @@ impl<'a> GenerateRequest<'a> {
         if shape.samples() > MAX_SAMPLES {
             return Err(Malformed { offset: object.range.start, problem: Problem::Count });
         }
+        let routed_dp_rank = routed_dp_rank.or(data_parallel_rank);
         Ok(Self { shape, stream, return_logprob, rids, routed_dp_rank, source, object })
     }
 
@@ -123,14 +124,8 @@ impl<'a> GenerateRequest<'a> {
         prompts.next().map(|field| self.source.slice(field.value.clone()))
     }
 
-    /// The body with these bootstrap fields in place of the client's own: scalars for a single request, lists
-    /// of one value a sample for a batch.
-    pub fn with_bootstrap(&self, bootstrap: &Bootstrap<'_>) -> Chunks {
-        self.placed(Some(bootstrap), Ranks::default())
-    }
-
-    /// The body with all that says where it is served: bootstrap fields, and the ranks, if there are any, in place of
-    /// the client's own.
+    /// The body with all that says where it is served, in place of the client's own: bootstrap fields, as scalars for a
+    /// single request and as lists of one value a sample for a batch, and the ranks, if there are any.
     pub fn placed(&self, bootstrap: Option<&Bootstrap<'_>>, ranks: Ranks) -> Chunks {
         let mut members = bootstrap.map_or(Vec::new(), |bootstrap| bootstrap.members(self.shape));
         members.extend(ranks.members(members.is_empty()).into_bytes());
@@ -149,7 +144,11 @@ impl<'a> GenerateRequest<'a> {
 
 impl Ranks {
     fn members(self, is_first: bool) -> String {
-        let ranks = [("routed_dp_rank", self.routed), ("disagg_prefill_dp_rank", self.prefill)];
+        let ranks = [
+            ("routed_dp_rank", self.routed),
+            ("data_parallel_rank", self.routed),
+            ("disagg_prefill_dp_rank", self.prefill),
+        ];
         let members = ranks.into_iter().filter_map(|(name, rank)| Some(format!("\"{name}\":{}", rank?)));
         let members = members.collect::<Vec<_>>().join(",");
         if is_first || members.is_empty() { members } else { format!(",{members}") }

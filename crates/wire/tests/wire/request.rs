@@ -17,7 +17,7 @@ fn scan(body: &'static str, dialect: Dialect) -> GenerateRequest<'static> {
 fn bootstrapped(body: &str, rooms: &[u64]) -> String {
     let body = Chunks::from(body.as_bytes().to_vec());
     let request = GenerateRequest::scan(&body, Dialect::Generate).unwrap();
-    text(&request.with_bootstrap(&Bootstrap { host: "p", port: Some(8998), rooms }))
+    text(&request.placed(Some(&Bootstrap { host: "p", port: Some(8998), rooms }), Ranks::default()))
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn bootstrap_fields_are_scalars_or_lists_of_equal_length() {
     let request = GenerateRequest::scan(&body, Dialect::Generate).unwrap();
     let none = Bootstrap { host: "[::1]", port: None, rooms: &[(1 << 53) - 1] };
     assert_eq!(
-        text(&request.with_bootstrap(&none)),
+        text(&request.placed(Some(&none), Ranks::default())),
         r#"{"bootstrap_host":"[::1]","bootstrap_port":null,"bootstrap_room":9007199254740991}"#
     );
 }
@@ -138,7 +138,7 @@ proptest! {
         let chunks = cut(&body, &cuts);
         let request = GenerateRequest::scan(&chunks, Dialect::Generate).unwrap();
         let rooms: Vec<u64> = (1..=request.shape.samples() as u64).collect();
-        let out = text(&request.with_bootstrap(&Bootstrap { host: "h:1", port: Some(9), rooms: &rooms }));
+        let out = text(&request.placed(Some(&Bootstrap { host: "h:1", port: Some(9), rooms: &rooms }), Ranks::default()));
 
         let mut expected = tree(&body);
         let fields = expected.as_object_mut().unwrap();
@@ -169,7 +169,7 @@ proptest! {
         let body = Chunks::from(bytes);
         if let Ok(request) = GenerateRequest::scan(&body, Dialect::Completions) {
             let rooms = vec![1; request.shape.samples()];
-            request.with_bootstrap(&Bootstrap { host: "h", port: None, rooms: &rooms });
+            request.placed(Some(&Bootstrap { host: "h", port: None, rooms: &rooms }), Ranks::default());
         }
     }
 }
@@ -184,12 +184,17 @@ fn ranks_take_the_place_of_the_clients_own() {
     for (body, routed, prefill, expected) in [
         (r#"{"text":"a"}"#, None, None, r#"{"text":"a"}"#),
         (r#"{"text":"a","routed_dp_rank":3}"#, None, None, r#"{"text":"a","routed_dp_rank":3}"#),
-        (r#"{"text":"a","routed_dp_rank":3}"#, Some(1), None, r#"{"routed_dp_rank":1,"text":"a"}"#),
+        (
+            r#"{"text":"a","routed_dp_rank":3}"#,
+            Some(1),
+            None,
+            r#"{"routed_dp_rank":1,"data_parallel_rank":1,"text":"a"}"#,
+        ),
         (
             r#"{"data_parallel_rank":3,"text":"a" }"#,
             Some(0),
             Some(2),
-            r#"{"routed_dp_rank":0,"disagg_prefill_dp_rank":2,"text":"a" }"#,
+            r#"{"routed_dp_rank":0,"data_parallel_rank":0,"disagg_prefill_dp_rank":2,"text":"a" }"#,
         ),
         ("{}", None, Some(2), r#"{"disagg_prefill_dp_rank":2}"#),
     ] {
@@ -201,6 +206,7 @@ fn ranks_take_the_place_of_the_clients_own() {
         (r#"{"routed_dp_rank":-1}"#, None),
         (r#"{"routed_dp_rank":1.5}"#, None),
         (r#"{"routed_dp_rank":null,"data_parallel_rank":2}"#, Some(2)),
+        (r#"{"routed_dp_rank":1,"data_parallel_rank":2}"#, Some(1)),
     ] {
         assert_eq!(scan(body, Dialect::Generate).routed_dp_rank, rank, "{body}");
     }
