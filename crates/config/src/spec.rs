@@ -113,7 +113,8 @@ impl fmt::Display for Namespace {
 impl OptionSpec {
     /// The value as it may be shown: a secret that is set becomes `<redacted>`.
     pub(crate) fn shown(&self, value: Value) -> Value {
-        if self.secret && !value.is_null() { Value::from(REDACTED) } else { value }
+        let is_nothing = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+        if self.secret && !is_nothing { Value::from(REDACTED) } else { value }
     }
 
     /// Whether the option has this name in a configuration file: the field's name, a flag, or an alias of it, with
