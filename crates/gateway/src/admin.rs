@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::body::ReplyBody;
 use crate::core::{Core, Mode};
 use crate::fault::Refusal;
-use crate::pool::{Pool, PooledWorker};
+use crate::options::LogLevel;
+use crate::pool::{Origin, Pool, PooledWorker};
 use crate::reply::json;
 use crate::request::read_body;
 
@@ -108,6 +109,8 @@ pub(crate) enum Unfit {
     NotRegular,
     #[error("only a prefill worker has a bootstrap_port")]
     Port,
+    #[error("bootstrap_port can not be 0")]
+    NoPort,
     #[error("api_key has a byte that no header may have")]
     Key,
     #[error("the body must be an object with worker_type, bootstrap_port or api_key: {0}")]
@@ -131,13 +134,13 @@ pub(crate) async fn serve(
 ) -> Result<Response<ReplyBody>, Refusal> {
     match (call, request.method()) {
         (AdminCall::Workers, &Method::POST) => {
-            let body = read_body(request.into_body(), MAX_REGISTRATION_BYTES).await?.to_bytes();
+            let body = read_body(core, request.into_body(), MAX_REGISTRATION_BYTES).await?.to_bytes();
             let registration: Registration = serde_json::from_slice(&body).map_err(Unfit::Body)?;
             add(core, &registration)
         }
         (AdminCall::Workers, _) => Ok(list(core)),
         (AdminCall::Worker(id), &Method::PUT) => {
-            let body = read_body(request.into_body(), MAX_REGISTRATION_BYTES).await?.to_bytes();
+            let body = read_body(core, request.into_body(), MAX_REGISTRATION_BYTES).await?.to_bytes();
             change(core, id, &serde_json::from_slice(&body).map_err(Unfit::Change)?)
         }
         (AdminCall::Worker(id), &Method::DELETE) => remove(core, id),
@@ -170,13 +173,25 @@ fn get(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
 }
 
 fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, Refusal> {
-    let worker = registration.fit(core.mode)?.register(core)?;
-    let reply = serde_json::json!({
+    let url = WorkerAddress::parse(&registration.url).map_err(Unfit::from)?.url;
+    let fleet = core.registry.fleet();
+    let known = fleet.all().find(|worker| worker.url == url);
+    let fit = registration.over(known).fit(core.mode)?;
+    let link = match known.filter(|_| registration.api_key.is_none()) {
+        Some(known) => known.link.again(Origin::Named),
+        None => fit.link(core, Origin::Named)?,
+    };
+    let worker = core.registry.add(fit.address, fit.role, link, &mut rand::rng());
+    let mut reply = serde_json::json!({
         "status": "registered",
         "worker_id": worker.id.as_str(),
         "url": &*worker.name,
         "worker_type": worker.role.kind().name(),
     });
+    if let Some(known) = known {
+        reply["replaced"] = known.id.as_str().into();
+        core.notices.tell(LogLevel::Info, format_args!("worker is registered anew: {}", worker.name));
+    }
     Ok(written(StatusCode::CREATED, &reply))
 }
 
@@ -185,20 +200,26 @@ fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, 
 fn change(core: &Core, id: &str, change: &Change) -> Result<Response<ReplyBody>, Refusal> {
     let fleet = core.registry.fleet();
     let worker = fleet.get(id).ok_or_else(|| unknown(id))?;
-    let (kind, port) = match worker.role {
+    let (kind, port) = changed(worker.role, change.worker_type, change.bootstrap_port);
+    let role = role(core.mode, Some(kind), port)?;
+    let origin = worker.link.origin;
+    let link = match &change.api_key {
+        Some(key) => core.links.to(Some(key), origin).map_err(|_| Unfit::Key)?,
+        None => worker.link.again(origin),
+    };
+    let again = core.registry.add(worker.address(), role, link, &mut rand::rng());
+    Ok(written(StatusCode::OK, &show(core, &again)))
+}
+
+/// A role of which some is to be otherwise, and the rest as it is.
+fn changed(role: Role, kind: Option<WorkerType>, port: Option<u16>) -> (WorkerType, Option<u16>) {
+    let (known, known_port) = match role {
         Role::Prefill { bootstrap_port } => (WorkerType::Prefill, bootstrap_port),
         Role::Regular => (WorkerType::Regular, None),
         Role::Decode => (WorkerType::Decode, None),
     };
-    let kind = change.worker_type.unwrap_or(kind);
-    let kept_port = port.filter(|_| matches!(kind, WorkerType::Prefill));
-    let role = role(core.mode, Some(kind), change.bootstrap_port.or(kept_port))?;
-    let link = match &change.api_key {
-        Some(key) => Pool::with_key(Some(key)).map_err(|_| Unfit::Key)?,
-        None => worker.link.again(),
-    };
-    let again = core.registry.add(worker.address(), role, link, &mut rand::rng());
-    Ok(written(StatusCode::OK, &show(core, &again)))
+    let kind = kind.unwrap_or(known);
+    (kind, port.or(known_port.filter(|_| matches!(kind, WorkerType::Prefill))))
 }
 
 /// What is in flight there goes on.
@@ -269,6 +290,9 @@ fn role(mode: Mode, worker_type: Option<WorkerType>, bootstrap_port: Option<u16>
     if bootstrap_port.is_some() && !matches!(role, Role::Prefill { .. }) {
         return Err(Unfit::Port);
     }
+    if bootstrap_port == Some(0) {
+        return Err(Unfit::NoPort);
+    }
     Ok(role)
 }
 
@@ -318,6 +342,18 @@ impl WorkerType {
 // === impl Registration ===
 
 impl Registration {
+    /// With what it does not say as it is known of the worker at that URL, if there is one.
+    fn over(&self, known: Option<&Arc<PooledWorker>>) -> Self {
+        let (worker_type, bootstrap_port) = match known {
+            Some(known) => {
+                let (kind, port) = changed(known.role, self.worker_type, self.bootstrap_port);
+                (Some(kind), port)
+            }
+            None => (self.worker_type, self.bootstrap_port),
+        };
+        Self { url: self.url.clone(), worker_type, bootstrap_port, api_key: self.api_key.clone() }
+    }
+
     /// What is registered, if it can be.
     pub(crate) fn fit(&self, mode: Mode) -> Result<Fit, Unfit> {
         Ok(Fit {
@@ -335,9 +371,13 @@ impl Fit {
         Self { address, role, key: None }
     }
 
-    pub(crate) fn register(&self, core: &Core) -> Result<Arc<PooledWorker>, Unfit> {
-        let key = self.key.as_deref().or(core.options.startup().api_key.as_deref());
-        let link = Pool::with_key(key).map_err(|_| Unfit::Key)?;
+    pub(crate) fn register(&self, core: &Core, origin: Origin) -> Result<Arc<PooledWorker>, Unfit> {
+        let link = self.link(core, origin)?;
         Ok(core.registry.add(self.address.clone(), self.role, link, &mut rand::rng()))
+    }
+
+    fn link(&self, core: &Core, origin: Origin) -> Result<Pool, Unfit> {
+        let key = self.key.as_deref().or(core.options.startup().api_key.as_deref());
+        core.links.to(key, origin).map_err(|_| Unfit::Key)
     }
 }

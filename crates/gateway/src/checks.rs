@@ -5,19 +5,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use futures_util::stream::iter;
+use futures_util::stream::FuturesUnordered;
 use http::uri::PathAndQuery;
 use rollscope_route::{
     BreakerState, HealthState, Introduced, Introduction, MAX_DP_SIZE, RoleKind, WorkerAddress, WorkerId,
 };
 use serde::Deserialize;
+use tokio::time::MissedTickBehavior;
 
 use crate::control::call;
 use crate::core::Core;
 use crate::fault::UpstreamFault;
 use crate::options::{GatewayOptions, LogLevel};
 use crate::outbound::Outbound;
-use crate::pool::PooledWorker;
+use crate::pool::{Origin, PooledWorker};
 use crate::reply::WorkerReply;
 
 /// What is read of a worker's `/server_info`.
@@ -46,58 +47,69 @@ struct Known {
     breaker: BreakerState,
     /// Whether it has been asked who it is, and has answered whatever.
     is_introduced: bool,
+    /// Whether it is being checked.
+    is_busy: bool,
 }
 
-/// So many are asked at once.
-const MAX_CHECKS: usize = 64;
+/// The workers that are known from check to check.
+type AllKnown = BTreeMap<WorkerId, Known>;
 
 /// Checks the workers for ever. Where they are not to be checked, each is only asked who it is, until it answers.
+///
+/// Each is checked by itself, so that one that does not answer keeps no other from being checked.
 pub(crate) async fn watch(core: Arc<Core>) {
     let options = core.options.startup();
     let interval = Duration::from_secs(options.health_check_interval_secs);
     let anxious = Duration::from_secs(options.worker_startup_check_interval).min(interval);
-    let mut known: BTreeMap<WorkerId, Known> = BTreeMap::new();
+    let mut tick = tokio::time::interval(anxious);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut known = AllKnown::new();
+    let mut checking = FuturesUnordered::new();
     loop {
-        let fleet = core.registry.fleet();
-        let mut next: BTreeMap<WorkerId, Known> = BTreeMap::new();
-        for worker in fleet.all() {
-            let known = known.remove(&worker.id).unwrap_or_else(Known::new);
-            let breaker = worker.breaker();
-            if breaker != known.breaker {
-                let level = if breaker == BreakerState::Closed { LogLevel::Info } else { LogLevel::Warn };
-                core.notices
-                    .tell(level, format_args!("circuit breaker is {}: {}", breaker.name(), worker.name));
+        tokio::select! {
+            _ = tick.tick() => {
+                give_up(&core, &known);
+                known = look(&core, known);
+                for worker in core.registry.fleet().all() {
+                    let is_well =
+                        worker.health() == HealthState::Healthy && worker.breaker() == BreakerState::Closed;
+                    let pause = if is_well { interval } else { anxious };
+                    if let Some(known) = known.get_mut(&worker.id).filter(|known| known.is_due(pause, options)) {
+                        known.is_busy = true;
+                        let (core, worker) = (&core, Arc::clone(worker));
+                        checking.push(async move { (worker.id.clone(), check(core, &worker).await) });
+                    }
+                }
             }
-            next.insert(worker.id.clone(), Known { breaker, ..known.seen(worker.health()) });
-        }
-        known = next;
-        core.misfits.lock().retain(|id, _| known.contains_key(id));
-        let due = fleet.all().filter(|worker| {
-            let known = known.get(&worker.id);
-            let is_well = worker.health() == HealthState::Healthy && worker.breaker() == BreakerState::Closed;
-            let pause = if is_well { interval } else { anxious };
-            known.is_some_and(|known| known.is_due(pause, options))
-        });
-        let due: Vec<_> = due.cloned().collect();
-        let answered = iter(due)
-            .map(|worker| {
-                let core = &core;
-                async move { (worker.id.clone(), check(core, &worker).await) }
-            })
-            .buffer_unordered(MAX_CHECKS);
-        for (id, is_answered) in answered.collect::<Vec<_>>().await {
-            if let Some(known) = known.get_mut(&id) {
-                known.checked = Some(Instant::now());
-                known.is_introduced |= is_answered;
+            Some((id, is_answered)) = checking.next() => {
+                if let Some(known) = known.get_mut(&id) {
+                    known.checked = Some(Instant::now());
+                    known.is_busy = false;
+                    known.is_introduced |= is_answered;
+                }
             }
         }
-        give_up(&core, &known);
-        tokio::time::sleep(anxious).await;
     }
 }
 
+/// Who there is now, and what was known of them; tells of circuit breakers that have changed.
+fn look(core: &Core, mut known: AllKnown) -> AllKnown {
+    let mut next = AllKnown::new();
+    for worker in core.registry.fleet().all() {
+        let known = known.remove(&worker.id).unwrap_or_else(Known::new);
+        let breaker = worker.breaker();
+        if breaker != known.breaker {
+            let level = if breaker == BreakerState::Closed { LogLevel::Info } else { LogLevel::Warn };
+            core.notices.tell(level, format_args!("circuit breaker is {}: {}", breaker.name(), worker.name));
+        }
+        next.insert(worker.id.clone(), Known { breaker, ..known.seen(worker.health()) });
+    }
+    core.misfits.lock().retain(|id, _| next.contains_key(id));
+    next
+}
+
 /// Takes out the workers that have been starting for too long.
-fn give_up(core: &Core, known: &BTreeMap<WorkerId, Known>) {
+fn give_up(core: &Core, known: &AllKnown) {
     let limit = Duration::from_secs(core.options.startup().worker_startup_timeout_secs);
     let is_late = |known: &Known| !known.was_healthy && known.since.elapsed() >= limit;
     if limit.is_zero() || core.options.startup().disable_health_check {
@@ -105,8 +117,11 @@ fn give_up(core: &Core, known: &BTreeMap<WorkerId, Known>) {
     }
     for (id, _) in known.iter().filter(|(_, known)| is_late(known)) {
         let fleet = core.registry.fleet();
-        let is_healthy = fleet.get(id.as_str()).is_none_or(|worker| worker.health() == HealthState::Healthy);
-        if let Some(worker) = (!is_healthy).then(|| core.registry.remove(id.as_str())).flatten() {
+        // What a file or a name tells of is there until that says otherwise.
+        let is_given_up = fleet.get(id.as_str()).is_some_and(|worker| {
+            worker.health() != HealthState::Healthy && worker.link.origin == Origin::Named
+        });
+        if let Some(worker) = is_given_up.then(|| core.registry.remove(id.as_str())).flatten() {
             let url = &worker.name;
             core.notices.tell(
                 LogLevel::Error,
@@ -126,14 +141,15 @@ async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
     let mut is_misfit = false;
     if passes {
         let answer = ask(core, worker, PathAndQuery::from_static("/server_info")).await;
-        is_answered = answer.is_ok();
+        // An error of the server's own tells that it is starting or ending: it has yet to say who it is.
+        is_answered = answer.as_ref().is_ok_and(|reply| !reply.status().is_server_error());
         let reply = answer.ok().filter(|reply| reply.status().is_success());
         let info = reply.map(|reply| ServerInfo::read(&reply.body.to_bytes())).unwrap_or_default();
         is_misfit = note_misfit(core, worker, &info);
         let introduced = core.registry.introduce(
             worker.id.as_str(),
             &info.introduction(),
-            || worker.link.again(),
+            || worker.link.again(worker.link.origin),
             &mut rand::rng(),
         );
         match introduced {
@@ -170,7 +186,7 @@ fn expand(core: &Core, worker: &PooledWorker) -> bool {
     }
     for rank in 0..dp_size {
         let address = WorkerAddress { url: worker.url.clone(), rank: Some(rank) };
-        core.registry.add(address, worker.role, worker.link.again(), &mut rand::rng());
+        core.registry.add(address, worker.role, worker.link.again(worker.link.origin), &mut rand::rng());
     }
     true
 }
@@ -198,8 +214,7 @@ async fn ask(
     worker: &Arc<PooledWorker>,
     path: PathAndQuery,
 ) -> Result<WorkerReply, UpstreamFault> {
-    let limit = Duration::from_secs(core.options.startup().health_check_timeout_secs);
-    call(core, worker, &Outbound::get(path), limit).await
+    call(core, worker, &Outbound::get(path), core.check_limit()).await
 }
 
 // === impl Known ===
@@ -212,6 +227,7 @@ impl Known {
             was_healthy: false,
             breaker: BreakerState::Closed,
             is_introduced: false,
+            is_busy: false,
         }
     }
 
@@ -222,7 +238,7 @@ impl Known {
 
     /// Whether its last check is so long ago.
     fn is_due(&self, pause: Duration, options: &GatewayOptions) -> bool {
-        if options.disable_health_check && self.is_introduced {
+        if self.is_busy || (options.disable_health_check && self.is_introduced) {
             return false;
         }
         self.checked.is_none_or(|checked| checked.elapsed() >= pause)

@@ -12,14 +12,14 @@ use bytes::{Bytes, BytesMut};
 use http::Method;
 use rollscope_wire::Chunks;
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
-use tokio::net::TcpStream;
 
 use crate::http1::{Framing, Garbled, Next, ReplyHead};
+use crate::transport::Transport;
 
 /// A connection that is open, as far as is known.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Transport,
     /// Received and not used.
     buffer: BytesMut,
 }
@@ -64,7 +64,7 @@ const MAX_SLICES: usize = 16;
 // === impl Connection ===
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: Transport) -> Self {
         Self { stream, buffer: BytesMut::new() }
     }
 
@@ -81,9 +81,8 @@ impl Connection {
     }
 
     /// Whether it can take a request: nothing has come by it since its last reply, no end either.
-    pub(crate) fn is_idle(&self) -> bool {
-        let is_silent = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
-        self.buffer.is_empty() && self.stream.try_read(&mut [0]).is_err_and(is_silent)
+    pub(crate) fn is_idle(&mut self) -> bool {
+        self.buffer.is_empty() && self.stream.is_silent()
     }
 
     /// Sends a request and waits for the head of the reply, which may come before all of the request is sent; then the
@@ -174,7 +173,7 @@ impl Unsent<'_> {
     }
 
     /// Sends as much as the socket takes.
-    fn poll_send(&mut self, stream: &mut TcpStream, context: &mut Context<'_>) {
+    fn poll_send(&mut self, stream: &mut Transport, context: &mut Context<'_>) {
         while self.stopped.is_none() && !self.is_over() {
             let mut slices = [IoSlice::new(&[]); MAX_SLICES];
             let count = self.slices(&mut slices);
@@ -184,6 +183,12 @@ impl Unsent<'_> {
                 Poll::Ready(Err(error)) => self.stopped = Some(error),
                 Poll::Pending => return,
             }
+        }
+        // TLS may have taken what the socket has not.
+        if self.stopped.is_none()
+            && let Poll::Ready(Err(error)) = Pin::new(stream).poll_flush(context)
+        {
+            self.stopped = Some(error);
         }
     }
 

@@ -87,7 +87,7 @@ pub(crate) async fn ask_all(
 ) -> Result<Response<ReplyBody>, Refusal> {
     let limit = fan_out.limit(core.options.startup());
     let (head, incoming) = request.into_parts();
-    let body = read_body(incoming, core.options.startup().max_payload_size).await?;
+    let body = read_body(core, incoming, core.options.startup().max_payload_size).await?;
     if fan_out == FanOut::AbortRequest && is_nameless_abort(&body) {
         return Err(Refusal::NamelessAbort);
     }
@@ -132,7 +132,7 @@ fn is_nameless_abort(body: &Chunks) -> bool {
 
 async fn outbound(core: &Core, request: Request<Incoming>) -> Result<Outbound, Refusal> {
     let (head, incoming) = request.into_parts();
-    let body = read_body(incoming, core.options.startup().max_payload_size).await?;
+    let body = read_body(core, incoming, core.options.startup().max_payload_size).await?;
     Ok(Outbound::forward(&head, body))
 }
 

@@ -12,10 +12,12 @@ use rollscope_config::{ConfigError, Published};
 use rollscope_route::{Availability, Books, Fleet, Registry, RoleKind, Rooms, WorkerId};
 use rollscope_trace::{ProfileSink, StepNumber};
 use tokio::sync::watch;
+use tokio_rustls::rustls::ServerConfig;
 
 use crate::abort::Aborts;
 use crate::access::Keys;
 use crate::choosing::Choosers;
+use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::control::Tallies;
 use crate::cors::Cors;
@@ -26,9 +28,10 @@ use crate::live::Live;
 use crate::metrics::ForeignCounters;
 use crate::notices::Notices;
 use crate::options::GatewayOptions;
-use crate::pool::{Pool, PooledWorker};
+use crate::pool::{Links, Origin, Pool, PooledWorker};
 use crate::profiler::Profiler;
 use crate::settings::Retries;
+use crate::tls;
 
 /// The state of a gateway.
 #[derive(Debug)]
@@ -36,6 +39,10 @@ pub(crate) struct Core {
     pub(crate) options: Published<GatewayOptions>,
     pub(crate) mode: Mode,
     pub(crate) registry: Registry<Pool>,
+    pub(crate) links: Links,
+    pub(crate) clients: Clients,
+    /// What clients' connections are wrapped in, if they are.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) choosers: Choosers,
     /// What a worker is asked to see whether it is up.
     pub(crate) health_path: PathAndQuery,
@@ -116,8 +123,9 @@ impl Core {
     ) -> Result<Self, ConfigError> {
         let options = published.startup();
         let registry = Registry::with(options.breaker(), options.health());
+        let links = Links::new(options)?;
         for (address, role) in options.workers()? {
-            let link = Pool::with_key(options.api_key.as_deref());
+            let link = links.to(options.api_key.as_deref(), Origin::Named);
             let link = link.map_err(|error| ConfigError::Conflict(format!("--api-key: {error}")))?;
             registry.add(address, role, link, &mut rand::rng());
         }
@@ -128,10 +136,14 @@ impl Core {
         let durations = Durations::new(&options.prometheus_duration_buckets);
         let request_ids = options.request_id_headers.iter().flat_map(|name| name.parse()).collect();
         let cors = Cors::new(&options.cors_allowed_origins);
+        let (clients, tls) = (Clients::new(options), tls::to_clients(options)?);
         Ok(Self {
             mode: if options.pd_disaggregation { Mode::Pair } else { Mode::Regular },
             options: published,
             registry,
+            links,
+            clients,
+            tls,
             choosers,
             health_path,
             rooms: Rooms::default(),
@@ -204,8 +216,21 @@ impl Core {
         Duration::from_secs(self.options.startup().request_timeout_secs)
     }
 
+    pub(crate) fn body_limit(&self) -> Duration {
+        Duration::from_secs_f64(self.options.startup().request_body_timeout_secs)
+    }
+
     pub(crate) fn idle_limit(&self) -> Duration {
         Duration::from_secs_f64(self.options.startup().stream_idle_timeout_secs)
+    }
+
+    /// Twice what a worker gets to say that it is up: both of a pair may be asked, one a little after the other.
+    pub(crate) fn last_word_limit(&self) -> Duration {
+        2 * self.check_limit()
+    }
+
+    pub(crate) fn check_limit(&self) -> Duration {
+        Duration::from_secs(self.options.startup().health_check_timeout_secs)
     }
 
     pub(crate) fn connect_limit(&self) -> Duration {

@@ -1,14 +1,15 @@
 //! Workers that come and go with a file or a DNS name.
 //!
-//! A source is looked at from time to time. What it names that it did not name before is registered, and what it no longer
-//! names is taken out; what others have registered is left alone. A source that can not be read changes nothing: the
-//! workers that it named stay, and that it can not be read is told once.
+//! A source is looked at from time to time. What it names that it did not name before is registered, unless somebody else
+//! has registered it; what it no longer names is taken out, unless somebody else has registered it since. A source that
+//! can not be read changes nothing: the workers that it named stay, and that it can not be read is told once.
 //!
 //! Names are resolved by the operating system, so `/etc/hosts` and search domains count; it tells addresses (A and
 //! AAAA records), and the port is the option's.
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -18,6 +19,7 @@ use tokio::net::lookup_host;
 use crate::admin::{Fit, Registration, Unfit};
 use crate::core::Core;
 use crate::options::LogLevel;
+use crate::pool::{Origin, PooledWorker};
 
 /// Where workers are told of.
 #[derive(Debug)]
@@ -31,8 +33,10 @@ enum Source {
 }
 
 /// What a source has told.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Told {
+    origin: Origin,
+    /// What was registered of it.
     workers: Vec<Fit>,
     trouble: Option<String>,
 }
@@ -67,15 +71,16 @@ pub(crate) async fn watch(core: &Core) {
         .map(|(name, port)| dns(name, Role::Prefill { bootstrap_port: *port }));
     let decode = options.discover_decode.iter().map(|name| dns(name, Role::Decode));
     let sources = file.chain(regular).chain(prefill).chain(decode);
-    join_all(sources.map(|source| follow(core, source))).await;
+    let numbered = sources.enumerate();
+    join_all(numbered.map(|(number, source)| follow(core, source, Origin::Source(number)))).await;
 }
 
-async fn follow(core: &Core, source: Source) {
+async fn follow(core: &Core, source: Source, origin: Origin) {
     let interval = match source {
         Source::File(_) => FILE_INTERVAL,
         Source::Dns { .. } => Duration::from_secs(core.options.startup().discovery_interval_secs),
     };
-    let mut told = Told::default();
+    let mut told = Told { origin, workers: Vec::new(), trouble: None };
     loop {
         match source.look(core).await {
             Ok(workers) => {
@@ -141,29 +146,51 @@ impl Told {
             if workers.iter().any(|other| other.address == gone.address) {
                 continue;
             }
-            take_out(core, &gone.address);
+            self.take_out(core, &gone.address);
             core.notices.tell(LogLevel::Info, format_args!("{source} no longer names {}", gone.address));
         }
-        for new in workers.iter().filter(|worker| !self.workers.contains(worker)) {
-            match new.register(core) {
-                Ok(worker) => {
-                    let (name, role) = (&worker.name, worker.role.kind());
-                    core.notices.tell(LogLevel::Info, format_args!("{source} names {role} worker {name}"));
-                }
-                Err(why) => {
-                    core.notices.tell(LogLevel::Error, format_args!("{source}: {}: {why}", new.address));
-                }
+        let known = std::mem::take(&mut self.workers);
+        for worker in workers {
+            if known.contains(&worker) || self.register(core, &source, &worker) {
+                self.workers.push(worker);
             }
         }
-        self.workers = workers;
     }
-}
 
-/// Takes out a worker, or the ranks that stand in its place. What is in flight there goes on.
-fn take_out(core: &Core, address: &WorkerAddress) {
-    for worker in core.registry.fleet().all() {
-        if worker.url == address.url && (address.rank.is_none() || worker.rank == address.rank) {
+    /// Registers a worker; not one that somebody else has registered, as long as it is. Whether there is nothing more to
+    /// do about it.
+    fn register(&self, core: &Core, source: &str, worker: &Fit) -> bool {
+        if at(core, &worker.address).iter().any(|known| known.link.origin != self.origin) {
+            return false;
+        }
+        match worker.register(core, self.origin) {
+            Ok(worker) => {
+                let (name, role) = (&worker.name, worker.role.kind());
+                core.notices.tell(LogLevel::Info, format_args!("{source} names {role} worker {name}"));
+                true
+            }
+            Err(why) => {
+                core.notices.tell(LogLevel::Error, format_args!("{source}: {}: {why}", worker.address));
+                true
+            }
+        }
+    }
+
+    /// Takes out a worker, or the ranks that stand in its place, unless somebody else has registered it since. What is in
+    /// flight there goes on.
+    fn take_out(&self, core: &Core, address: &WorkerAddress) {
+        for worker in at(core, address).iter().filter(|worker| worker.link.origin == self.origin) {
             core.registry.remove(worker.id.as_str());
         }
     }
+}
+
+/// The workers at an address: the one that it names, or those of a server's ranks.
+fn at(core: &Core, address: &WorkerAddress) -> Vec<Arc<PooledWorker>> {
+    let fleet = core.registry.fleet();
+    let is_it = |worker: &&Arc<PooledWorker>| {
+        worker.url == address.url
+            && (address.rank.is_none() || worker.rank.is_none() || worker.rank == address.rank)
+    };
+    fleet.all().filter(is_it).cloned().collect()
 }

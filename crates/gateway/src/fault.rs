@@ -49,13 +49,17 @@ pub(crate) enum Refusal {
     Malformed(#[from] Malformed),
     #[error("request body larger than --max-payload-size, {limit_bytes} bytes")]
     TooLarge { limit_bytes: usize },
+    #[error("no byte of the request body within {limit:?}, which is --request-body-timeout-secs")]
+    BodyLate { limit: Duration },
+    #[error("not answered within {limit:?}, which is --request-timeout-secs")]
+    Late { limit: Duration },
     #[error("request body lost: {0}")]
     BodyLost(#[source] hyper::Error),
     #[error("a disaggregated fleet needs the request body without content-encoding: {encoding}")]
     Encoded { encoding: String },
     #[error("{queue_size} requests wait already, which is --queue-size")]
     Busy { queue_size: usize },
-    #[error("the request has waited for {limit:?}, which is --queue-timeout-secs")]
+    #[error("the request can not begin within {limit:?}, which is --queue-timeout-secs")]
     Queued { limit: Duration },
     #[error("this call needs a key: Authorization: Bearer KEY")]
     Unauthorized,
@@ -180,6 +184,8 @@ impl Refusal {
             Self::NoWorker(_) | Self::NoChoice { .. } | Self::Queued { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
+            Self::BodyLate { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::Late { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Encoded { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -202,6 +208,8 @@ impl Refusal {
             Self::NoWorker(_) | Self::NoChoice { .. } => "no_available_workers",
             Self::Malformed(_) | Self::NamelessAbort => "malformed_request",
             Self::TooLarge { .. } => "payload_too_large",
+            Self::BodyLate { .. } => "request_body_timeout",
+            Self::Late { .. } => "timeout",
             Self::BodyLost(_) => "request_body_lost",
             Self::Encoded { .. } => "unsupported_content_encoding",
             Self::Busy { .. } => "too_many_requests",

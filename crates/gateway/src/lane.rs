@@ -9,6 +9,7 @@ use std::thread;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::clients::Counted;
 use crate::pool::claim_shelf;
 
 /// A serving thread. Dropping it tells the thread to end.
@@ -23,13 +24,9 @@ pub(crate) struct Lane {
 #[derive(Debug)]
 pub(crate) struct Arrival {
     socket: std::net::TcpStream,
-    /// Held for its drop.
-    pub(crate) counted: Counted,
+    /// Among all, and among the thread's.
+    counted: [Counted; 2],
 }
-
-/// One of a thread's connections.
-#[derive(Debug)]
-pub(crate) struct Counted(Arc<AtomicUsize>);
 
 /// Connections that may wait for a thread to take them.
 const MAX_ARRIVALS: usize = 1024;
@@ -65,9 +62,8 @@ impl Lane {
     }
 
     /// Hands it a connection.
-    pub(crate) async fn hand(&self, stream: TcpStream) -> io::Result<()> {
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        let counted = Counted(Arc::clone(&self.connections));
+    pub(crate) async fn hand(&self, stream: TcpStream, counted: Counted) -> io::Result<()> {
+        let counted = [counted, Counted::one_of(&self.connections)];
         let arrival = Arrival { socket: stream.into_std()?, counted };
         self.sockets.send(arrival).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
@@ -84,15 +80,7 @@ impl Lane {
 
 impl Arrival {
     /// The connection, on this thread's runtime.
-    pub(crate) fn into_stream(self) -> io::Result<(TcpStream, Counted)> {
+    pub(crate) fn into_stream(self) -> io::Result<(TcpStream, [Counted; 2])> {
         Ok((TcpStream::from_std(self.socket)?, self.counted))
-    }
-}
-
-// === impl Counted ===
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -6,11 +6,8 @@
 //! A leg that is dropped on the way is aborted: its connection is closed, and the worker is told to abort the
 //! request if the client gave it a name.
 
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -18,11 +15,11 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use rollscope_route::{LegGuard, RoleKind, Verdict};
 use rollscope_trace::{LegRole, Outcome};
 use rollscope_wire::Chunks;
-use tokio::time::{Sleep, sleep_until};
 
 use crate::abort::abort_later;
 use crate::choosing::Seat;
 use crate::control::call;
+use crate::deadline::Deadline;
 use crate::exchange::{Exchange, UpstreamBody, exchange};
 use crate::fault::{Refusal, UpstreamFault};
 use crate::flight::{Flight, LegLog, ending};
@@ -58,14 +55,6 @@ pub(crate) struct LegBody {
     upstream: UpstreamBody,
     deadline: Deadline,
     has_begun: bool,
-}
-
-/// When a leg is given up. It takes one timer, and none if nothing is waited for.
-#[derive(Debug)]
-struct Deadline {
-    at: Instant,
-    limit: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// A body that was read to keep it.
@@ -123,8 +112,8 @@ impl Leg {
     async fn time_out(&mut self, outcome: Outcome, limit: Duration) -> Refusal {
         let core = &self.flight.core;
         let is_up = self.role != RoleKind::Regular && {
-            let limit = Duration::from_secs(core.options.startup().health_check_timeout_secs);
-            call(core, &self.worker, &Outbound::get(core.health_path.clone()), limit).await.is_ok()
+            let health = Outbound::get(core.health_path.clone());
+            call(core, &self.worker, &health, core.check_limit()).await.is_ok()
         };
         let fault = if is_up { UpstreamFault::Waited { limit } } else { UpstreamFault::Timeout { limit } };
         self.fail(outcome, fault)
@@ -280,49 +269,6 @@ impl LegBody {
                 log.end = Some(now);
             }
         });
-    }
-}
-
-// === impl Deadline ===
-
-impl Deadline {
-    fn after(limit: Duration) -> Self {
-        Self { at: Instant::now() + limit, limit, timer: None }
-    }
-
-    /// The result of some work, or else the limit within which it is not there: the leg's, or its own.
-    async fn bound<T>(
-        &mut self,
-        work: impl Future<Output = T>,
-        own_limit: Option<Duration>,
-    ) -> Result<T, Duration> {
-        let mut work = pin!(work);
-        let mut chosen = None;
-        poll_fn(|context| {
-            if let Poll::Ready(done) = work.as_mut().poll(context) {
-                return Poll::Ready(Ok(done));
-            }
-            let (at, limit) = *chosen.get_or_insert_with(|| self.sooner(own_limit));
-            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
-            // As a rule it was set for an earlier wait, and goes off too early rather than being set anew each time.
-            if timer.deadline() > at.into() {
-                timer.as_mut().reset(at.into());
-            }
-            while timer.as_mut().poll(context).is_ready() {
-                if Instant::now() >= at {
-                    return Poll::Ready(Err(limit));
-                }
-                timer.as_mut().reset(at.into());
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// When a wait that begins now is given up, and for which limit.
-    fn sooner(&self, own_limit: Option<Duration>) -> (Instant, Duration) {
-        let own = own_limit.map(|limit| (Instant::now() + limit, limit));
-        own.filter(|(at, _)| *at < self.at).unwrap_or((self.at, self.limit))
     }
 }
 

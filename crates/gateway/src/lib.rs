@@ -6,11 +6,12 @@
 //! | module | what it does |
 //! |---|---|
 //! | `options`, `settings`, `refused` | the options, what they mean, and those of SGLang's router that there are not |
-//! | `server`, `routes`, `serving`, `lane` | the gateway; which path leads where; clients' connections; the threads that serve them |
+//! | `server`, `routes`, `serving`, `clients`, `watch`, `lane` | the gateway; which path leads where; clients' connections, how many, and what they do; the threads that serve them |
+//! | `transport`, `tls` | the bytes of a connection, with or without TLS |
 //! | `access`, `cors`, `limits` | who may call, from where, and how many at once |
 //! | `request` | read, plan, run |
 //! | `relay`, `stream`, `pair`, `prefill` | pass a reply on; event by event; two legs at once; the prefill's half |
-//! | `leg`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, down to the bytes |
+//! | `leg`, `deadline`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, when it is given up, down to the bytes |
 //! | `flight`, `reading`, `profiler` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `fault`, `body` | what clients get |
 //! | `checks`, `loads` | whether the workers are up, which processes they are, and what they have to do |
@@ -26,6 +27,7 @@
 
 mod access;
 mod choosing;
+mod clients;
 mod cors;
 mod lane;
 mod limits;
@@ -35,6 +37,9 @@ mod routes;
 mod server;
 mod serving;
 mod settings;
+mod tls;
+mod transport;
+mod watch;
 
 mod request;
 
@@ -45,6 +50,7 @@ mod stream;
 
 mod abort;
 mod connection;
+mod deadline;
 mod exchange;
 mod http1;
 mod leg;

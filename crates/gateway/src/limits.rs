@@ -54,6 +54,13 @@ struct Bucket {
 /// A place in the queue.
 struct Waiting<'a>(&'a Limits);
 
+/// A right to begin, which is given back if the request does not.
+struct Token<'a> {
+    rate: Option<&'a Rate>,
+    /// Until it may be used.
+    pause: Duration,
+}
+
 // === impl Limits ===
 
 impl Limits {
@@ -84,27 +91,32 @@ impl Limits {
         if self.rate.is_none() && self.places.is_none() {
             return Ok(Place::default());
         }
-        let pause = self.rate.as_ref().map_or(Duration::ZERO, |rate| rate.pause(now));
-        if pause.is_zero()
+        let limit = self.queue_timeout;
+        let late = || {
+            self.timed_out.fetch_add(1, Ordering::Relaxed);
+            Refusal::Queued { limit }
+        };
+        let token = Token::take(self.rate.as_ref(), now);
+        if token.pause.is_zero()
             && let Some(permit) = self.try_place()
         {
-            self.spend(now);
+            token.spend();
             return Ok(Place { _permit: permit });
         }
         let _waiting = self.join_queue()?;
-        let limit = self.queue_timeout;
+        if token.pause > limit {
+            return Err(late());
+        }
         let waited = timeout(limit, async {
-            tokio::time::sleep(self.spend(now)).await;
+            tokio::time::sleep(token.pause).await;
             match &self.places {
                 // It is never closed.
                 Some(places) => Arc::clone(places).acquire_owned().await.ok(),
                 None => None,
             }
         });
-        let permit = waited.await.map_err(|_| {
-            self.timed_out.fetch_add(1, Ordering::Relaxed);
-            Refusal::Queued { limit }
-        })?;
+        let permit = waited.await.map_err(|_| late())?;
+        token.spend();
         Ok(Place { _permit: permit })
     }
 
@@ -123,15 +135,33 @@ impl Limits {
             Refusal::Busy { queue_size: self.queue_size }
         })
     }
-
-    fn spend(&self, now: Moment) -> Duration {
-        self.rate.as_ref().map_or(Duration::ZERO, |rate| rate.spend(now))
-    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl Token ===
+
+impl<'a> Token<'a> {
+    /// Of a rate, if there is one.
+    fn take(rate: Option<&'a Rate>, now: Moment) -> Self {
+        Self { rate, pause: rate.map_or(Duration::ZERO, |rate| rate.take(now)) }
+    }
+
+    /// The request begins.
+    fn spend(mut self) {
+        self.rate = None;
+    }
+}
+
+impl Drop for Token<'_> {
+    fn drop(&mut self) {
+        if let Some(rate) = self.rate {
+            rate.give_back();
+        }
     }
 }
 
@@ -142,23 +172,17 @@ impl Rate {
         Self { per_second, burst, bucket: Mutex::new(Bucket { tokens: burst, at: Moment::default() }) }
     }
 
-    /// Time until the next may begin.
-    fn pause(&self, now: Moment) -> Duration {
-        let mut bucket = self.bucket.lock();
-        bucket.fill(now, self);
-        self.pause_of(bucket.tokens - 1.0)
-    }
-
     /// Takes a token, if need be one that is yet to come; time until it is there.
-    fn spend(&self, now: Moment) -> Duration {
+    fn take(&self, now: Moment) -> Duration {
         let mut bucket = self.bucket.lock();
         bucket.fill(now, self);
         bucket.tokens -= 1.0;
-        self.pause_of(bucket.tokens)
+        Duration::from_secs_f64((-bucket.tokens).max(0.0) / self.per_second)
     }
 
-    fn pause_of(&self, tokens: f64) -> Duration {
-        Duration::from_secs_f64((-tokens).max(0.0) / self.per_second)
+    fn give_back(&self) {
+        let mut bucket = self.bucket.lock();
+        bucket.tokens = (bucket.tokens + 1.0).min(self.burst);
     }
 }
 
@@ -174,14 +198,28 @@ impl Bucket {
 mod tests {
     use super::*;
 
+    fn at(millis: u64) -> Moment {
+        Moment(Duration::from_millis(millis))
+    }
+
     #[test]
     fn a_rate_lets_a_burst_begin_and_then_so_many_a_second() {
         let rate = Rate::new(2.0, 3.0);
-        let at = |millis| Moment(Duration::from_millis(millis));
-        let spent: Vec<u128> = [0, 0, 0, 0, 0].map(|millis| rate.spend(at(millis)).as_millis()).to_vec();
-        assert_eq!(spent, [0, 0, 0, 500, 1000]);
-        assert_eq!(rate.pause(at(1000)).as_millis(), 500, "two have been promised the tokens of a second");
-        assert_eq!(rate.spend(at(3_600_000)).as_millis(), 0);
-        assert_eq!(rate.pause(at(0)).as_millis(), 0, "time does not go back");
+        let taken: Vec<u128> = [0, 0, 0, 0, 0].map(|millis| rate.take(at(millis)).as_millis()).to_vec();
+        assert_eq!(taken, [0, 0, 0, 500, 1000]);
+        assert_eq!(rate.take(at(1000)).as_millis(), 500, "two have been promised the tokens of a second");
+        assert_eq!(rate.take(at(3_600_000)).as_millis(), 0);
+        assert_eq!(rate.take(at(0)).as_millis(), 0, "time does not go back");
+    }
+
+    #[test]
+    fn who_does_not_begin_gives_its_token_back() {
+        let rate = Rate::new(1.0, 1.0);
+        Token::take(Some(&rate), at(0)).spend();
+        for _ in 0..100 {
+            assert_eq!(Token::take(Some(&rate), at(0)).pause.as_millis(), 1000);
+        }
+        Token::take(Some(&rate), at(0)).spend();
+        assert_eq!(Token::take(Some(&rate), at(0)).pause.as_millis(), 2000, "spent is spent");
     }
 }

@@ -1,12 +1,15 @@
 //! What workers say of their load, asked from time to time where a policy goes by it.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use futures_util::stream::iter;
+use futures_util::stream::FuturesUnordered;
 use http::uri::PathAndQuery;
-use rollscope_route::ReportedLoad;
+use rollscope_route::{ReportedLoad, WorkerUrl};
 use serde::Deserialize;
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::control::call;
 use crate::core::Core;
@@ -28,25 +31,41 @@ struct RankLoad {
     num_used_tokens: Option<u64>,
 }
 
-/// So many are asked at once.
-const MAX_CALLS: usize = 64;
-
 /// Asks for ever; does nothing where nobody goes by loads.
 pub(crate) async fn watch(core: &Core) {
     let options = core.options.startup();
     if !core.choosers.weighs_loads || options.load_poll_interval_secs == 0.0 {
         return;
     }
+    // Each is asked by itself, so that one that does not answer keeps nobody from being asked again.
+    let mut tick = interval(Duration::from_secs_f64(options.load_poll_interval_secs));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut asked: BTreeSet<WorkerUrl> = BTreeSet::new();
+    let mut asking = FuturesUnordered::new();
     loop {
-        let fleet = core.registry.fleet();
-        iter(fleet.servers()).for_each_concurrent(MAX_CALLS, |server| ask(core, server)).await;
-        tokio::time::sleep(Duration::from_secs_f64(options.load_poll_interval_secs)).await;
+        tokio::select! {
+            _ = tick.tick() => {
+                for server in core.registry.fleet().servers() {
+                    if asked.insert(server.url.clone()) {
+                        asking.push(ask(core, Arc::clone(server)));
+                    }
+                }
+            }
+            Some(url) = asking.next() => {
+                asked.remove(&url);
+            }
+        }
     }
 }
 
 /// Asks a server, and tells each worker at its address. One that does not answer keeps what it said until that is too
 /// old.
-async fn ask(core: &Core, server: &std::sync::Arc<PooledWorker>) {
+async fn ask(core: &Core, server: Arc<PooledWorker>) -> WorkerUrl {
+    tell(core, &server).await;
+    server.url.clone()
+}
+
+async fn tell(core: &Core, server: &Arc<PooledWorker>) {
     let limit = Duration::from_secs_f64(core.options.startup().max_load_age_secs);
     let outbound = Outbound::get(PathAndQuery::from_static("/v1/loads?include=core"));
     let asked = core.clock.moment();

@@ -106,6 +106,7 @@ fn text(core: &Core) -> String {
     queue(&mut page, core);
     let dropped = "Request profiles that the recorder did not take.";
     page.counter("rollscope_records_dropped_total", dropped, &core.counters.records_dropped);
+    clients(&mut page, core);
     let errors = "Connections that could not be accepted.";
     page.counter("rollscope_accept_errors_total", errors, &core.counters.accept_errors);
     for counter in core.others.get().map(|others| (others.0)()).unwrap_or_default() {
@@ -233,6 +234,17 @@ fn queue(page: &mut Page, core: &Core) {
     page.family("rollscope_queue_refused_total", "counter", "Requests that were refused instead of served.");
     for (reason, count) in [("full", &core.limits.refused), ("timeout", &core.limits.timed_out)] {
         page.sample("rollscope_queue_refused_total", &[("reason", reason)], count.load(Ordering::Relaxed));
+    }
+}
+
+fn clients(page: &mut Page, core: &Core) {
+    page.family("rollscope_client_connections", "gauge", "Connections of clients.");
+    page.sample("rollscope_client_connections", &[], core.clients.open.load(Ordering::Relaxed));
+    let refused = "Connections that were refused since there were too many.";
+    page.counter("rollscope_client_connections_refused_total", refused, &core.clients.refused);
+    if core.tls.is_some() {
+        let failed = "Connections whose client and the gateway did not come to terms about TLS.";
+        page.counter("rollscope_tls_handshakes_failed_total", failed, &core.clients.handshakes_failed);
     }
 }
 

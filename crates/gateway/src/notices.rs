@@ -20,6 +20,11 @@ impl Notices {
         Self { level, take: Arc::new(take) }
     }
 
+    /// Tells what was asked for by an option of its own, whatever the level.
+    pub(crate) fn tell_always(&self, what: fmt::Arguments<'_>) {
+        (self.take)(LogLevel::Info, what);
+    }
+
     pub(crate) fn tell(&self, level: LogLevel, what: fmt::Arguments<'_>) {
         if level <= self.level {
             (self.take)(level, what);

@@ -63,12 +63,17 @@ options! {
             host: String = "127.0.0.1";
             /// Port to listen on; 0 picks a free one.
             port: u16 = 30000;
+            /// Certificate that clients are shown, with those that vouch for it, in PEM; with --tls-key-path the gateway speaks
+            /// TLS.
+            tls_cert_path: Option<String> = None, value_name("FILE");
+            /// Its key, in PEM.
+            tls_key_path: Option<String> = None, value_name("FILE");
             /// Workers that do everything: http://HOST:PORT.
             worker_urls: Vec<String> = &[], alias("worker"), value_name("URL");
             /// How a worker is chosen.
             ///
-            /// round_robin takes one after the other, random any, power_of_two the one with fewer requests in flight
-            /// of any two. cache_aware takes the one that has been sent most of the prompt, prefix_hash goes by the
+            /// round_robin takes one after the other, random any, power_of_two the less loaded of any two: by what they say
+            /// themselves while that is fresh, else by requests in flight. cache_aware takes the one that has been sent most of the prompt, prefix_hash goes by the
             /// prompt's beginning. consistent_hashing and manual keep what has the same X-SMG-Routing-Key header, or
             /// without one the same sample group, at one worker. In a disaggregated fleet it holds for both sides
             /// unless they have their own.
@@ -87,12 +92,21 @@ options! {
             control_timeout_secs: u64 = 60, range(1..=604_800);
             /// Seconds that a worker may take to load weights or to release or take memory.
             weights_timeout_secs: u64 = 1800, range(1..=604_800);
-            /// Seconds without a byte after which a reply that has begun is given up.
+            /// Seconds without a byte after which a reply that has begun is given up: because the worker sends nothing, or
+            /// because the client takes nothing.
             ///
             /// A worker that thinks for long before a stream's next event needs more than that, not less.
             stream_idle_timeout_secs: f64 = 1800.0, range(0.1..=604_800.0);
-            /// Seconds that a client gets to send the head of a request, from its first byte on.
+            /// Seconds that a client gets to send the head of a request: from its first byte on, and for the first one of a
+            /// connection from the beginning.
             request_head_timeout_secs: f64 = 30.0, range(0.1..=3600.0);
+            /// Seconds without a byte after which a request whose body is not whole is refused with status 408.
+            request_body_timeout_secs: f64 = 60.0, range(0.1..=3600.0);
+            /// Seconds after which a client's connection is closed that is asked for nothing.
+            client_idle_timeout_secs: f64 = 300.0, range(1.0..=604_800.0);
+            /// Connections that clients may have; more are refused with status 503. 0 for a third of the files that the
+            /// process may open: a request of a pair takes two more.
+            max_connections: usize = 0, range(0..=1 << 30);
             /// Threads that serve, each with connections of its own; 0 for one a core.
             serving_threads: usize = 0, range(0..=1024);
             /// Requests that may be served at once; more wait. -1 for no limit.
@@ -105,6 +119,13 @@ options! {
             /// Requests that may begin in a second. More may begin at once, up to --max-concurrent-requests or, without
             /// that limit, up to this number, after as long a pause.
             rate_limit_tokens_per_second: Option<u32> = None, range(1..=1 << 30);
+            /// Certificate that workers with an https URL are shown, in PEM, if they ask for one.
+            client_cert_path: Option<String> = None, value_name("FILE");
+            /// Its key, in PEM.
+            client_key_path: Option<String> = None, value_name("FILE");
+            /// Certificates, in PEM, of authorities that may have signed those of workers with an https URL, beside the
+            /// authorities that browsers know.
+            ca_cert_paths: Vec<String> = &[], value_name("FILE");
             /// Key that clients must send as Authorization: Bearer KEY, and that workers are sent. Probes, figures and
             /// what tells of the model need none.
             api_key: Option<String> = None, secret();
@@ -170,7 +191,7 @@ options! {
             /// Seconds until a health check that is not answered has failed.
             health_check_timeout_secs: u64 = 5, range(1..=3600);
             /// Seconds between two health checks of a worker; one that is not healthy, or whose circuit breaker is not closed, is
-            /// checked each second.
+            /// checked each --worker-startup-check-interval.
             ///
             /// A worker whose check passes is also asked for /server_info. By its start-up time there, one that has
             /// started anew at the same address is known for another.
@@ -190,9 +211,11 @@ options! {
             load_poll_interval_secs: f64 = 1.0, range(0.0..=3600.0);
             /// Seconds after which what a worker has said of its load no longer counts.
             max_load_age_secs: f64 = 5.0, range(0.001..=86400.0);
-            /// Seconds between two health checks of a worker that is not healthy: it may just be starting.
+            /// Seconds between two health checks of a worker that is not healthy, or whose circuit breaker is not closed: it may
+            /// just be starting.
             worker_startup_check_interval: u64 = 1, range(1..=3600);
-            /// Seconds after which a worker that never was healthy is taken out; 0 for never.
+            /// Seconds after which a worker that never was healthy is taken out; 0 for never. One that a file or a name tells of
+            /// stays.
             worker_startup_timeout_secs: u64 = 0, range(0..=604_800);
         }
         observability {

@@ -3,17 +3,34 @@
 //! A connection belongs to the runtime that opened it, so each serving thread has idle ones of its own.
 
 use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use http::header::InvalidHeaderValue;
 use parking_lot::Mutex;
-use rollscope_route::Worker;
+use rollscope_config::ConfigError;
+use rollscope_route::{Worker, WorkerUrl};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::clock::WorkerClock;
 use crate::connection::Connection;
 use crate::fault::UpstreamFault;
+use crate::options::GatewayOptions;
+use crate::tls;
+use crate::transport::Transport;
+
+/// What connections to all workers have in common.
+#[derive(Debug)]
+pub(crate) struct Links {
+    /// Threads that serve.
+    threads: usize,
+    tls: Arc<ClientConfig>,
+}
 
 /// A worker's idle connections.
 #[derive(Debug)]
@@ -22,11 +39,23 @@ pub(crate) struct Pool {
     shelves: Box<[Mutex<Vec<Idle>>]>,
     /// What the worker is sent as Authorization, in place of what the client has sent.
     authorization: Option<HeaderValue>,
+    /// Who has named the worker.
+    pub(crate) origin: Origin,
+    tls: Arc<ClientConfig>,
     /// The worker's clock.
     pub(crate) clock: WorkerClock,
 }
 
 pub(crate) type PooledWorker = Worker<Pool>;
+
+/// Who has named a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The options, or a call.
+    Named,
+    /// The source of that number, which may also take it out.
+    Source(usize),
+}
 
 #[derive(Debug)]
 struct Idle {
@@ -49,34 +78,55 @@ pub(crate) fn claim_shelf(thread: usize) {
     SHELF.set(thread);
 }
 
+// === impl Links ===
+
+impl Links {
+    pub(crate) fn new(options: &GatewayOptions) -> Result<Self, ConfigError> {
+        Ok(Self { threads: options.threads(), tls: tls::to_workers(options)? })
+    }
+
+    /// No connections yet, to a worker that wants this key.
+    pub(crate) fn to(&self, key: Option<&str>, origin: Origin) -> Result<Pool, InvalidHeaderValue> {
+        Ok(Pool {
+            shelves: shelves(self.threads + 1),
+            authorization: key.map(bearer).transpose()?,
+            origin,
+            tls: Arc::clone(&self.tls),
+            clock: WorkerClock::default(),
+        })
+    }
+}
+
+fn shelves(count: usize) -> Box<[Mutex<Vec<Idle>>]> {
+    (0..count).map(|_| Mutex::default()).collect()
+}
+
+fn bearer(key: &str) -> Result<HeaderValue, InvalidHeaderValue> {
+    HeaderValue::try_from(format!("Bearer {key}"))
+}
+
 // === impl Pool ===
 
 impl Pool {
-    /// No connections yet, to a worker that wants this key.
-    pub(crate) fn with_key(key: Option<&str>) -> Result<Self, InvalidHeaderValue> {
-        let authorization = key.map(|key| HeaderValue::try_from(format!("Bearer {key}"))).transpose()?;
-        Ok(Self::new(authorization))
-    }
-
-    /// No connections yet, to a process that has taken the worker's place.
-    pub(crate) fn again(&self) -> Self {
-        Self::new(self.authorization.clone())
+    /// No connections yet, to a worker that has taken this one's place and was named so.
+    pub(crate) fn again(&self, origin: Origin) -> Self {
+        Self {
+            shelves: shelves(self.shelves.len()),
+            authorization: self.authorization.clone(),
+            origin,
+            tls: Arc::clone(&self.tls),
+            clock: WorkerClock::default(),
+        }
     }
 
     pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
         self.authorization.as_ref()
     }
 
-    fn new(authorization: Option<HeaderValue>) -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let shelves = (0..=threads).map(|_| Mutex::default()).collect();
-        Self { shelves, authorization, clock: WorkerClock::default() }
-    }
-
     /// Takes an idle connection that is open, as far as is known.
     pub(crate) fn take(&self) -> Option<Connection> {
         let mut idle = self.shelf().lock();
-        while let Some(Idle { connection, since }) = idle.pop() {
+        while let Some(Idle { mut connection, since }) = idle.pop() {
             if since.elapsed() >= MAX_IDLE {
                 // What lies below has been idle for longer.
                 idle.clear();
@@ -109,9 +159,43 @@ impl Pool {
 
 /// Opens a connection.
 pub(crate) async fn connect(worker: &PooledWorker, limit: Duration) -> Result<Connection, UpstreamFault> {
-    let connected = tokio::time::timeout(limit, TcpStream::connect(worker.url.socket_address())).await;
-    let stream =
-        connected.map_err(|_| UpstreamFault::ConnectTimeout { limit })?.map_err(UpstreamFault::connect)?;
-    stream.set_nodelay(true).map_err(UpstreamFault::connect)?;
-    Ok(Connection::new(stream))
+    let connected = tokio::time::timeout(limit, open(&worker.url, &worker.link.tls)).await;
+    let opened = connected.map_err(|_| UpstreamFault::ConnectTimeout { limit })?;
+    opened.map(Connection::new).map_err(UpstreamFault::connect)
+}
+
+async fn open(url: &WorkerUrl, tls: &Arc<ClientConfig>) -> io::Result<Transport> {
+    let (host, port) = url.socket_address();
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    if !url.is_tls() {
+        return Ok(Transport::Plain(stream));
+    }
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    // Boxed, since a call that needs no TLS holds room for it too.
+    let stream = Box::pin(TlsConnector::from(Arc::clone(tls)).connect(name, stream)).await?;
+    Ok(Transport::Tls(Box::new(stream.into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use rollscope_config::Options as _;
+
+    use super::*;
+
+    #[test]
+    fn each_serving_thread_has_a_shelf() {
+        let options = GatewayOptions::from_args(["--serving-threads", "37"]).unwrap();
+        let pool = Links::new(&options).unwrap().to(None, Origin::Named).unwrap();
+        let shelf = |pool: &Pool, thread| {
+            claim_shelf(thread);
+            std::ptr::from_ref(pool.shelf()) as usize
+        };
+        for pool in [pool.again(Origin::Source(1)), pool] {
+            let shelves: std::collections::BTreeSet<usize> =
+                (0..=37).map(|thread| shelf(&pool, thread)).collect();
+            assert_eq!(shelves.len(), 38);
+        }
+        claim_shelf(0);
+    }
 }

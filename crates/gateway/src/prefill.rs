@@ -27,6 +27,9 @@ use crate::reply::WorkerReply;
 pub(crate) struct Prefill {
     /// Whether its reply is merged into decode's.
     is_merging: bool,
+    /// When one of the pair has waited in vain, so long the other has to fail or to answer after all: its time is up at
+    /// about the same moment, and then it is asked whether it is up.
+    last_word: Duration,
     state: State,
 }
 
@@ -45,7 +48,8 @@ impl Prefill {
     /// Begins the leg, which proceeds while anything of this is awaited.
     pub(crate) fn begin(flight: &Arc<Flight>, seat: Seat, outbound: Outbound, is_merging: bool) -> Self {
         let run = run(Arc::clone(flight), seat, outbound, is_merging).boxed();
-        Self { is_merging, state: State::Pending(run) }
+        let last_word = flight.core.last_word_limit();
+        Self { is_merging, last_word, state: State::Pending(run) }
     }
 
     pub(crate) fn is_merging(&self) -> bool {
@@ -67,6 +71,7 @@ impl Prefill {
         work: impl Future<Output = Result<T, Refusal>>,
     ) -> Result<T, Refusal> {
         let State::Pending(run) = &mut self.state else { return work.await };
+        let last_word = self.last_word;
         tokio::pin!(work);
         tokio::select! {
             biased;
@@ -80,11 +85,17 @@ impl Prefill {
                     if !refusal.has_waited() {
                         return Err(refusal);
                     }
-                    work.await.map_err(|other| blame(refusal, Some(other)))
+                    match timeout(last_word, work).await {
+                        Ok(done) => done.map_err(|other| blame(refusal, Some(other))),
+                        Err(_) => Err(refusal),
+                    }
                 }
             },
             done = &mut work => match done {
-                Err(refusal) if refusal.has_waited() => Err(blame(refusal, run.await.err())),
+                Err(refusal) if refusal.has_waited() => {
+                    let other = timeout(last_word, run).await.ok().and_then(Result::err);
+                    Err(blame(refusal, other))
+                }
                 done => done,
             },
         }

@@ -150,14 +150,19 @@ impl LastWords {
     /// What the stream said in the end, and whether it said all it had to say: its last mark, or a finish reason or an
     /// error for each sample.
     pub(crate) fn read(&self) -> (Reading, bool) {
-        let (mut failed, mut is_finished) = (None, true);
+        let (mut failed, mut is_finished, mut reports) = (None, true, Vec::new());
+        let kept_bytes: usize = self.payloads.iter().flatten().map(Chunks::len).sum();
+        let is_kept = kept_bytes <= MAX_KEPT_BYTES;
         for payload in &self.payloads {
             let reply: Option<Result<Reply<'_>, Malformed>> = payload.as_ref().map(Reply::scan);
             let element = reply.as_ref().and_then(|reply| reply.as_ref().ok()?.elements().first());
             is_finished &= element.is_some_and(|element| element.is_finished() || element.is_error());
             failed = failed.or_else(|| element.and_then(failure));
+            if !is_kept {
+                reports.push(element.map(report).unwrap_or_default());
+            }
         }
-        let said = Said::Events(self.payloads.clone());
+        let said = if is_kept { Said::Events(self.payloads.clone()) } else { Said::Reports(reports) };
         (Reading { said, failure: failed }, is_finished || self.is_done)
     }
 }
@@ -213,5 +218,17 @@ mod tests {
         let mut words = LastWords::new(1);
         words.is_done = true;
         assert!(words.read().1);
+    }
+
+    #[test]
+    fn a_large_last_word_is_read_at_once_instead_of_being_kept() {
+        let text = "x".repeat(MAX_KEPT_BYTES);
+        let large = format!(r#"{{"text":"{text}","meta_info":{{"finish_reason":{{"type":"length"}}}}}}"#);
+        let mut words = LastWords::new(2);
+        words.note(1, Chunks::from(large.into_bytes()));
+        let said = words.read().0.said;
+        assert_eq!(said.bytes(), 0);
+        let finish = said.reports().last().and_then(|report| report.finish.clone());
+        assert_eq!((said.reports().len(), finish.unwrap().kind), (2, FinishKind::Length));
     }
 }

@@ -32,7 +32,6 @@ const TEXT: &str = "the gateway neither tokenizes nor parses text; give the opti
 const STORE: &str = "the gateway stores no conversations; its --record keeps what was measured";
 const TRACE: &str = "--record keeps the traces, and `rollscope export --to otlp` sends them";
 const TOKENS: &str = "there are no JSON web tokens; use --control-plane-api-keys or --admin-api-key";
-const TLS: &str = "the gateway speaks plain HTTP; let a proxy beside it do TLS";
 
 const REFUSED: &[Refused] = &[
     one("bucket_adjust_interval_secs", BUCKET),
@@ -70,11 +69,6 @@ const REFUSED: &[Refused] = &[
     one("redis_url", STORE),
     one("redis_pool_max", STORE),
     one("redis_retention_days", STORE),
-    one("client_cert_path", TLS),
-    one("client_key_path", TLS),
-    many("ca_cert_paths", TLS),
-    one("tls_cert_path", TLS),
-    one("tls_key_path", TLS),
     flag("enable_trace", TRACE),
     one("otlp_traces_endpoint", TRACE),
     one("jwt_issuer", TOKENS),

@@ -13,7 +13,7 @@ use crate::flight::Flight;
 use crate::leg::{Answer, LegBody};
 use crate::outbound::end_to_end;
 use crate::reading::Reading;
-use crate::reply::{landing, response};
+use crate::reply::{landing, refuse, response};
 
 /// A reply on its way.
 struct Relay {
@@ -31,12 +31,11 @@ struct Relay {
 /// Passes a reply on. With `is_read`, what it says of itself goes into the profile.
 pub(crate) async fn relay(flight: Arc<Flight>, mut answer: Answer, is_read: bool) -> Response<ReplyBody> {
     // Most replies come in one piece, and need no more than to be handed on.
-    if answer.body.is_received()
-        && !answer.body.is_empty()
-        && let Ok(Some(piece)) = answer.body.next().await
-        && matches!(answer.body.next().await, Ok(None))
-    {
-        return pass(flight, answer, piece.into(), is_read);
+    if answer.body.is_received() && !answer.body.is_empty() {
+        return match answer.body.collect(usize::MAX).await {
+            Ok(whole) => pass(flight, answer, whole.bytes, is_read),
+            Err(refusal) => refuse(flight, refusal),
+        };
     }
     relay_with(flight, answer, Chunks::new(), is_read)
 }

@@ -10,10 +10,12 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use rollscope_route::{DpRank, Role, RoleKind};
 use rollscope_wire::{Bootstrap, Chunks, Dialect, GenerateRequest, Ranks};
+use tokio::time::timeout;
 
 use crate::body::ReplyBody;
 use crate::choosing::{Seat, Wish};
 use crate::core::{Core, Mode};
+use crate::deadline::Deadline;
 use crate::fault::{Another, Refusal};
 use crate::flight::Flight;
 use crate::leg::{Answer, is_plain};
@@ -54,9 +56,10 @@ struct Asked<'a> {
     prompt: Option<Chunks>,
 }
 
-/// So much of a body that is refused is read, for so long.
+/// So much of a body that is refused is read, for so long, and with no longer a pause.
 const MAX_DISCARDED_BYTES: usize = 64 << 20;
 const DISCARD_LIMIT: Duration = Duration::from_secs(10);
+const DISCARD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Serves a request.
 pub(crate) async fn serve(
@@ -67,10 +70,10 @@ pub(crate) async fn serve(
     let arrival = core.clock.now();
     let (head, incoming) = request.into_parts();
     let mut flight = Flight::begin(&core, arrival, head.uri.path(), &head.headers);
+    flight.facts.is_profiled = endpoint != Endpoint::Other;
     let (flight, served) = match core.limits.admit(core.clock.moment()).await {
         Ok(place) => {
             flight.place = place;
-            flight.facts.is_profiled = endpoint != Endpoint::Other;
             attend(flight, &head, incoming, endpoint).await
         }
         Err(refusal) => (Arc::new(flight), Err(refusal)),
@@ -101,7 +104,8 @@ async fn attend(
     incoming: Incoming,
     endpoint: Endpoint,
 ) -> (Arc<Flight>, Result<Response<ReplyBody>, Refusal>) {
-    let body = match read_body(incoming, flight.core.options.startup().max_payload_size).await {
+    let limit_bytes = flight.core.options.startup().max_payload_size;
+    let body = match read_body(&flight.core, incoming, limit_bytes).await {
         Ok(body) => body,
         Err(refusal) => return (Arc::new(flight), Err(refusal)),
     };
@@ -218,37 +222,46 @@ impl Plan {
     }
 }
 
-pub(crate) async fn read_body(mut incoming: Incoming, limit_bytes: usize) -> Result<Chunks, Refusal> {
+/// Reads a body, whose pieces must not keep it waiting for too long.
+pub(crate) async fn read_body(
+    core: &Core,
+    mut incoming: Incoming,
+    limit_bytes: usize,
+) -> Result<Chunks, Refusal> {
     let mut body = Chunks::new();
     let too_large = || Refusal::TooLarge { limit_bytes };
     if incoming.size_hint().lower() > limit_bytes as u64 {
-        discard(incoming).await;
+        discard(incoming);
         return Err(too_large());
     }
-    while let Some(frame) = incoming.frame().await {
+    let limit = core.body_limit();
+    let mut deadline = Deadline::after(core.request_limit());
+    while let Some(frame) =
+        deadline.bound(incoming.frame(), Some(limit)).await.map_err(|limit| Refusal::BodyLate { limit })?
+    {
         if let Ok(piece) = frame.map_err(Refusal::BodyLost)?.into_data() {
             body.push(piece);
         }
         if body.len() > limit_bytes {
-            discard(incoming).await;
+            discard(incoming);
             return Err(too_large());
         }
     }
     Ok(body)
 }
 
-/// Reads on for a while what is refused: a client that is still sending would find its connection reset, and never see
-/// why.
-async fn discard(mut incoming: Incoming) {
-    let reading = async {
+/// Reads on for a while what is refused, while the client is told so: one that is still sending would find its connection
+/// reset, and never see why.
+fn discard(mut incoming: Incoming) {
+    let reading = async move {
         let mut left = MAX_DISCARDED_BYTES;
-        while let Some(Ok(frame)) = incoming.frame().await {
+        while let Ok(Some(Ok(frame))) = timeout(DISCARD_PAUSE, incoming.frame()).await {
             let piece = frame.into_data().unwrap_or_default();
             let Some(rest) = left.checked_sub(piece.len()) else { return };
             left = rest;
         }
     };
-    let _in_time = tokio::time::timeout(DISCARD_LIMIT, reading).await;
+    tokio::spawn(timeout(DISCARD_LIMIT, reading));
 }
 
 // === impl Endpoint ===

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::{Method, Request, Response};
@@ -20,8 +19,6 @@ use crate::metrics;
 use crate::reply::refuse_plainly;
 use crate::server::Gateway;
 
-/// Pause after a connection could not be accepted, for want of descriptors most likely.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// So long a connection may take to send the head of a request, and may idle.
 const HEAD_LIMIT: Duration = Duration::from_mins(2);
 /// More scrapers than this at once are none.
@@ -36,11 +33,7 @@ impl Gateway {
         loop {
             while connections.len() >= MAX_CONNECTIONS && connections.join_next().await.is_some() {}
             while connections.try_join_next().is_some() {}
-            let Ok((stream, _)) = listener.accept().await else {
-                self.core.counters.accept_errors.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            };
+            let stream = self.accept(&listener).await;
             let core = Arc::clone(&self.core);
             let service = service_fn(move |request| {
                 let reply = answer(&core, &request);

@@ -9,6 +9,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use rollscope_config::{ConfigError, Published};
 use rollscope_trace::{ProfileSink, StepNumber, WorkerRef};
+use tokio::time::timeout;
 
 use crate::access::Access;
 use crate::body::{ReplyBody, whole};
@@ -16,7 +17,7 @@ use crate::core::{Core, Mode};
 use crate::fault::Refusal;
 use crate::metrics::{Counter, ForeignCounters};
 use crate::notices::Notices;
-use crate::options::{GatewayOptions, LogLevel};
+use crate::options::GatewayOptions;
 use crate::pool::PooledWorker;
 use crate::reply::refuse_plainly;
 use crate::request::Endpoint;
@@ -108,7 +109,7 @@ impl Gateway {
         let key = core.keys.check(access, request.headers_mut())?;
         if access == Access::Change && core.options.startup().control_plane_audit_enabled {
             let key = key.unwrap_or("none");
-            core.notices.tell(LogLevel::Info, format_args!("control plane: {method} {path}, key {key}"));
+            core.notices.tell_always(format_args!("control plane: {method} {path}, key {key}"));
         }
         match route {
             Route::Request(Endpoint::Other) if core.mode == Mode::Pair && is_for_any_worker(&path) => {
@@ -128,7 +129,9 @@ impl Gateway {
                 Some(mount) => {
                     // Who says that a step has ended means the requests that ended before, and finds their profiles.
                     self.core.finish_profiles().await;
-                    Ok(mount(request).await)
+                    let limit = self.core.request_limit();
+                    let served = timeout(limit, mount(request)).await;
+                    served.map_err(|_| Refusal::Late { limit })
                 }
                 None => Err(Refusal::NotRecording),
             },

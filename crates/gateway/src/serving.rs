@@ -1,33 +1,28 @@
 //! Clients' connections: accepted, spread over serving threads, watched, and brought to an orderly end.
 //!
-//! Whether a connection is in a request's way is kept beside it, in a [`Watch`]: a head that does not come to its end
-//! is cut after `--request-head-timeout-secs`, and a gateway that is to end waits for requests and for nothing else. One tick
-//! a second looks after all connections of a thread, so that no request pays for a timer.
+//! A gateway that is to end waits for requests and their replies, and for nothing else.
 
 use std::convert::Infallible;
 use std::io;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
-use http_body::{Body, Frame, SizeHint};
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_rustls::TlsAcceptor;
 
-use crate::body::{BoxError, ReplyBody};
 use crate::checks;
-use crate::lane::{Arrival, Counted, Lane};
+use crate::clients::Counted;
+use crate::lane::{Arrival, Lane};
 use crate::server::Gateway;
+use crate::transport::Transport;
+use crate::watch::{Patience, TICK, Watch, Watched};
 
 /// The connections of one runtime.
 struct Serving {
@@ -38,42 +33,9 @@ struct Serving {
     closing: watch::Sender<()>,
 }
 
-/// A connection, as seen from outside of its task.
-struct Watched {
-    watch: Weak<Watch>,
-    task: AbortHandle,
-    /// While the gateway ends: nothing was being served at the last look.
-    was_idle: bool,
-}
-
-/// What a connection is doing.
-#[derive(Debug)]
-struct Watch {
-    opened: Instant,
-    /// Requests whose reply has not been written.
-    served: AtomicU32,
-    /// When the head that is being read began, in milliseconds since the connection was opened, plus one; zero for
-    /// none.
-    head_begun: AtomicU64,
-}
-
-/// A client's socket, whose reads are noticed.
-struct Socket {
-    stream: TokioIo<TcpStream>,
-    watch: Arc<Watch>,
-}
-
-/// The body of a reply that is being written.
-struct Watching {
-    body: ReplyBody,
-    watch: Arc<Watch>,
-}
-
 /// Pause after a connection could not be accepted, for want of descriptors most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Between two looks at a thread's connections.
-const TICK: Duration = Duration::from_secs(1);
-/// The same while the gateway ends.
+/// Between two looks at a thread's connections while the gateway ends.
 const LAST_TICK: Duration = Duration::from_millis(200);
 
 /// So long profiles are waited for whose requests were cut.
@@ -92,7 +54,7 @@ impl Gateway {
         tokio::pin!(shutdown);
         loop {
             tokio::select! {
-                stream = self.accept(&listener) => serving.connect(stream, None),
+                (stream, counted) = self.take_in(&listener) => serving.connect(stream, counted),
                 _ = tick.tick() => serving.look_after(),
                 () = &mut shutdown => break,
             }
@@ -117,12 +79,12 @@ impl Gateway {
         let upkeep = self.upkeep();
         tokio::pin!(shutdown);
         loop {
-            let stream = tokio::select! {
-                stream = self.accept(&listener) => stream,
+            let (stream, counted) = tokio::select! {
+                taken = self.take_in(&listener) => taken,
                 () = &mut shutdown => break,
             };
             if let Some(lane) = lanes.iter().min_by_key(|lane| lane.load())
-                && lane.hand(stream).await.is_err()
+                && lane.hand(stream, counted).await.is_err()
             {
                 self.count_accept_error();
             }
@@ -141,7 +103,7 @@ impl Gateway {
             tokio::select! {
                 arrival = arrivals.recv() => match arrival.map(Arrival::into_stream) {
                     None => break,
-                    Some(Ok((stream, counted))) => serving.connect(stream, Some(counted)),
+                    Some(Ok((stream, counted))) => serving.connect(stream, counted),
                     Some(Err(_)) => self.count_accept_error(),
                 },
                 _ = tick.tick() => serving.look_after(),
@@ -159,13 +121,26 @@ impl Gateway {
         upkeep
     }
 
-    async fn accept(&self, listener: &TcpListener) -> TcpStream {
+    pub(crate) async fn accept(&self, listener: &TcpListener) -> TcpStream {
         loop {
             if let Ok((stream, _)) = listener.accept().await {
                 return stream;
             }
             self.count_accept_error();
             tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+    }
+
+    /// The next client's connection; refuses those that are too many.
+    async fn take_in(&self, listener: &TcpListener) -> (TcpStream, Counted) {
+        let core = &self.core;
+        loop {
+            let stream = self.accept(listener).await;
+            let counted = Counted::one_of(&core.clients.open);
+            if core.clients.open.load(Ordering::Relaxed) <= core.clients.limit {
+                return (stream, counted);
+            }
+            core.clients.refuse(stream, core.tls.is_none());
         }
     }
 
@@ -181,23 +156,25 @@ impl Serving {
         Self { gateway, connections: JoinSet::new(), watched: Vec::new(), closing: watch::Sender::new(()) }
     }
 
-    fn connect(&mut self, stream: TcpStream, counted: Option<Counted>) {
+    /// Serves a connection, and holds something until it ends.
+    fn connect(&mut self, stream: TcpStream, held: impl Send + 'static) {
         if stream.set_nodelay(true).is_err() {
             return; // it has been closed already
         }
         let watch = Arc::new(Watch::new());
         let weak = Arc::downgrade(&watch);
-        let socket = Socket { stream: TokioIo::new(stream), watch: Arc::clone(&watch) };
         let gateway = self.gateway.clone();
-        let service = service_fn(move |request| {
-            let (gateway, watch) = (gateway.clone(), Arc::clone(&watch));
-            watch.begin_request();
-            async move { Ok::<_, Infallible>(gateway.handle(request).await.map(|body| Watching { body, watch })) }
-        });
-        let connection = http1::Builder::new().serve_connection(socket, service);
         let mut closing = self.closing.subscribe();
         let task = self.connections.spawn(async move {
-            let _counted = counted;
+            let _held = held;
+            let Some(stream) = secured(&gateway, stream).await else { return };
+            let socket = watch.socket(stream);
+            let service = service_fn(move |request| {
+                let (gateway, watch) = (gateway.clone(), Arc::clone(&watch));
+                watch.begin_request();
+                async move { Ok::<_, Infallible>(gateway.handle(request).await.map(|body| watch.body(body))) }
+            });
+            let connection = http1::Builder::new().serve_connection(socket, service);
             tokio::pin!(connection);
             // How a connection ends is no event; its requests have been accounted for.
             tokio::select! {
@@ -207,20 +184,14 @@ impl Serving {
             }
             drop(connection.await);
         });
-        self.watched.push(Watched { watch: weak, task, was_idle: false });
+        self.watched.push(Watched::new(weak, task));
     }
 
-    /// Forgets connections that have ended, and cuts those whose request does not come to its end.
+    /// Forgets connections that have ended, and cuts those that come to no end.
     fn look_after(&mut self) {
         while self.connections.try_join_next().is_some() {}
-        let limit = Duration::from_secs_f64(self.gateway.core.options.startup().request_head_timeout_secs);
-        self.watched.retain(|watched| {
-            let Some(watch) = watched.watch.upgrade() else { return false };
-            if watch.head_age().is_some_and(|age| age > limit) {
-                watched.task.abort();
-            }
-            true
-        });
+        let patience = Patience::of(self.gateway.core.options.startup());
+        self.watched.retain_mut(|watched| watched.stays(&patience));
         for worker in self.gateway.core.registry.fleet().all() {
             worker.link.tidy();
         }
@@ -231,12 +202,13 @@ impl Serving {
         let core = Arc::clone(&self.gateway.core);
         let grace = Duration::from_secs(core.options.startup().shutdown_grace_period_secs);
         self.closing.send_replace(());
+        self.watched.iter_mut().for_each(Watched::look_anew);
         let drained = async {
             let mut tick = tick(LAST_TICK);
             while !self.connections.is_empty() {
                 tokio::select! {
                     _ended = self.connections.join_next() => {}
-                    _ = tick.tick() => self.watched.retain_mut(Watched::stays),
+                    _ = tick.tick() => self.watched.retain_mut(Watched::stays_to_the_end),
                 }
             }
             core.flights.closed().await;
@@ -254,125 +226,13 @@ fn tick(every: Duration) -> tokio::time::Interval {
     tick
 }
 
-// === impl Watched ===
-
-impl Watched {
-    /// While the gateway ends: whether it is worth to be waited for. One that serves nothing has had the time between
-    /// two looks to write what it had.
-    fn stays(&mut self) -> bool {
-        let Some(watch) = self.watch.upgrade() else { return false };
-        let is_idle = watch.served.load(Ordering::Relaxed) == 0;
-        if is_idle && self.was_idle {
-            self.task.abort();
-        }
-        self.was_idle = is_idle;
-        true
+/// The connection as it is to be read and written; nothing if its client can not be spoken with.
+async fn secured(gateway: &Gateway, stream: TcpStream) -> Option<Transport> {
+    let Some(tls) = &gateway.core.tls else { return Some(Transport::Plain(stream)) };
+    // Boxed, since a connection without TLS holds room for it too.
+    let accepted = Box::pin(TlsAcceptor::from(Arc::clone(tls)).accept(stream)).await;
+    if accepted.is_err() {
+        gateway.core.clients.handshakes_failed.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-// === impl Watch ===
-
-impl Watch {
-    fn new() -> Self {
-        Self { opened: Instant::now(), served: AtomicU32::new(0), head_begun: AtomicU64::new(0) }
-    }
-
-    fn begin_request(&self) {
-        self.served.fetch_add(1, Ordering::Relaxed);
-        self.head_begun.store(0, Ordering::Relaxed);
-    }
-
-    fn end_request(&self) {
-        self.served.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Bytes have come. While nothing is served they are of a head.
-    fn note_read(&self) {
-        if self.served.load(Ordering::Relaxed) == 0 && self.head_begun.load(Ordering::Relaxed) == 0 {
-            self.head_begun.store(self.age_ms() + 1, Ordering::Relaxed);
-        }
-    }
-
-    fn head_age(&self) -> Option<Duration> {
-        let begun = self.head_begun.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(Duration::from_millis(self.age_ms().saturating_sub(begun)))
-    }
-
-    fn age_ms(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
-    }
-}
-
-// === impl Socket ===
-
-impl Read for Socket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if read.is_ready() {
-            self.watch.note_read();
-        }
-        read
-    }
-}
-
-impl Write for Socket {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-// === impl Watching ===
-
-impl Body for Watching {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        self.watch.end_request();
-    }
+    Some(Transport::Tls(Box::new(accepted.ok()?.into())))
 }

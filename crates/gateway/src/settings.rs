@@ -135,6 +135,16 @@ impl GatewayOptions {
         usize::try_from(self.max_concurrent_requests).ok()
     }
 
+    /// Connections that clients may have.
+    pub(crate) fn connection_limit(&self) -> usize {
+        const FILES_OF_A_CONNECTION: u64 = 3;
+        let files = || rlimit::Resource::NOFILE.get().map_or(u64::MAX, |(soft, _hard)| soft);
+        match self.max_connections {
+            0 => usize::try_from(files() / FILES_OF_A_CONNECTION).unwrap_or(usize::MAX),
+            limit => limit,
+        }
+    }
+
     /// The keys of the control plane: `ID:NAME:ROLE:KEY`, of which only the key may hold colons.
     pub(crate) fn control_keys(&self) -> Result<Vec<ControlKey>, ConfigError> {
         self.control_plane_api_keys.iter().map(|given| control_key(given)).collect()
@@ -159,6 +169,9 @@ fn ports_differ(workers: &[(WorkerAddress, Role)]) -> Result<(), ConfigError> {
     let mut taken: BTreeMap<(&str, u16), &WorkerUrl> = BTreeMap::new();
     for (address, role) in workers {
         let Role::Prefill { bootstrap_port: Some(port) } = role else { continue };
+        if *port == 0 {
+            return conflict(format!("--prefill: the bootstrap port can not be 0: {}", address.url));
+        }
         let (host, http_port) = address.url.socket_address();
         if *port == http_port {
             return conflict(format!(
@@ -240,6 +253,17 @@ pub(crate) fn check(options: &GatewayOptions) -> Result<(), ConfigError> {
     if !options.prometheus_duration_buckets.is_sorted_by(|a, b| a < b) {
         return conflict("--prometheus-duration-buckets must rise");
     }
+    if options.discover_prefill.iter().any(|(_, port)| *port == Some(0)) {
+        return conflict("--discover-prefill: the bootstrap port can not be 0");
+    }
+    for (flags, given) in [
+        ("--tls-cert-path and --tls-key-path", [&options.tls_cert_path, &options.tls_key_path]),
+        ("--client-cert-path and --client-key-path", [&options.client_cert_path, &options.client_key_path]),
+    ] {
+        if given[0].is_some() != given[1].is_some() {
+            return conflict(format!("{flags} need each other"));
+        }
+    }
     options.control_keys()?;
     options.health_path()?;
     options.workers().map(drop)
@@ -313,6 +337,13 @@ mod tests {
             ("--pd-disaggregation --prefill 8998", "--prefill wants the URL before the port"),
             ("--pd-disaggregation --decode http://a:1 8998", "--decode wants the URL before the port"),
             ("--pd-disaggregation --prefill http://a:1 1", "the bootstrap port is the one of the URL"),
+            ("--pd-disaggregation --prefill http://a:1 0", "the bootstrap port can not be 0: http://a:1"),
+            (
+                "--pd-disaggregation --discover-prefill a:1 0",
+                "--discover-prefill: the bootstrap port can not be 0",
+            ),
+            ("--tls-cert-path /x", "--tls-cert-path and --tls-key-path need each other"),
+            ("--client-key-path /x", "--client-cert-path and --client-key-path need each other"),
             (
                 "--pd-disaggregation --prefill http://a:1 9 --prefill http://a:2 9",
                 "same bootstrap port: http://a:1 9, http://a:2 9",

@@ -6,7 +6,7 @@ use url::{Position, Url};
 
 use crate::error::UrlError;
 
-/// A worker's base URL, `http://HOST:PORT` with or without a path.
+/// A worker's base URL, `http://HOST:PORT` or `https://HOST:PORT`, with or without a path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerUrl {
     /// Without a slash at its end.
@@ -14,6 +14,7 @@ pub struct WorkerUrl {
     host: Box<str>,
     authority: Box<str>,
     port: u16,
+    is_tls: bool,
 }
 
 /// A worker as it is named: `URL`, or `URL@RANK` for one of its data-parallel ranks. The rank is no part of the URL:
@@ -33,13 +34,12 @@ impl WorkerUrl {
     pub fn parse(given: &str) -> Result<Self, UrlError> {
         let malformed = || UrlError::Malformed { given: given.to_owned() };
         let url = Url::parse(given.trim()).map_err(|_| malformed())?;
-        if url.scheme() != "http" {
-            return Err(if given.contains("://") {
-                UrlError::Scheme { given: given.to_owned() }
-            } else {
-                malformed()
-            });
-        }
+        let is_tls = match url.scheme() {
+            "http" => false,
+            "https" => true,
+            _ if given.contains("://") => return Err(UrlError::Scheme { given: given.to_owned() }),
+            _ => return Err(malformed()),
+        };
         if !url.username().is_empty()
             || url.password().is_some()
             || url.query().is_some()
@@ -53,6 +53,7 @@ impl WorkerUrl {
             host: host.into(),
             authority: url[Position::BeforeHost..Position::AfterPort].into(),
             port: url.port_or_known_default().ok_or_else(malformed)?,
+            is_tls,
         })
     }
 
@@ -71,15 +72,20 @@ impl WorkerUrl {
         (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
     }
 
-    /// Host and, unless it is 80, port: what stands in a `Host` header.
+    /// Whether it begins with `https://`.
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// Host and, unless it is the scheme's own, port: what stands in a `Host` header.
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
     /// Path that precedes the one of a request; empty for most.
     pub fn path(&self) -> &str {
-        let authority_end = "http://".len() + self.authority.len();
-        self.text.get(authority_end..).unwrap_or_default()
+        let scheme = if self.is_tls { "https://" } else { "http://" };
+        self.text.get(scheme.len() + self.authority.len()..).unwrap_or_default()
     }
 }
 
@@ -137,6 +143,9 @@ mod tests {
             ("http://a:8000", "http://a:8000", "a", "a:8000", ("a", 8000), ""),
             ("http://A.b/", "http://a.b", "a.b", "a.b", ("a.b", 80), ""),
             ("http://127.0.0.1:80/", "http://127.0.0.1", "127.0.0.1", "127.0.0.1", ("127.0.0.1", 80), ""),
+            ("https://a", "https://a", "a", "a", ("a", 443), ""),
+            ("https://a:443/x", "https://a/x", "a", "a", ("a", 443), "/x"),
+            ("https://a:80/x", "https://a:80/x", "a", "a:80", ("a", 80), "/x"),
             (
                 " http://[fd00::19d]:8000/x/y/ ",
                 "http://[fd00::19d]:8000/x/y",
@@ -149,6 +158,7 @@ mod tests {
             let url = WorkerUrl::parse(given).unwrap();
             assert_eq!((url.as_str(), url.host(), url.authority()), (text, host, authority));
             assert_eq!((url.socket_address(), url.path()), (address, path));
+            assert_eq!(url.is_tls(), text.starts_with("https"));
         }
     }
 
@@ -161,7 +171,7 @@ mod tests {
             ("127.0.0.1:30000", "must look like"),
             ("http://", "must look like"),
             ("http://a:99999", "must look like"),
-            ("https://a:1", "must begin with http://"),
+            ("ftp://a:1", "must begin with http://"),
             ("grpc://a:1", "must begin with http://"),
             ("http://10.0.0.1:8000@3", "no user name"),
             ("http://[::1]:20009@0", "no user name"),

@@ -9,8 +9,8 @@ pub enum UrlError {
         /// As given.
         given: String,
     },
-    /// Another scheme than http.
-    #[error("worker URL must begin with http://: {given}")]
+    /// Another scheme than http and https.
+    #[error("worker URL must begin with http:// or https://: {given}")]
     Scheme {
         /// As given.
         given: String,

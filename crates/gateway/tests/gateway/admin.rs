@@ -77,6 +77,27 @@ async fn a_pair_is_registered_with_its_port() {
 }
 
 #[tokio::test]
+async fn who_is_registered_again_keeps_what_is_not_said_anew() {
+    let gateway = TestGateway::start("--pd-disaggregation --prefill http://a:1 8998").await;
+    let (_, list) = call(&gateway, Method::GET, "/workers", "").await;
+    let (status, reply) = call(&gateway, Method::POST, "/workers", r#"{"url":"http://a:1/"}"#).await;
+    assert_eq!((status, &reply["replaced"]), (201, &list["workers"][0]["id"]));
+    gateway.tells("worker is registered anew: http://a:1").await;
+    for (body, expected) in [
+        (r#"{"url":"http://a:1"}"#, ["prefill", "8998"]),
+        (r#"{"url":"http://a:1","bootstrap_port":9}"#, ["prefill", "9"]),
+        (r#"{"url":"http://a:1","worker_type":"decode"}"#, ["decode", "null"]),
+        (r#"{"url":"http://a:1"}"#, ["decode", "null"]),
+    ] {
+        assert_eq!(call(&gateway, Method::POST, "/workers", body).await.0, 201, "{body}");
+        let (_, list) = call(&gateway, Method::GET, "/workers", "").await;
+        let shown = &list["workers"][0];
+        let shown = [shown["worker_type"].as_str().unwrap().to_owned(), shown["bootstrap_port"].to_string()];
+        assert_eq!((&list["total"], shown), (&json!(1), expected.map(str::to_owned)), "{body}");
+    }
+}
+
+#[tokio::test]
 async fn a_worker_that_can_not_be_is_refused_with_a_sentence() {
     for (args, body, sentence) in [
         ("", "", "the body must be an object"),
@@ -84,6 +105,11 @@ async fn a_worker_that_can_not_be_is_refused_with_a_sentence() {
         ("", r#"{"url":"http://a:1","worker_type":"prefill"}"#, "worker_type regular"),
         ("", r#"{"url":"http://a:1","bootstrap_port":1}"#, "only a prefill worker"),
         ("--pd-disaggregation", r#"{"url":"http://a:1"}"#, "worker_type prefill or decode"),
+        (
+            "--pd-disaggregation",
+            r#"{"url":"http://a:1","worker_type":"prefill","bootstrap_port":0}"#,
+            "bootstrap_port can not be 0",
+        ),
         ("--pd-disaggregation", r#"{"url":"http://a:1","worker_type":"other"}"#, "unknown variant"),
     ] {
         let gateway = TestGateway::start(args).await;

@@ -109,3 +109,18 @@ async fn a_worker_that_never_gets_up_is_taken_out() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn one_that_hangs_keeps_no_other_from_being_checked_and_asked_for_its_load() {
+    let (hanging, other) = (FakeWorker::start().await, FakeWorker::start().await);
+    for path in ["/health", "/v1/loads"] {
+        hanging.on(path, Script::new().hang());
+    }
+    other.on_next("/health", [Script::json(503, ""), Script::json(200, "")]);
+    let slow = "--health-check-timeout-secs 3600 --policy power_of_two --load-poll-interval-secs 0.01 --max-load-age-secs 3600";
+    let urls = format!("{} {}", hanging.url(), other.url());
+    let gateway = TestGateway::start(&format!("--worker-urls {urls} {CHECKS} {slow}")).await;
+    gateway.tells("worker is healthy").await;
+    other.arrived("/v1/loads", 3).await;
+    assert_eq!((hanging.calls("/health").len(), hanging.calls("/v1/loads").len()), (1, 1));
+}

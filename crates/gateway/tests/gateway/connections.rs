@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use http::Method;
 use rollscope_config::{Options as _, Published};
 use rollscope_gateway::{Gateway, GatewayOptions};
 use rollscope_testkit::{Client, End, FakeWorker, Script, patient};
@@ -55,6 +56,86 @@ async fn half_a_head_is_cut_in_time_and_an_idle_connection_is_not() {
 }
 
 #[tokio::test]
+async fn who_says_nothing_and_who_stops_in_the_middle_are_given_up_in_time() {
+    let limits =
+        "--request-head-timeout-secs 0.1 --request-body-timeout-secs 0.1 --client-idle-timeout-secs 1";
+    let gateway = TestGateway::start(&format!("--max-concurrent-requests 1 {limits}")).await;
+    let mut silent = sent(gateway.address, b"").await;
+    assert_eq!(rest(&mut silent).await, "");
+    let half = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{\"text\"";
+    let mut half = sent(gateway.address, half).await;
+    let told = rest(&mut half).await;
+    assert!(told.starts_with("HTTP/1.1 408") && told.contains("--request-body-timeout-secs"), "{told}");
+    let mut idle = sent(gateway.address, b"GET /liveness HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert!(rest(&mut idle).await.starts_with("HTTP/1.1 200 OK"));
+    gateway.settled(&[("failed", 1)]).await;
+}
+
+#[tokio::test]
+async fn connections_that_are_too_many_are_refused_with_a_sentence() {
+    let gateway = TestGateway::start("--max-connections 2").await;
+    let (first, second) = (sent(gateway.address, b"").await, sent(gateway.address, b"").await);
+    let mut third = sent(gateway.address, b"GET /liveness HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let told = rest(&mut third).await;
+    assert!(told.starts_with("HTTP/1.1 503") && told.contains("which is --max-connections"), "{told}");
+    drop((first, second));
+    let figures = async {
+        loop {
+            let reply = Client::try_call(gateway.address, Method::GET, "/metrics", &[], "").await;
+            if let Ok(reply) = reply
+                && reply.status == 200
+            {
+                return reply.text().await;
+            }
+        }
+    };
+    let figures = patient("place for another", figures).await;
+    assert!(!figures.contains("rollscope_client_connections_refused_total 0\n"), "{figures}");
+}
+
+#[tokio::test]
+async fn who_takes_nothing_of_its_reply_is_cut_in_time() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (stalled, taken) = oneshot::channel();
+    let worker = tokio::spawn(async move { pour(generation(&listener).await, stalled).await });
+    let gateway = TestGateway::start(&format!("--worker-urls {url} --stream-idle-timeout-secs 1")).await;
+    let request = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+    let _client = sent(gateway.address, request).await;
+    patient("the worker's stop", taken).await.unwrap();
+    worker.await.unwrap();
+    gateway.settled(&[("aborted", 1)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_that_is_still_being_written_is_written_before_the_end() {
+    const LENGTH: usize = 64 << 20;
+    let worker = FakeWorker::start().await;
+    let (prefill, decode) = (worker.address(), FakeWorker::start().await);
+    worker.on("/generate", Script::json(200, "{}"));
+    decode.on("/generate", Script::json(200, &"x".repeat(LENGTH)));
+    let gateway = TestGateway::pair(prefill, decode.address(), "").await;
+    let request = b"POST /generate HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    let mut client = sent(gateway.address, request).await;
+    // All of the reply has been handed over, and most of it not taken.
+    gateway.settled(&[("completed", 1)]).await;
+    let ending = gateway.begin_stop();
+    let (mut piece, mut received) = (vec![0; 512 << 10], 0);
+    let reading = async {
+        loop {
+            match client.read(&mut piece).await {
+                Ok(0) | Err(_) => return received,
+                Ok(count) => received += count,
+            }
+            // A client that takes its time: more than the gateway's end lets idle connections have.
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    assert!(patient("the reply", reading).await > LENGTH);
+    patient("the gateway's end", ending).await.unwrap();
+}
+
+#[tokio::test]
 async fn half_a_head_does_not_hold_up_the_end() {
     let gateway =
         TestGateway::start("--request-head-timeout-secs 3600 --shutdown-grace-period-secs 3600").await;
@@ -88,6 +169,12 @@ async fn a_large_request_that_is_refused_is_told_why() {
     let reply = gateway.generate(&"x".repeat(8 << 20)).await;
     assert_eq!(reply.status, 413);
     assert!(reply.text().await.contains("--max-payload-size"));
+    // One that waits for an answer before it sends gets it, and may go on by the same connection.
+    let head = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2000\r\n\r\n";
+    let mut waiting = sent(gateway.address, head).await;
+    let mut begin = [0; 12];
+    patient("an answer", waiting.read_exact(&mut begin)).await.unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 413");
 }
 
 #[tokio::test]

@@ -114,7 +114,12 @@ async fn check(fault: &Fault, failing_role: LegRole, shape: Shape) {
     other.on("/health", Script::json(200, ""));
     let (prefill, decode) =
         if prefill_fails { (failing, other.address()) } else { (other.address(), failing) };
-    let more = if hangs { "--request-timeout-secs 1" } else { "" };
+    let more = match fault.name {
+        "hang" => "--request-timeout-secs 1",
+        // The head must come, however late.
+        "hang after head" => "--stream-idle-timeout-secs 1",
+        _ => "",
+    };
     let gateway = TestGateway::pair(prefill, decode, more).await;
     let reply = gateway.generate(shape.request()).await;
     assert_eq!(reply.status, fault.status, "{what}");

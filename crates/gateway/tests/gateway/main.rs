@@ -29,4 +29,6 @@ mod stream;
 #[cfg(test)]
 mod surface;
 #[cfg(test)]
+mod tls;
+#[cfg(test)]
 mod tries;

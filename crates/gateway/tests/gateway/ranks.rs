@@ -39,7 +39,9 @@ async fn each_rank_has_its_load_and_is_named_to_the_worker() {
     sent.sort();
     assert_eq!(
         sent,
-        [r#"{"routed_dp_rank":0,"text":"a","x":1.0}"#, r#"{"routed_dp_rank":1,"text":"a","x":1.0}"#]
+        [0, 1].map(|rank| format!(
+            r#"{{"routed_dp_rank":{rank},"data_parallel_rank":{rank},"text":"a","x":1.0}}"#
+        ))
     );
     let figures = gateway.settled(&[("completed", 2)]).await;
     for rank in 0..2 {
@@ -54,7 +56,7 @@ async fn each_rank_has_its_load_and_is_named_to_the_worker() {
     // A client's own choice is kept to, and one that cannot be is refused.
     served(&gateway, r#"{"text":"a","data_parallel_rank":1}"#).await;
     let last = bodies(&worker).pop().unwrap();
-    assert_eq!((&last["routed_dp_rank"], last.get("data_parallel_rank")), (&1.into(), None));
+    assert_eq!((&last["routed_dp_rank"], &last["data_parallel_rank"]), (&1.into(), &1.into()));
     let refused = gateway.generate(r#"{"routed_dp_rank":2}"#).await;
     assert_eq!(refused.status, 400);
     assert!(refused.text().await.contains("data-parallel rank"));
@@ -64,6 +66,9 @@ async fn each_rank_has_its_load_and_is_named_to_the_worker() {
 async fn a_server_stands_for_its_ranks_when_they_are_asked_for() {
     let worker = server(3).await;
     for more in ["", "--health-check-interval-secs 1"] {
+        // One that is starting has yet to say who it is.
+        let info = r#"{"dp_size":3}"#;
+        worker.on_next("/server_info", [Script::json(503, "starting"), Script::json(200, info)]);
         let gateway = TestGateway::start(&format!("--worker-urls {} --dp-aware {more}", worker.url())).await;
         patient("a worker for each rank", async {
             loop {

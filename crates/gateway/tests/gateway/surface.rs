@@ -1,7 +1,9 @@
 //! Who may call, how many at once, from which pages, and under which name.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use futures_util::future::join_all;
 use http::Method;
 use rollscope_testkit::{Client, FakeWorker, Gate, Reply, Script, patient};
 
@@ -83,6 +85,8 @@ async fn what_exceeds_the_limit_waits_and_what_exceeds_the_queue_is_refused() {
     }
     let figures = gateway.settled(&[("completed", 2), ("failed", 1), ("aborted", 1)]).await;
     assert_eq!(figures["rollscope_queue_refused_total{reason=\"full\"}"], 1);
+    let profiles = gateway.profiles(4).await;
+    assert_eq!(profiles.iter().filter(|profile| profile.status == Some(429)).count(), 1, "{profiles:#?}");
 }
 
 #[tokio::test]
@@ -105,15 +109,19 @@ async fn what_waits_for_too_long_is_refused() {
 }
 
 #[tokio::test]
-async fn what_exceeds_the_rate_waits_for_its_turn() {
+async fn what_exceeds_the_rate_is_refused_and_is_not_paid_for_by_those_after_it() {
     let worker = worker().await;
-    let rate = "--rate-limit-tokens-per-second 2";
+    let rate = "--rate-limit-tokens-per-second 1 --queue-size 1000 --queue-timeout-secs 1";
     let gateway = TestGateway::start(&format!("--worker-urls {} {rate}", worker.url())).await;
-    let asked = (0..4).map(|_| gateway.generate("{}"));
-    for reply in futures_util::future::join_all(asked).await {
-        assert_eq!(reply.text().await, REPLY);
+    // More than a machine serves in as many seconds.
+    let mut statuses = BTreeMap::new();
+    for reply in join_all((0..200).map(|_| gateway.generate("{}"))).await {
+        *statuses.entry(reply.status.as_u16()).or_insert(0) += 1;
     }
-    gateway.settled(&[("completed", 4)]).await;
+    assert!(statuses.keys().eq([&200, &503]), "{statuses:?}");
+    let later = async { while gateway.generate("{}").await.status != 200 {} };
+    patient("a request that is served soon after", later).await;
+    gateway.settled(&[]).await;
 }
 
 #[tokio::test]

@@ -210,3 +210,22 @@ async fn a_client_that_reads_slowly_does_not_delay_the_prefill_leg() {
     reply.leave();
     gateway.settled(&[("aborted", 1)]).await;
 }
+
+#[tokio::test]
+async fn one_that_has_waited_in_vain_waits_no_longer_for_what_the_other_says() {
+    let begun = || Script::head(200, &[], Some(99)).send("{").hang();
+    for (what, prefill_script, decode_script) in
+        [("prefill waited", begun(), Script::new().hang()), ("decode waited", Script::new().hang(), begun())]
+    {
+        let (prefill, decode) = pair_of(prefill_script, decode_script).await;
+        for worker in [&prefill, &decode] {
+            worker.on("/health", Script::json(200, ""));
+        }
+        let limits = "--stream-idle-timeout-secs 0.1 --request-timeout-secs 3600 --health-check-timeout-secs 1 --disable-health-check";
+        let gateway = TestGateway::pair(prefill.address(), decode.address(), limits).await;
+        let reply = gateway.generate("{}").await;
+        assert_eq!(reply.status, 504, "{what}");
+        assert!(reply.text().await.contains("though the worker is up"), "{what}");
+        gateway.settled(&[("failed", 1)]).await;
+    }
+}

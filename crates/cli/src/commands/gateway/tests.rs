@@ -36,8 +36,15 @@ fn has(spec: &OptionSpec, flag: &str) -> bool {
 
 fn resolve(flag: &str, words: &str) -> Result<(), String> {
     let flag = format!("--{flag}");
-    let pair = ["--prefill", "--decode"].contains(&flag.as_str()).then_some("--pd-disaggregation");
-    let args = pair.into_iter().chain([flag.as_str()]).chain(words.split_whitespace());
+    let beside: &[&str] = match flag.as_str() {
+        "--prefill" | "--decode" => &["--pd-disaggregation"],
+        "--tls-cert-path" => &["--tls-key-path", "FILE"],
+        "--tls-key-path" => &["--tls-cert-path", "FILE"],
+        "--client-cert-path" => &["--client-key-path", "FILE"],
+        "--client-key-path" => &["--client-cert-path", "FILE"],
+        _ => &[],
+    };
+    let args = beside.iter().copied().chain([flag.as_str()]).chain(words.split_whitespace());
     let matches = command().no_binary_name(true).try_get_matches_from(args);
     let matches = matches.map_err(|error| error.to_string())?;
     Options::resolve(&matches, &Sources::none()).map(drop).map_err(|error| error.to_string())

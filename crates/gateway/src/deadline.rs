@@ -1,0 +1,59 @@
+//! When something that comes in pieces is given up: at a time of its own, or when it pauses for too long.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::time::{Sleep, sleep_until};
+
+/// When something is given up. It takes one timer, and none if nothing is waited for.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    at: Instant,
+    limit: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+// === impl Deadline ===
+
+impl Deadline {
+    pub(crate) fn after(limit: Duration) -> Self {
+        Self { at: Instant::now() + limit, limit, timer: None }
+    }
+
+    /// The result of some work, or else the limit within which it is not there: the leg's, or its own.
+    pub(crate) async fn bound<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        own_limit: Option<Duration>,
+    ) -> Result<T, Duration> {
+        let mut work = pin!(work);
+        let mut chosen = None;
+        poll_fn(|context| {
+            if let Poll::Ready(done) = work.as_mut().poll(context) {
+                return Poll::Ready(Ok(done));
+            }
+            let (at, limit) = *chosen.get_or_insert_with(|| self.sooner(own_limit));
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at.into())));
+            // As a rule it was set for an earlier wait, and goes off too early rather than being set anew each time.
+            if timer.deadline() > at.into() {
+                timer.as_mut().reset(at.into());
+            }
+            while timer.as_mut().poll(context).is_ready() {
+                if Instant::now() >= at {
+                    return Poll::Ready(Err(limit));
+                }
+                timer.as_mut().reset(at.into());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// When a wait that begins now is given up, and for which limit.
+    fn sooner(&self, own_limit: Option<Duration>) -> (Instant, Duration) {
+        let own = own_limit.map(|limit| (Instant::now() + limit, limit));
+        own.filter(|(at, _)| *at < self.at).unwrap_or((self.at, self.limit))
+    }
+}
