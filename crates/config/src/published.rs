@@ -79,7 +79,9 @@ struct Entry {
 
 /// An override that is undone when this is dropped, with its entry in the log. Others that were made meanwhile stay.
 ///
-/// For tests, and for what is changed for the length of one piece of work.
+/// For what holds as long as something lives, such as an address that is bound, and for tests. Where the options that
+/// would be left contradict each other, because another override was made on the ground of this one, it stays:
+/// [`undo`](Self::undo) tells of that.
 #[derive(Debug)]
 #[must_use = "dropping it undoes the override"]
 pub struct ScopedOverride<T: Options> {
@@ -195,27 +197,38 @@ impl<T: Options> Published<T> {
     }
 
     /// Takes an override out of the log, and makes the values in force anew from the others.
-    fn undo(&self, number: u64) {
+    fn undo(&self, number: u64) -> Result<(), ConfigError> {
         let mut state = self.shared.state.write();
-        state.log.retain(|entry| entry.number != number);
         let mut resolved = self.shared.startup.clone();
-        for entry in &state.log {
+        for entry in state.log.iter().filter(|entry| entry.number != number) {
             for (field, value) in &entry.fields {
-                // It was admitted when it was logged.
-                let admitted = resolved.set(field, value, &entry.source);
-                debug_assert!(admitted.is_ok(), "{admitted:?}");
+                resolved.set(field, value, &entry.source)?;
             }
         }
+        resolved.check()?;
+        state.log.retain(|entry| entry.number != number);
         state.resolved = Arc::new(resolved);
+        Ok(())
     }
 }
 
 // === impl ScopedOverride ===
 
+impl<T: Options> ScopedOverride<T> {
+    /// Undoes the override now.
+    ///
+    /// # Errors
+    /// The options that would be left contradict each other: then nothing has changed, and the override stays.
+    pub fn undo(mut self) -> Result<(), ConfigError> {
+        self.number.take().map_or(Ok(()), |number| self.published.undo(number))
+    }
+}
+
 impl<T: Options> Drop for ScopedOverride<T> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.published.undo(number);
+            // Whoever wants to know calls `undo`; the override stays in the log, for all to see.
+            drop(self.published.undo(number));
         }
     }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::command;
 use crate::error::{ConfigError, Place};
+use crate::kind::Kind;
 use crate::spec::OptionSpec;
 
 /// The environment and the configuration file, passed in so that nothing here asks the process for them.
@@ -158,6 +159,27 @@ impl ConfigFile {
         let hint = near.filter(|(distance, _)| *distance <= 2);
         let hint = hint.map_or(String::new(), |(_, known)| format!(" (did you mean {known}?)"));
         ConfigError::UnknownKey { path: self.path.clone(), what, name: shown.to_owned(), hint }
+    }
+}
+
+/// The value as a file has it, so that [`Kind::normalize`] makes the value of it again; `None` where no file has it.
+pub(crate) fn toml(kind: &Kind, value: &Value) -> Option<toml::Value> {
+    match (kind, value) {
+        (Kind::Optional(inner), Value::Null) if **inner != Kind::Text => Some(toml::Value::from("none")),
+        (Kind::Optional(inner), value) => toml(inner, value),
+        (Kind::List(item), Value::Array(values)) => {
+            values.iter().map(|value| toml(item, value)).collect::<Option<_>>().map(toml::Value::Array)
+        }
+        (Kind::Pair(first, second), Value::Array(values)) => match &values[..] {
+            [one, Value::Null] => Some(toml::Value::Array(vec![toml(first, one)?])),
+            [one, two] => Some(toml::Value::Array(vec![toml(first, one)?, toml(second, two)?])),
+            _ => None,
+        },
+        (_, Value::Bool(flag)) => Some(toml::Value::from(*flag)),
+        (_, Value::String(text)) => Some(toml::Value::from(text.as_str())),
+        (Kind::Number { .. }, Value::Number(number)) => number.as_f64().map(toml::Value::from),
+        (_, Value::Number(number)) => number.as_i64().map(toml::Value::from),
+        _ => None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::kind::Kind;
+use crate::sources;
 
 /// What an option is about. A server's options are grouped by it, in its declaration and in the help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -122,6 +123,12 @@ impl OptionSpec {
     pub(crate) fn has_key(&self, key: &str) -> bool {
         let key = key.replace('_', "-");
         key == self.flag || self.aliases.contains(&key.as_str())
+    }
+
+    /// How a configuration file says this value; `None` where it cannot, as that a text is not set, or should not, as a secret.
+    pub fn in_file(&self, value: &Value) -> Option<String> {
+        let value = sources::toml(&self.kind, value).filter(|_| !self.secret)?;
+        Some(value.to_string())
     }
 
     /// The default as text for help; `None` if there is none to speak of.

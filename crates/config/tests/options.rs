@@ -439,6 +439,36 @@ fn a_file_comes_after_flag_and_environment() {
 }
 
 #[test]
+fn a_value_is_written_as_a_file_has_it() {
+    let specs = SampleOptions::specs();
+    let written =
+        |name: &str, value: Value| specs.iter().find(|spec| spec.name == name).unwrap().in_file(&value);
+    for (name, value, expected) in [
+        ("port", json!(1), Some("1")),
+        ("mem_fraction_static", json!(0.25), Some("0.25")),
+        ("bootstrap_timeout_s", json!(300.0), Some("300.0")),
+        ("enable_forward_pass_metrics", json!(true), Some("true")),
+        ("disaggregation_mode", json!("decode"), Some("\"decode\"")),
+        ("max_running_requests", Value::Null, Some("\"none\"")),
+        ("worker_urls", json!(["a", "b"]), Some("[\"a\", \"b\"]")),
+        (
+            "prefill",
+            json!([["http://a", 8998], ["http://b", null]]),
+            Some("[[\"http://a\", 8998], [\"http://b\"]]"),
+        ),
+        // There is no null, and a secret is not for a file that is shown.
+        ("admin_api_key", Value::Null, None),
+        ("admin_api_key", json!("<redacted>"), None),
+    ] {
+        assert_eq!(written(name, value.clone()).as_deref(), expected, "{name} {value}");
+        if let Some(text) = expected {
+            let options = resolve_file("--model-path m", &format!("[sample]\n{name} = {text}")).unwrap();
+            assert_eq!(options.to_json()[name], value, "{name}");
+        }
+    }
+}
+
+#[test]
 fn a_file_with_a_mistake_is_refused_by_its_place() {
     for (text, expected) in [
         (
@@ -531,6 +561,26 @@ fn a_scoped_override_ends_with_its_scope() {
     assert!(published.override_scoped("bad", [("port", 1.into()), ("host", 1.into())]).is_err());
     drop(published.override_scoped("empty", []).unwrap());
     assert_eq!(published.overrides().len(), 2);
+}
+
+#[test]
+fn an_override_that_another_needs_is_not_undone() {
+    for is_told in [true, false] {
+        let args = ["--model-path", "m", "--disaggregation-mode", "decode"];
+        let published = Published::publish(SampleOptions::from_args(args).unwrap());
+        let outer = published.override_scoped("outer", [("disaggregation_mode", "prefill".into())]).unwrap();
+        let inner = published.override_scoped("inner", [("prefill", json!([["http://a", null]]))]).unwrap();
+        // Without the outer one it would be a decode server with a prefill server beside it.
+        if is_told {
+            assert!(matches!(outer.undo(), Err(ConfigError::Conflict(_))));
+        } else {
+            drop(outer);
+        }
+        assert_eq!(published.resolved().disaggregation_mode, Mode::Prefill);
+        assert_eq!(published.overrides().len(), 2, "what is in force is in the log");
+        inner.undo().unwrap();
+        assert_eq!((published.overrides().len(), published.resolved().prefill.len()), (1, 0));
+    }
 }
 
 #[test]
