@@ -1,6 +1,7 @@
 //! Addresses: a base for a whole server, an endpoint for each of its ranks.
 //!
 //! Rank `r` of the base `ipc://PATH` is found at `ipc://PATH.r`, of `tcp://HOST:PORT` at `tcp://HOST:(PORT + r)`.
+//! [`endpoints_of`] tells what an address stands for that a person gave.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -40,6 +41,33 @@ pub enum EndpointError {
         /// The rank.
         rank: u32,
     },
+}
+
+/// No server has more ranks; a larger number is a mistake.
+pub const MAX_RANKS: u32 = 4096;
+
+/// The endpoints of an address that a person gave: one rank's own if it names one, else those of all ranks of a base that
+/// can be seen, and the first rank's in any case. Other hosts' ranks cannot be seen: each is named, or the server is asked.
+pub fn endpoints_of(address: &str) -> Result<Vec<Endpoint>, EndpointError> {
+    let endpoint: Endpoint = address.parse()?;
+    let Endpoint::Ipc(path) = &endpoint else { return Ok(vec![endpoint]) };
+    let names_a_rank = path.extension().is_some_and(|rank| rank.to_str().is_some_and(is_rank));
+    if names_a_rank || path.exists() {
+        return Ok(vec![endpoint]);
+    }
+    let base = Base(endpoint);
+    let mut endpoints = vec![base.of_rank(0)?];
+    for rank in 1..MAX_RANKS {
+        match base.of_rank(rank)? {
+            Endpoint::Ipc(path) if path.exists() => endpoints.push(Endpoint::Ipc(path)),
+            _ => break,
+        }
+    }
+    Ok(endpoints)
+}
+
+fn is_rank(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 // === impl Base ===
@@ -157,6 +185,24 @@ mod tests {
         }
         assert!("tcp://::1:5".parse::<Endpoint>().is_err());
         assert!("inproc://a".parse::<Base>().is_err());
+    }
+
+    #[test]
+    fn an_address_may_name_a_rank_or_a_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fpm");
+        let base = format!("ipc://{}", path.display());
+        let found = |address: &str| {
+            endpoints_of(address).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&base), [format!("{base}.0")]);
+        for rank in 0..3 {
+            std::fs::write(format!("{}.{rank}", path.display()), "").unwrap();
+        }
+        assert_eq!(found(&base), [0, 1, 2].map(|rank| format!("{base}.{rank}")));
+        assert_eq!(found(&format!("{base}.7")), [format!("{base}.7")]);
+        assert_eq!(found("tcp://h:5"), ["tcp://h:5"]);
+        assert!(endpoints_of("http://h:5").is_err());
     }
 
     #[test]

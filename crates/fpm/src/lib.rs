@@ -21,7 +21,7 @@ mod subscriber;
 
 pub use account::{Account, Arrival};
 pub use codec::{DecodeError, decode, encode};
-pub use endpoint::{Base, Endpoint, EndpointError};
+pub use endpoint::{Base, Endpoint, EndpointError, MAX_RANKS, endpoints_of};
 pub use listener::BindError;
 pub use publisher::{Pass, Publisher, QUEUE_RECORDS};
 pub use record::{ForwardPassMetrics, QueuedRequests, ScheduledRequests};

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 
@@ -25,14 +26,18 @@ pub struct BindError {
 #[derive(Debug)]
 pub(crate) enum Bound {
     Tcp(std::net::TcpListener),
-    Unix(StdUnixListener, SocketFile),
+    Unix(SocketFile, StdUnixListener),
 }
 
 /// A bound endpoint that accepts.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix { listener: UnixListener, _file: SocketFile },
+    /// The file goes first: while the listener lives no other file can have its identity.
+    Unix {
+        _file: SocketFile,
+        listener: UnixListener,
+    },
 }
 
 /// A connection of either kind.
@@ -40,9 +45,12 @@ pub(crate) trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection for S {}
 
-/// The file of a socket; removed with this.
+/// The file of a socket; removed with this, unless another has taken its place.
 #[derive(Debug)]
-pub(crate) struct SocketFile(PathBuf);
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
 
 // === impl Bound ===
 
@@ -66,9 +74,9 @@ impl Bound {
             Endpoint::Ipc(path) => {
                 remove_stale(path)?;
                 let listener = StdUnixListener::bind(path)?;
-                let file = SocketFile(path.clone());
+                let file = SocketFile::at(path)?;
                 listener.set_nonblocking(true)?;
-                Ok((Self::Unix(listener, file), endpoint.clone()))
+                Ok((Self::Unix(file, listener), endpoint.clone()))
             }
         }
     }
@@ -77,20 +85,21 @@ impl Bound {
     pub(crate) fn listen(self) -> io::Result<Listener> {
         Ok(match self {
             Self::Tcp(listener) => Listener::Tcp(TcpListener::from_std(listener)?),
-            Self::Unix(listener, file) => {
-                Listener::Unix { listener: UnixListener::from_std(listener)?, _file: file }
+            Self::Unix(file, listener) => {
+                Listener::Unix { _file: file, listener: UnixListener::from_std(listener)? }
             }
         })
     }
 }
 
-/// Removes a socket whose owner is gone, as after a kill; one that is listened on is left.
+/// Removes a socket whose owner is gone, as after a kill; one that is listened on is left, and so is whatever is none.
 fn remove_stale(path: &Path) -> io::Result<()> {
-    let gone = matches!(
-        StdUnixStream::connect(path),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused
-    );
-    if gone { std::fs::remove_file(path) } else { Ok(()) }
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if is_socket && StdUnixStream::connect(path).is_err_and(|error| is_gone(&error)) {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
 }
 
 // === impl Listener ===
@@ -110,9 +119,23 @@ impl Listener {
 
 // === impl SocketFile ===
 
+impl SocketFile {
+    fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have removed it before.
-        drop(std::fs::remove_file(&self.0));
+        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            // Somebody may have removed it meanwhile.
+            drop(std::fs::remove_file(&self.path));
+        }
     }
+}
+
+/// What tells a file from another that bears its name later.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = std::fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
 }

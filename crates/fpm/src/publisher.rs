@@ -3,6 +3,10 @@
 //! A record goes into a bounded queue, from which a thread of the publisher's own sends it. What finds the queue full is
 //! dropped; its number is consumed, so that every reader sees the gap.
 //!
+//! The queue is a ring of one producer and one consumer, into which a record is written without reading what the other side
+//! writes: the scheduler comes back from a pass with cold caches, and each line that it had to wait for would cost it more
+//! than all else here. For the same reason the ring's memory is touched before the first pass.
+//!
 //! While the scheduler works, that thread looks into the queue every few milliseconds instead of being woken for each
 //! record: waking a thread costs the scheduler more than everything else here. It is woken only by the first pass after
 //! a rest. While the scheduler rests, the thread sends a heartbeat for every second of silence, and never while a pass is
@@ -14,9 +18,10 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
+use rtrb::{Consumer, Producer, RingBuffer};
 use tokio::sync::Notify;
 
 use crate::endpoint::Endpoint;
@@ -40,7 +45,7 @@ pub struct Pass {
 pub struct Publisher {
     endpoint: Endpoint,
     shared: Arc<Shared>,
-    queue: SyncSender<(u64, Pass)>,
+    queue: Producer<Numbered>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -58,8 +63,11 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct Source {
     shared: Arc<Shared>,
-    queue: Receiver<(u64, Pass)>,
+    queue: Consumer<Numbered>,
 }
+
+/// A pass and its number.
+type Numbered = (u64, Pass);
 
 /// Records that wait to be sent at most.
 pub const QUEUE_RECORDS: usize = 10_000;
@@ -78,7 +86,7 @@ impl Publisher {
         let (bound, bound_to) = Bound::bind(endpoint)?;
         let failed = |source: io::Error| BindError { endpoint: endpoint.clone(), source };
         let shared = Arc::new(Shared { state: AtomicU64::new(RESTING), ..Shared::default() });
-        let (queue, take) = sync_channel(QUEUE_RECORDS);
+        let (queue, take) = touched_ring();
         let source = Source { shared: Arc::clone(&shared), queue: take };
         let worker_id: Box<str> = worker_id.into();
         let (tell, started) = sync_channel(1);
@@ -108,7 +116,7 @@ impl Publisher {
         });
         let (Ok(before) | Err(before)) = before;
         let number = before / ONE_NUMBER;
-        if self.queue.try_send((number, pass)).is_err() {
+        if self.queue.push((number, pass)).is_err() {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
         if before & RESTING != 0 {
@@ -136,6 +144,14 @@ impl Publisher {
     }
 }
 
+/// The queue, all of whose memory is there.
+fn touched_ring() -> (Producer<Numbered>, Consumer<Numbered>) {
+    let (mut queue, mut take) = RingBuffer::new(QUEUE_RECORDS);
+    while queue.push((0, Pass::default())).is_ok() {}
+    while take.pop().is_ok() {}
+    (queue, take)
+}
+
 impl Drop for Publisher {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
@@ -151,8 +167,8 @@ impl Drop for Publisher {
 
 impl Source {
     /// The next pass with its number, if one waits.
-    pub(crate) fn take(&self) -> Option<(u64, Pass)> {
-        self.queue.try_recv().ok()
+    pub(crate) fn take(&mut self) -> Option<Numbered> {
+        self.queue.pop().ok()
     }
 
     /// What the scheduler does, to be compared by [`Self::heartbeat`].
@@ -179,5 +195,52 @@ impl Source {
     /// Resolves when the scheduler has ended its rest or the publisher is to stop.
     pub(crate) async fn awake(&self) {
         self.shared.awake.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A publisher whose thread never runs, and the thread's end.
+    fn alone() -> (Publisher, Source) {
+        let shared = Arc::new(Shared::default());
+        let (queue, take) = touched_ring();
+        let endpoint = Endpoint::Ipc("/nowhere".into());
+        let source = Source { shared: Arc::clone(&shared), queue: take };
+        (Publisher { endpoint, shared, queue, thread: None }, source)
+    }
+
+    #[test]
+    fn a_full_queue_drops_the_newest_and_their_numbers_are_gone() {
+        let (mut publisher, mut source) = alone();
+        let full = QUEUE_RECORDS as u64;
+        for number in 0..full + 3 {
+            assert_eq!(publisher.publish(Pass::default()), number);
+        }
+        assert_eq!(publisher.dropped(), 3);
+        for number in 0..full {
+            assert_eq!(source.take().map(|(number, _)| number), Some(number));
+        }
+        assert_eq!(publisher.publish(Pass::default()), full + 3);
+        assert_eq!(source.take().map(|(number, _)| number), Some(full + 3));
+        assert!(source.take().is_none());
+    }
+
+    #[test]
+    fn a_heartbeat_has_a_number_only_if_nothing_happened_meanwhile() {
+        let (mut publisher, source) = alone();
+        publisher.rest();
+        let state = source.state();
+        assert_eq!(source.heartbeat(state), Some(0));
+        assert_eq!(source.heartbeat(state), None, "its number is taken");
+        let state = source.state();
+        publisher.work();
+        assert_eq!(source.heartbeat(state), None, "the rest is over");
+        publisher.rest();
+        let state = source.state();
+        assert_eq!(publisher.publish(Pass::default()), 1);
+        assert_eq!(source.heartbeat(state), None, "a pass came first");
+        assert_eq!(source.heartbeat(source.state()), None, "it works");
     }
 }

@@ -84,12 +84,12 @@ impl Sending {
 
     /// Sends until the publisher is stopped.
     pub(crate) fn run(self) {
-        let Self { runtime, listener, source, mut outlet } = self;
+        let Self { runtime, listener, mut source, mut outlet } = self;
         runtime.block_on(async {
             let peers = Arc::clone(&outlet.peers);
             let (stop, stopped) = oneshot::channel::<()>();
             let accepting = tokio::spawn(accept(listener, Arc::clone(&peers), stopped));
-            send(&source, &mut outlet).await;
+            send(&mut source, &mut outlet).await;
             // Their queues end, and with them the connections that have written everything.
             peers.lock().clear();
             drop(stop);
@@ -99,7 +99,7 @@ impl Sending {
     }
 }
 
-async fn send(source: &Source, outlet: &mut Outlet) {
+async fn send(source: &mut Source, outlet: &mut Outlet) {
     let mut last_sent = Instant::now();
     loop {
         let stopped = source.is_stopped();
