@@ -8,15 +8,15 @@
 //! mixed     wall time ~ (prompt tokens, tokens in the KV cache)
 //! ```
 //!
-//! A rank belongs to the kind of what was ever seen on it, and all ranks of a kind are fitted together. A fit whose time falls
-//! when load grows is none; only the number of decoding requests, which grows with the tokens that it stands beside, may
-//! have a coefficient that noise made negative, which then counts as 0.
+//! A rank belongs to the kind of what was ever seen on it, and all ranks of a kind are fitted together. No time is negative:
+//! where the planner would take none of a regression, or cut a term of it off, the terms that would be negative are held at 0
+//! and the others fitted anew.
 
 use std::collections::BTreeMap;
 
 use rollscope_trace::ForwardPass;
 
-pub use self::fit::Fit;
+pub use self::fit::{Fit, MIN_SAMPLES, NoFit};
 use self::samples::{MovingAverage, Sample, Samples};
 
 mod fit;
@@ -42,9 +42,10 @@ pub struct Plan {
     pub ranks: usize,
     /// Passes of theirs.
     pub passes: usize,
-    /// How long a pass takes; nothing of too few passes, or where the fit makes no sense.
-    pub fit: Option<Fit>,
-    /// Time to the first token for the next request on the rank with the longest queue, seconds; for ranks that compute prompts.
+    /// How long a pass takes.
+    pub fit: Result<Fit, NoFit>,
+    /// Time to the first token for the next request on the rank with the longest queue, seconds; for ranks that compute
+    /// prompts.
     pub ttft_s: Option<f64>,
     /// Time of the next pass on the rank with most to decode, seconds; for ranks that decode.
     pub itl_s: Option<f64>,
@@ -64,11 +65,6 @@ struct Model {
     /// The latest pass of each rank.
     latest: BTreeMap<(Box<str>, u32), ForwardPass>,
 }
-
-/// No prediction is shorter, seconds.
-const SHORTEST_S: f64 = 1e-6;
-/// What is negative within it is noise, seconds per unit.
-const NOISE: f64 = 1e-6;
 
 /// What the passes of a run, or of a part of it, tell a planner: an entry for each kind of rank that there is.
 pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
@@ -168,8 +164,7 @@ impl Model {
     }
 
     fn plan(self) -> Plan {
-        let fit =
-            Fit::of(&self.samples.all(), self.kind.features().len()).and_then(|fit| self.plausible(fit));
+        let fit = Fit::of(&self.samples.all(), self.kind.features().len());
         let longest = |estimate: &dyn Fn(&Fit, &ForwardPass) -> f64| {
             let estimates = fit.iter().flat_map(|fit| self.latest.values().map(|pass| estimate(fit, pass)));
             estimates.reduce(f64::max)
@@ -179,38 +174,14 @@ impl Model {
         Plan { kind: self.kind, ranks: self.latest.len(), passes: self.passes, ttft_s, itl_s, fit }
     }
 
-    /// The fit, if more work takes more time by it.
-    fn plausible(&self, mut fit: Fit) -> Option<Fit> {
-        for (index, coefficient) in fit.coefficients_s.iter_mut().enumerate() {
-            let may_be_noise = self.kind == PassKind::Decode && index == 0;
-            if *coefficient < 0.0 && !may_be_noise {
-                return None;
-            }
-            if *coefficient < -NOISE {
-                *coefficient = 0.0;
-            }
-        }
-        Some(fit)
-    }
-
-    /// The queue and a prompt of average length, chunk by chunk.
+    /// The queue and a prompt of average length, in chunks of the greatest length but for the last.
     fn ttft_s(&self, fit: &Fit, latest: &ForwardPass) -> f64 {
-        let mut left = latest.queued.prefill_tokens as f64 + self.prompt_len.value();
-        let mut ttft_s = 0.0;
+        let tokens = latest.queued.prefill_tokens as f64 + self.prompt_len.value();
         let kv_tokens = latest.scheduled.decode_kv_tokens as f64;
-        if self.chunk_tokens <= 0.0 {
-            return ttft_s;
-        }
-        // As many chunks as a queue can be worth counting.
-        for _ in 0..MAX_CHUNKS {
-            if left <= 0.0 {
-                break;
-            }
-            let chunk = left.min(self.chunk_tokens);
-            ttft_s += fit.predict_s([chunk, kv_tokens]).max(SHORTEST_S);
-            left -= chunk;
-        }
-        ttft_s
+        let whole = if self.chunk_tokens > 0.0 { (tokens / self.chunk_tokens).floor() } else { 0.0 };
+        let rest = tokens - whole * self.chunk_tokens;
+        let last_s = if rest > 0.0 { fit.predict_s([rest, kv_tokens]) } else { 0.0 };
+        whole * fit.predict_s([self.chunk_tokens, kv_tokens]) + last_s
     }
 
     /// The next pass, with what is queued and a request of average length more.
@@ -221,12 +192,9 @@ impl Model {
             PassKind::Decode => self.decoding.value() + 1.0,
             PassKind::Prefill | PassKind::Mixed => self.prompt_tokens.value(),
         };
-        fit.predict_s([beside, kv_tokens]).max(SHORTEST_S)
+        fit.predict_s([beside, kv_tokens])
     }
 }
-
-/// A queue of more chunks than these waits for hours anyhow.
-const MAX_CHUNKS: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests;

@@ -30,6 +30,9 @@ fn decode(requests: u64, kv_tokens: u64) -> PassLoad {
     PassLoad { decode_requests: requests, decode_kv_tokens: kv_tokens, ..PassLoad::default() }
 }
 
+/// Time of a pass by its requests and its tokens.
+type Wall = fn(f64, f64) -> f64;
+
 fn close(found: f64, expected: f64) {
     assert!((found - expected).abs() <= 1e-6 * expected.abs().max(1e-6), "{found} is not {expected}");
 }
@@ -74,11 +77,22 @@ fn the_queue_is_computed_chunk_by_chunk() {
 }
 
 #[test]
-fn a_fit_that_makes_no_sense_is_none() {
-    let shrinking = (1..=10).map(|number| pass("p", number, prefill(100 * number), 1.0 / number as f64));
-    assert_eq!(plan(&shrinking.collect::<Vec<_>>())[0].fit, None);
+fn a_long_queue_is_summed_up_and_not_walked_through() {
+    let mut passes: Vec<_> =
+        (1..=10).map(|number| pass("p", number, prefill(number), 1e-3 * number as f64)).collect();
+    passes[9].queued.prefill_tokens = 1 << 60;
+    let ttft_s = plan(&passes)[0].ttft_s.unwrap();
+    close(ttft_s, 1e-3 * (1_u64 << 60) as f64);
+}
+
+#[test]
+fn where_there_is_no_fit_it_is_said_why() {
+    let shrinking: Vec<_> =
+        (1..=10).map(|number| pass("p", number, prefill(100 * number), 1.0 / number as f64)).collect();
+    let plans = plan(&shrinking);
+    assert_eq!((&plans[0].fit, plans[0].ttft_s), (&Err(NoFit::NoGrowth), None));
     let few: Vec<_> = (1..=4).map(|number| pass("p", number, prefill(number), number as f64)).collect();
-    assert_eq!((plan(&few)[0].fit.clone(), plan(&few)[0].ttft_s), (None, None));
+    assert_eq!((&plan(&few)[0].fit, plan(&few)[0].ttft_s), (&Err(NoFit::TooFew(4)), None));
     assert_eq!(plan(&[]), []);
     // All alike: no slope, and the mean.
     let alike: Vec<_> = (1..=9).map(|number| pass("d", number, decode(3, 700), 0.5)).collect();
@@ -90,6 +104,70 @@ fn a_fit_that_makes_no_sense_is_none() {
     let fit = plan(&together)[0].fit.clone().unwrap();
     close(fit.coefficients_s[1], 10.0 * fit.coefficients_s[0]);
     close(fit.coefficients_s[0], 0.001);
+}
+
+/// What is reported of how good a fit is belongs to the terms that are reported, and no better ones without a negative one
+/// are near.
+#[test]
+fn no_time_is_negative_and_the_residuals_are_those_of_the_fit() {
+    let noise = |number: u64| [3e-4, -5e-4, 1e-4, 4e-4, -3e-4][(number % 5) as usize];
+    // The terms are those of SciPy's `nnls`.
+    let cases: [(&str, Wall, [f64; 3]); 4] = [
+        (
+            "an empty pass takes less than nothing",
+            |requests, _| 5e-4 * requests * requests,
+            [7.719_094_077e-3, 0.0, 0.0],
+        ),
+        (
+            "requests make it faster",
+            |requests, kv| 0.02 - 4e-4 * requests + 1e-5 * kv,
+            [0.0, 6.270_926_797e-6, 1.706_958_748e-2],
+        ),
+        (
+            "tokens make it faster",
+            |requests, kv| 0.02 + 4e-3 * requests - 1e-5 * kv,
+            [3.983_590_226e-3, 0.0, 1.860_855_263e-2],
+        ),
+        (
+            "all is as it should be",
+            |requests, kv| 0.02 + 4e-4 * requests + 1e-5 * kv,
+            [3.982_486_887e-4, 9.963_574_806e-6, 2.052_590_602e-2],
+        ),
+    ];
+    for (name, wall, expected) in cases {
+        let points: Vec<(u64, u64, f64)> = (0..40)
+            .map(|number| {
+                let (requests, kv) = (1 + number % 20, 100 + 37 * (number % 7));
+                (requests, kv, wall(requests as f64, kv as f64).max(1e-4) + 5e-4 + noise(number))
+            })
+            .collect();
+        let passes: Vec<_> = (0..)
+            .zip(&points)
+            .map(|(number, (requests, kv, wall_s))| pass("d", number, decode(*requests, *kv), *wall_s))
+            .collect();
+        let fit = plan(&passes)[0].fit.clone().unwrap();
+        let terms = [fit.coefficients_s[0], fit.coefficients_s[1], fit.intercept_s];
+        assert_eq!(terms.map(|term| term == 0.0), expected.map(|term| term == 0.0), "{name}: {fit:?}");
+        terms.iter().zip(expected).for_each(|(term, expected)| close(*term, expected));
+        let residuals = |[a, b, c]: [f64; 3]| {
+            let of = |(requests, kv, wall_s): &(u64, u64, f64)| {
+                wall_s - (a * *requests as f64 + b * *kv as f64 + c)
+            };
+            points.iter().map(of).collect::<Vec<f64>>()
+        };
+        let own = residuals(terms);
+        close(fit.mean_residual_s, own.iter().map(|residual| residual.abs()).sum::<f64>() / 40.0);
+        close(fit.max_residual_s, own.iter().map(|residual| residual.abs()).fold(0.0, f64::max));
+        let squares = |terms| residuals(terms).iter().map(|residual| residual * residual).sum::<f64>();
+        let least = squares(terms);
+        for index in 0..3 {
+            for step in [-1e-6, 1e-6] {
+                let mut near = terms;
+                near[index] = (near[index] + step).max(0.0);
+                assert!(squares(near) >= least, "{name}: {near:?} is better than {terms:?}");
+            }
+        }
+    }
 }
 
 #[test]

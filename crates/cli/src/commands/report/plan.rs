@@ -1,6 +1,6 @@
 //! What the recorded forward passes tell a planner.
 
-use rollscope_insight::{Fit, Plan, plan};
+use rollscope_insight::{Fit, MIN_SAMPLES, NoFit, Plan, plan};
 use rollscope_run::Run;
 use rollscope_trace::{ForwardPass, StepNumber};
 use serde_json::{Map, Value, json};
@@ -33,13 +33,12 @@ pub(super) fn print(run: &Run, steps: &[StepNumber], as_json: bool) -> Result<()
     Ok(())
 }
 
-fn lines(plan: &Plan) -> Vec<String> {
+pub(crate) fn lines(plan: &Plan) -> Vec<String> {
     let mut lines =
         vec![format!("{}: {} ranks, {} forward passes", plan.kind.name(), plan.ranks, plan.passes)];
-    let none = "  no regression: too few passes, or none in which more work takes longer";
     match &plan.fit {
-        Some(fit) => lines.extend(fit_lines(plan, fit)),
-        None => lines.push(none.to_owned()),
+        Ok(fit) => lines.extend(fit_lines(plan, fit)),
+        Err(why) => lines.push(format!("  no regression: {}", reason(*why))),
     }
     lines.extend(plan.ttft_s.map(|ttft| {
         format!("  time to first token for the next request on the longest queue: {}", duration(ttft))
@@ -48,12 +47,21 @@ fn lines(plan: &Plan) -> Vec<String> {
     lines
 }
 
-fn fit_lines(plan: &Plan, fit: &Fit) -> [String; 2] {
+fn reason(why: NoFit) -> String {
+    match why {
+        NoFit::TooFew(count) => format!("{count} passes with a time, and {MIN_SAMPLES} are wanted"),
+        NoFit::NoGrowth => {
+            "passes with more in them do not take longer, so these passes cannot tell".to_owned()
+        }
+    }
+}
+
+fn fit_lines(plan: &Plan, fit: &Fit) -> Vec<String> {
     let terms = plan.kind.features().iter().zip(&fit.coefficients_s);
     let terms: Vec<String> =
         terms.map(|(name, coefficient)| format!("{} µs × {name}", significant(coefficient * 1e6))).collect();
     let explained = fit.r_squared.map_or_else(String::new, |share| format!("R² {share:.3}, "));
-    [
+    let mut lines = vec![
         format!("  a pass takes {} + {}", duration(fit.intercept_s), terms.join(" + ")),
         format!(
             "  {explained}off by {} on average, {} at most, over {} passes",
@@ -61,11 +69,23 @@ fn fit_lines(plan: &Plan, fit: &Fit) -> [String; 2] {
             duration(fit.max_residual_s),
             fit.samples
         ),
-    ]
+    ];
+    let held = held(plan, fit);
+    if !held.is_empty() {
+        lines.push(format!("  not enough spread to tell what these cost, taken as 0: {}", held.join(", ")));
+    }
+    lines
 }
 
-fn json_of(plan: &Plan) -> Value {
-    let fit = plan.fit.as_ref().map(|fit| {
+/// The terms that the passes say nothing of.
+fn held(plan: &Plan, fit: &Fit) -> Vec<&'static str> {
+    let coefficients = plan.kind.features().iter().copied().zip(fit.coefficients_s.iter().copied());
+    let terms = coefficients.chain([("an empty pass", fit.intercept_s)]);
+    terms.filter(|(_, value)| *value == 0.0).map(|(name, _)| name).collect()
+}
+
+pub(crate) fn json_of(plan: &Plan) -> Value {
+    let fit = plan.fit.as_ref().ok().map(|fit| {
         let names = plan.kind.features().iter().map(|name| (*name).to_owned());
         let coefficients: Map<String, Value> =
             names.zip(fit.coefficients_s.iter().map(|value| json!(value))).collect();
@@ -83,6 +103,7 @@ fn json_of(plan: &Plan) -> Value {
         "ranks": plan.ranks,
         "passes": plan.passes,
         "fit": fit,
+        "no_fit": plan.fit.as_ref().err().map(|why| reason(*why)),
         "ttft_s": plan.ttft_s,
         "itl_s": plan.itl_s,
     })
