@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
-use rollscope_config::{ConfigError, Published};
+use rollscope_config::{ConfigError, Published, ScopedOverride};
 use rollscope_fpm::BindError;
 use rollscope_model::{KvPool, Model, ModelError};
 use tokio::net::TcpListener;
@@ -33,6 +33,8 @@ pub struct Engine {
     disagg: JoinSet<()>,
     /// Why it publishes no forward-pass metrics that it was told to publish.
     metrics_trouble: Option<BindError>,
+    /// What is bound, as others are told of it; taken back with this.
+    _told: [Option<ScopedOverride<EngineOptions>>; 2],
 }
 
 /// What writing the last replies may take, once they are there.
@@ -55,7 +57,8 @@ pub async fn serve(
 impl Engine {
     /// Loads the model, makes the KV cache, starts the scheduler and, on a prefill server, listens for decode servers.
     ///
-    /// A bootstrap port or metrics endpoint that was picked, and a seed that was drawn, are published as overrides.
+    /// A bootstrap port or metrics endpoint that was picked, and a seed that was drawn, are published as overrides, the
+    /// former for as long as they are bound.
     pub async fn start(published: Published<EngineOptions>) -> Result<Self, EngineError> {
         let options = published.startup();
         let simulated = match options.model_path.strip_prefix("sim:") {
@@ -80,7 +83,7 @@ impl Engine {
             row_bytes: row_bytes(options.disaggregation_prefill_timing) as u32,
         });
         let clock = Arc::new(Clock::new());
-        let (passes_to, metrics_trouble) = metrics::start(&published)?;
+        let metrics = metrics::start(&published)?;
         let means = Means {
             model: Arc::clone(&model),
             kv,
@@ -88,13 +91,16 @@ impl Engine {
             random_seed,
             identity: Arc::clone(&identity),
             simulated,
-            publisher: passes_to,
+            publisher: metrics.publisher,
         };
         let scheduler = SchedulerThread::start(means, limits(options)?).map_err(EngineError::Thread)?;
         let mut disagg = JoinSet::new();
-        if options.disaggregation_mode == DisaggregationMode::Prefill {
-            listen_for_decode(&published, identity, &scheduler, &mut disagg).await?;
-        }
+        let bootstrap_told = match options.disaggregation_mode {
+            DisaggregationMode::Prefill => {
+                Some(listen_for_decode(&published, identity, &scheduler, &mut disagg).await?)
+            }
+            DisaggregationMode::Null | DisaggregationMode::Decode => None,
+        };
         let app = Arc::new(App {
             published,
             model,
@@ -106,7 +112,8 @@ impl Engine {
             administration: Mutex::new(()),
             weights_snapshot: Mutex::new(None),
         });
-        Ok(Self { app, scheduler, disagg, metrics_trouble })
+        let told = [metrics.told, bootstrap_told];
+        Ok(Self { app, scheduler, disagg, metrics_trouble: metrics.trouble, _told: told })
     }
 
     /// Why it publishes no forward-pass metrics although it was told to: their endpoint could not be bound. The server
@@ -126,11 +133,9 @@ impl Engine {
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), EngineError> {
         let published = &self.app.published;
-        if let Ok(address) = listener.local_addr()
-            && address.port() != published.startup().port
-        {
-            published.override_fields("engine.listener", [("port", address.port().into())])?;
-        }
+        let port = listener.local_addr().map(|address| address.port()).ok();
+        let picked = port.filter(|port| *port != published.startup().port).map(|port| ("port", port.into()));
+        let _told = published.override_scoped("engine.listener", picked)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let listener = listener.tap_io(|stream| {
             // Events of a stream are small and go out at once. A connection without the option works as well.
@@ -219,14 +224,14 @@ async fn listen_for_decode(
     identity: Arc<Identity>,
     scheduler: &SchedulerThread,
     tasks: &mut JoinSet<()>,
-) -> Result<(), EngineError> {
+) -> Result<ScopedOverride<EngineOptions>, EngineError> {
     let options = published.startup();
     let host = options.host.as_str();
     let (bootstrap, port) = bind(host, options.disaggregation_bootstrap_port).await?;
     let (transfer, rank_port) = bind(host, 0).await?;
-    if port != options.disaggregation_bootstrap_port {
-        published.override_fields("bootstrap.listener", [("disaggregation_bootstrap_port", port.into())])?;
-    }
+    let is_picked = port != options.disaggregation_bootstrap_port;
+    let picked = is_picked.then(|| ("disaggregation_bootstrap_port", port.into()));
+    let told = published.override_scoped("bootstrap.listener", picked)?;
     let rank_ip = options.host.clone();
     let registration = Registration { identity: Arc::clone(&identity), rank_ip, rank_port };
     tasks.spawn(accept(transfer, identity, scheduler.events.clone()));
@@ -234,7 +239,7 @@ async fn listen_for_decode(
         // It tries again by itself when it cannot accept, and returns no error.
         drop(axum::serve(bootstrap, bootstrap_router(registration)).await);
     });
-    Ok(())
+    Ok(told)
 }
 
 async fn bind(host: &str, port: u16) -> Result<(TcpListener, u16), EngineError> {

@@ -18,6 +18,8 @@ struct Page {
 }
 
 const PREFIX: &str = "sglang:";
+/// Has no name in SGLang, which does not count them.
+const PASSES_DROPPED: &str = "rollscope_engine_forward_passes_dropped_total";
 
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     let snapshot = app.postbox.inspect(false).await?;
@@ -110,6 +112,12 @@ impl Page {
         }
         self.head("cached_tokens_total", "counter");
         self.sample("cached_tokens_total", ",cache_source=\"device\"", counts.cached_tokens as f64);
+        if let Some(dropped) = snapshot.passes_dropped {
+            self.line(format_args!("# TYPE {PASSES_DROPPED} counter"));
+            let labels = std::mem::take(&mut self.labels);
+            self.line(format_args!("{PASSES_DROPPED}{{{labels}}} {dropped}"));
+            self.labels = labels;
+        }
     }
 
     fn histogram(&mut self, name: &str, histogram: &Histogram) {

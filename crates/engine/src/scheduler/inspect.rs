@@ -19,6 +19,8 @@ pub(crate) struct Snapshot {
     pub(crate) retracted: usize,
     pub(crate) is_paused: bool,
     pub(crate) counts: Counts,
+    /// Passes that the publisher of metrics has dropped; nothing where none are published.
+    pub(crate) passes_dropped: Option<u64>,
     pub(crate) observations: Observations,
     /// Each queue with its requests, if that was asked for.
     pub(crate) listed: Vec<InflightQueue>,
@@ -101,6 +103,7 @@ impl Scheduler {
             retracted: core.retracted.len(),
             is_paused: core.active.is_paused(),
             counts: core.counts,
+            passes_dropped: core.passes.dropped(),
             observations: core.observations.clone(),
             queued_tokens: core.waiting.iter().map(|request| queued_tokens(request)).sum(),
             used_tokens: used_pages * page_tokens,

@@ -105,6 +105,11 @@ impl PassReporter {
         Self { publisher, queued: QueuedRequests::default() }
     }
 
+    /// Steps that were reported and dropped; nothing if there is no publisher.
+    pub(super) fn dropped(&self) -> Option<u64> {
+        self.publisher.as_ref().map(Publisher::dropped)
+    }
+
     /// A step is about to be computed.
     pub(super) fn work(&mut self) {
         if let Some(publisher) = &mut self.publisher {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use hyper::http::Method;
 use rollscope_config::Published;
 use rollscope_engine::Engine;
 use rollscope_fpm::{Account, Base, Endpoint, ForwardPassMetrics, Heard, Subscription, What};
@@ -14,6 +15,7 @@ use tokio::time::timeout;
 use crate::support::{PATIENCE, Pair, Server, greedy, options};
 
 const ON: &str = "--enable-forward-pass-metrics";
+const DROPPED: &str = "rollscope_engine_forward_passes_dropped_total{";
 
 /// Hears a server's only rank, losing nothing.
 struct Ear {
@@ -90,6 +92,8 @@ async fn a_request_sits_in_the_passes_that_it_names() {
     assert_eq!(info["forward_pass_metrics_ipc_name"], Value::Null, "start-up values are never changed");
     let log = info["internal_states"][0]["overrides"].as_array().unwrap();
     assert!(log.iter().any(|entry| entry["source"] == "metrics_reporter.ipc_endpoint"), "{log:?}");
+    let figures = server.text(Method::GET, "/metrics", "").await.1;
+    assert!(figures.lines().any(|line| line.starts_with(DROPPED) && line.ends_with("} 0")), "{figures}");
     let mut ear = Ear::of(&server).await;
     let reply = server.generate(&prompt(40, 5)).await;
     assert_eq!(reply["meta_info"]["dp_rank"], 0);
@@ -164,4 +168,18 @@ async fn a_port_in_use_costs_the_metrics_and_not_the_server() {
     }
     let reply = server.generate(&prompt(4, 2)).await;
     assert_eq!(reply["meta_info"].get("forward_pass_first_counter_id"), None);
+    assert!(!server.text(Method::GET, "/metrics", "").await.1.contains(DROPPED), "nothing is published");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_is_told_of_for_as_long_as_it_is_bound() {
+    let published = Published::publish(options(&[ON]));
+    let engine = Engine::start(published.clone()).await.unwrap();
+    let told = || published.resolved().forward_pass_metrics_ipc_name.clone();
+    let base: Base = told().unwrap().parse().unwrap();
+    let Endpoint::Ipc(path) = base.of_rank(0).unwrap() else { panic!("not a path") };
+    assert!(path.exists());
+    drop(engine);
+    assert_eq!((told(), path.exists()), (None, false));
+    assert!(!published.overrides().iter().any(|entry| entry.source == "metrics_reporter.ipc_endpoint"));
 }
