@@ -11,7 +11,6 @@ mod http;
 mod lifetime;
 mod opened;
 mod output;
-mod passes;
 mod table;
 
 use std::ffi::OsString;

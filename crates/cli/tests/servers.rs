@@ -152,7 +152,12 @@ async fn bad_input_gives_one_sentence_and_the_right_code() {
     let typo = dir.path().join("typo.toml");
     std::fs::write(&typo, "[gateway]\nprot = 1\n").unwrap();
     let typo = ["gateway", "--config", typo.to_str().unwrap()];
-    let cases: [(&[&str], i32, &str); 16] = [
+    let listening = ["gateway", "--record", fresh.to_str().unwrap(), "--fpm", "nonsense", "--port", "0"];
+    let cases: [(&[&str], i32, &str); 20] = [
+        (&listening, 2, "neither ipc://PATH nor tcp://HOST:PORT: nonsense"),
+        (&["gateway", "--fpm", "ipc:///a", "--port", "0"], 2, "--fpm is of use with --record only"),
+        (&["fpm", "tail"], 2, "nothing to watch: give a BASE or --server URL"),
+        (&["fpm", "top", "--server", &taken.url], 1, "it publishes no forward-pass metrics"),
         (&typo, 2, "typo.toml: unknown option: gateway.prot (did you mean port?)"),
         (&["engine", "--config", "/no/such.toml"], 2, "cannot read the configuration file /no/such.toml: "),
         (&overflow, 2, "--first-step"),
@@ -202,6 +207,13 @@ async fn a_server_takes_its_options_from_a_file() {
         json!({"value": "7", "source": "--weight-version", "namespace": "model"})
     );
     assert_eq!(shown["page_size"]["source"], "default");
+    // What is shown for people is such a file.
+    let shown = run_well(&["config", "show", "engine", "--config", file, "--weight-version", "7"]);
+    let again = dir.path().join("again.toml");
+    std::fs::write(&again, shown).unwrap();
+    let engine = Server::start(&["engine", "--config", again.to_str().unwrap()]);
+    let info = get(&format!("{}/server_info", engine.url)).await.1;
+    assert_eq!((&info["served_model_name"], &info["weight_version"]), (&json!("from a file"), &json!("7")));
 }
 
 #[test]

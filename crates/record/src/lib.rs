@@ -4,10 +4,12 @@
 //! once when it is full. One thread writes the log from there and decides when a step is over. A second one
 //! seals what was written and computes the numbers, so that recording goes on meanwhile; one more for each tracker
 //! sends them. [`routes()`] is the HTTP side, for the user's own spans, rewards and ends of steps.
-//! A [`PassListener`] records the workers' forward passes.
+//! A [`PassListener`] records forward passes; [`record_fleet`] has it follow the workers of a fleet.
 
 mod clock;
+mod early;
 mod error;
+mod fleet;
 mod inbox;
 mod ingest;
 mod live;
@@ -30,9 +32,10 @@ use rollscope_track::Target;
 use tokio::sync::oneshot;
 
 pub use error::RecordError;
+pub use fleet::{ToldError, record_fleet, told_endpoints};
 pub use ingest::read_line;
 pub use offline::OfflineRecorder;
-pub use passes::{PassListener, PassSource};
+pub use passes::{PassListener, PassSource, PassStream};
 pub use routes::routes;
 pub use sealing::StepClosed;
 pub use tracking::{catch_up, origin_of};

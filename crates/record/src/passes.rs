@@ -27,9 +27,9 @@ pub struct PassListener {
     recording: JoinHandle<()>,
 }
 
-/// What is known of a source's stream.
+/// What is known of a source's stream: makes passes of its messages.
 #[derive(Debug, Default)]
-struct Stream {
+pub struct PassStream {
     account: Account,
     /// Messages lost since the last pass that was put in, here or before.
     lost: u64,
@@ -69,7 +69,7 @@ impl Drop for PassListener {
 }
 
 async fn record(recorder: RecorderHandle, mut heard: mpsc::Receiver<Heard<PassSource>>) {
-    let mut streams: BTreeMap<PassSource, Stream> = BTreeMap::new();
+    let mut streams: BTreeMap<PassSource, PassStream> = BTreeMap::new();
     while let Some(Heard { from, what }) = heard.recv().await {
         let What::Message(message) = what else { continue };
         let stream = streams.entry(from.clone()).or_default();
@@ -82,16 +82,21 @@ async fn record(recorder: RecorderHandle, mut heard: mpsc::Receiver<Heard<PassSo
     }
 }
 
-// === impl Stream ===
+// === impl PassStream ===
 
-impl Stream {
+impl PassStream {
     /// The pass that a message tells of; nothing for a heartbeat, and for what is no record.
-    fn take(&mut self, source: PassSource, message: Message) -> Option<ForwardPass> {
+    pub fn take(&mut self, source: PassSource, message: Message) -> Option<ForwardPass> {
         let arrival = self.account.take(message.sequence);
         if let Arrival::Gap(lost) = arrival {
             self.lost = self.lost.saturating_add(lost);
         }
-        let Ok(metrics) = message.metrics else {
+        // A time that no clock could show makes it no record either.
+        let timed = message
+            .metrics
+            .ok()
+            .and_then(|metrics| Some((Nanos::from_secs_f64(metrics.wall_time)?, metrics)));
+        let Some((wall, metrics)) = timed else {
             self.account.malformed += 1;
             self.lost = self.lost.saturating_add(1);
             return None;
@@ -101,7 +106,7 @@ impl Stream {
         }
         let life = u32::try_from(self.account.restarts).unwrap_or(u32::MAX);
         let uncertainty = nanos(PUBLISHED_WITHIN.saturating_add(message.waited));
-        let ForwardPassMetrics { worker_id, dp_rank, wall_time, scheduled, queued, .. } = metrics;
+        let ForwardPassMetrics { worker_id, dp_rank, scheduled, queued, .. } = metrics;
         Some(ForwardPass {
             step: None,
             endpoint: source.endpoint.to_string().into(),
@@ -113,7 +118,7 @@ impl Stream {
             lost_before: std::mem::take(&mut self.lost),
             received: clock::at(message.received),
             uncertainty,
-            wall: Nanos::from_secs_f64(wall_time)?,
+            wall,
             scheduled: PassLoad {
                 prefill_requests: scheduled.num_prefill_requests,
                 prefill_tokens: scheduled.sum_prefill_tokens,
@@ -156,7 +161,7 @@ mod tests {
     #[test]
     fn what_is_lost_is_told_with_the_next_pass() {
         let source = PassSource { endpoint: "ipc://a.0".parse().unwrap(), worker: None };
-        let mut stream = Stream::default();
+        let mut stream = PassStream::default();
         // {"wall_time": 1}
         let pass = b"\x81\xa9wall_time\x01";
         let mut take = |sequence, payload: &[u8]| {
@@ -168,7 +173,11 @@ mod tests {
         assert_eq!(take(9, b"\x90"), None, "no record");
         assert_eq!(take(10, pass), Some((10, 0, 3)));
         assert_eq!(take(0, pass), Some((0, 1, 0)));
-        let heard = stream.take(source, message(1, pass)).unwrap();
+        // {"wall_time": 1e300}
+        let endless = [&b"\x81\xa9wall_time\xcb"[..], &1e300_f64.to_be_bytes()].concat();
+        assert_eq!(take(3, &endless), None, "no time");
+        assert_eq!(take(4, pass), Some((4, 1, 3)));
+        let heard = stream.take(source, message(5, pass)).unwrap();
         assert_eq!((heard.wall, heard.uncertainty), (Nanos(1_000_000_000), Nanos(7_000_000)));
     }
 }

@@ -35,6 +35,7 @@ impl Steps {
         for summary in run.steps()? {
             let step = summary.step;
             steps.last = steps.last.max(step);
+            steps.begun = steps.begun.max(step);
             if summary.close.is_some() {
                 steps.closed.insert(step);
             } else if is_alone {

@@ -1,6 +1,6 @@
 //! The writing thread: from the inbox into the log.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, SyncSender};
 use std::thread::JoinHandle;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rollscope_run::{LogWriter, Run};
 use rollscope_trace::{CloseReason, DropCount, ForwardPass, Record, StepClose, StepNumber};
 
+use crate::early::EarlyPasses;
 use crate::inbox::{Command, Inbox, Lost};
 use crate::live::Live;
 use crate::sealing::{self, ClosedStep, Job, Reply};
@@ -23,9 +24,6 @@ const TICK: Duration = Duration::from_millis(100);
 /// A step that was ended by the user's code is closed so much later: the gateway offers a profile after the
 /// client has the reply's last byte, so the last ones may still be on their way.
 const SETTLE: Duration = Duration::from_millis(250);
-
-/// Passes that wait for the first step to be known; further ones belong to no step.
-const EARLY_PASSES: usize = 16_384;
 
 /// What is to happen to a step that was told to end.
 struct Ending {
@@ -44,7 +42,7 @@ struct Writing {
     ending: BTreeMap<StepNumber, Ending>,
     superseded_after: Duration,
     /// Heard of before any step was known to go on.
-    early_passes: VecDeque<Box<ForwardPass>>,
+    early_passes: EarlyPasses,
     /// Losses that the log has been told of.
     logged: Lost,
     on_trouble: OnTrouble,
@@ -77,7 +75,7 @@ pub(crate) fn spawn(
         steps,
         ending: BTreeMap::new(),
         superseded_after: options.superseded_after,
-        early_passes: VecDeque::new(),
+        early_passes: EarlyPasses::default(),
         logged: Lost::default(),
         on_trouble,
         troubled: false,
@@ -129,9 +127,7 @@ impl Writing {
 
     /// Passes go to the step that goes on, and keep none open. They are heard of before any request has ended.
     fn record_pass(&mut self, pass: Box<ForwardPass>) {
-        if self.early_passes.len() < EARLY_PASSES {
-            self.early_passes.push_back(pass);
-        }
+        self.early_passes.push(pass);
         self.record_early_passes();
     }
 
@@ -140,7 +136,7 @@ impl Writing {
             return;
         }
         let Some(step) = self.steps.present(|step| self.live.has(step)) else { return };
-        for mut pass in std::mem::take(&mut self.early_passes) {
+        for mut pass in self.early_passes.take() {
             pass.step = Some(step);
             self.append(&Record::ForwardPass(pass));
         }

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rollscope_fpm::{Pass, Publisher};
 use rollscope_record::{
     PassListener, PassSource, RecordError, RecordOptions, Recorder, RecorderHandle, StepEnd, catch_up,
-    origin_of, routes,
+    origin_of, record_fleet, routes,
 };
 use rollscope_run::{LogOptions, Run, RunInfo, WriterState};
 use rollscope_trace::{
@@ -424,6 +424,61 @@ async fn a_thread_that_panics_leaves_nobody_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forward_passes_go_on_with_the_step_that_the_run_stands_at() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    recorder.handle().offer(profile(1, of_sample(7, "a"), "v7")).unwrap();
+    recorder.shutdown().await.unwrap();
+    let recorder = Recorder::start(run.clone(), &RecordOptions::default()).unwrap();
+    let mut publisher = Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
+    let mut listener = PassListener::new(recorder.handle());
+    listener.follow([PassSource { endpoint: publisher.endpoint().clone(), worker: None }]);
+    let passes = |step| run.forward_passes(StepNumber(step)).unwrap().len();
+    until("a pass is recorded", || {
+        publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
+        passes(0) + passes(7) > 0
+    });
+    assert_eq!(passes(0), 0, "there is no step 0");
+    drop(listener);
+    recorder.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_is_asked_all_at_once_and_again() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    let handle = recorder.handle();
+    handle.offer(profile(1, of_sample(1, "a"), "v1")).unwrap();
+    let mut publisher = Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
+    let base = publisher.endpoint().to_string();
+    let worker = |url: &str| WorkerRef { url: url.into(), instance: url.into() };
+    // The first never answers; the second tells at first that it publishes and not where.
+    let fleet = vec![worker("http://silent"), worker("http://w")];
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    let ask = move |worker: WorkerRef| {
+        let (base, count) = (base.clone(), Arc::clone(&count));
+        async move {
+            if &*worker.url == "http://silent" {
+                return std::future::pending().await;
+            }
+            let told = count.fetch_add(1, Ordering::SeqCst) > 0;
+            let state = json!({"enable_forward_pass_metrics": true, "forward_pass_metrics_ipc_name": base});
+            let states = if told { vec![state] } else { vec![] };
+            Some(json!({"enable_forward_pass_metrics": true, "internal_states": states}))
+        }
+    };
+    let of_fleet = fleet.clone();
+    let recording = tokio::spawn(record_fleet(handle, move || of_fleet.clone(), Vec::new(), ask));
+    until("a pass is recorded", || {
+        publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
+        !run.forward_passes(StepNumber(1)).unwrap().is_empty()
+    });
+    assert_eq!(run.forward_passes(StepNumber(1)).unwrap()[0].worker, Some(fleet[1].clone()));
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "one that has told is not asked again");
+    recording.abort();
+    recorder.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forward_passes_are_recorded_with_the_step_that_goes_on() {
     let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
     let handle = recorder.handle();
@@ -439,7 +494,7 @@ async fn forward_passes_are_recorded_with_the_step_that_goes_on() {
         publisher.publish(Pass { wall_time: 0.5, ..Pass::default() });
         handle.offer(profile(number, of_sample(3, "a"), "v1")).unwrap();
     }
-    while recorded(3).is_empty() {
+    while recorded(3).last().is_none_or(|pass| pass.wall != Nanos(250_000_000)) {
         assert!(Instant::now() < deadline, "no pass was recorded");
         publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
         tokio::time::sleep(Duration::from_millis(10)).await;

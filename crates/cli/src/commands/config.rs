@@ -1,10 +1,10 @@
 //! `rollscope config`: the options of every command, as they would be in force and as documentation.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use rollscope_config::{ConfigError, Namespace, OptionSet, OptionSpec, Place, Sources};
+use rollscope_config::{ConfigError, OptionSet, OptionSpec, Place, Sources};
 use serde_json::{Value, json};
 
-use super::{demo, engine, export, gateway, import, report, rollout, sources, track, view};
+use super::{demo, engine, export, fpm, gateway, import, report, rollout, sources, track, view};
 use crate::exit::Failure;
 use crate::output;
 
@@ -29,15 +29,18 @@ const COMMANDS: &[Configurable] = &[
     Configurable::of::<import::Options>("import", import::command),
     Configurable::of::<export::Options>("export", export::command),
     Configurable::of::<track::Options>("track", track::command),
+    Configurable::of::<fpm::TailOptions>("fpm-tail", fpm::tail_command),
+    Configurable::of::<fpm::TopOptions>("fpm-top", fpm::top_command),
+    Configurable::of::<fpm::PlanOptions>("fpm-plan", fpm::plan_command),
 ];
 
 pub(crate) fn command() -> Command {
     let json = Arg::new("as-json").long("json").action(ArgAction::SetTrue).help("As one JSON object");
     let show = Command::new("show")
-        .about("Show the options of a command as they would be in force, each with where it comes from")
+        .about("Show the options of a command as they would be in force, each with where it comes from, as a file for --config")
         .arg(json)
         .subcommand_required(true)
-        .subcommands(COMMANDS.iter().map(|of| (of.command)().mut_args(|arg| arg.required(false))));
+        .subcommands(COMMANDS.iter().map(|of| (of.command)().name(of.name).mut_args(|arg| arg.required(false))));
     let names = COMMANDS.iter().map(|of| of.name).collect::<Vec<_>>();
     let docs = Command::new("docs")
         .about("Print the reference of all options, or of one command's, in Markdown")
@@ -54,7 +57,14 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             let Some((name, of)) = matches.subcommand() else { return Ok(()) };
             let Some(command) = COMMANDS.iter().find(|command| command.name == name) else { return Ok(()) };
             let origins = (command.origins)(of, &sources(of)?)?;
-            show(&origins, matches.get_flag("as-json"))
+            if matches.get_flag("as-json") {
+                output::line(format_args!("{}", json_of(&origins)))?;
+                return Ok(());
+            }
+            for line in file_of(command, &origins) {
+                output::line(format_args!("{line}"))?;
+            }
+            Ok(())
         }
         Some(("docs", matches)) => {
             for line in docs(matches.get_one::<String>("of").map(String::as_str)) {
@@ -76,27 +86,38 @@ pub(super) fn sections() -> Vec<String> {
     sections
 }
 
-fn show(origins: &[Origin], as_json: bool) -> Result<(), Failure> {
-    if as_json {
-        let options = origins.iter().map(|(spec, value, place)| {
-            let shown = json!({
-                "value": value,
-                "source": source(value.as_ref(), place),
-                "namespace": spec.namespace.name(),
-            });
-            (spec.name.to_owned(), shown)
+fn json_of(origins: &[Origin]) -> Value {
+    let options = origins.iter().map(|(spec, value, place)| {
+        let shown = json!({
+            "value": value,
+            "source": source(value.as_ref(), place),
+            "namespace": spec.namespace.name(),
         });
-        output::line(format_args!("{}", Value::Object(options.collect())))?;
-        return Ok(());
-    }
-    for namespace in namespaces(origins.iter().map(|(spec, ..)| spec.namespace)) {
-        output::line(format_args!("[{namespace}]"))?;
-        for (spec, value, place) in origins.iter().filter(|(spec, ..)| spec.namespace == namespace) {
-            let shown = value.as_ref().map_or_else(|| "?".to_owned(), Value::to_string);
-            output::line(format_args!("{} = {shown}  # {}", spec.name, source(value.as_ref(), place)))?;
+        (spec.name.to_owned(), shown)
+    });
+    Value::Object(options.collect())
+}
+
+/// The options as a configuration file: its lines. What a file cannot say, as that a text is not set, and what it should not, as
+/// secrets, are comments.
+fn file_of(command: &Configurable, origins: &[Origin]) -> Vec<String> {
+    let mut lines = vec![format!("# rollscope {}", command.words())];
+    for section in each_once(origins.iter().map(|(spec, ..)| &*spec.section)) {
+        lines.push(format!("[{section}]"));
+        let of_section = || origins.iter().filter(|(spec, ..)| spec.section == section);
+        for namespace in each_once(of_section().map(|(spec, ..)| spec.namespace)) {
+            lines.push(format!("# {namespace}"));
+            let of_namespace = of_section().filter(|(spec, ..)| spec.namespace == namespace);
+            lines.extend(of_namespace.map(|(spec, value, place)| {
+                let told = source(value.as_ref(), place).replace(char::is_control, " ");
+                let said = value.as_ref().and_then(|value| spec.in_file(value));
+                let shown = || value.as_ref().map_or_else(|| "?".to_owned(), Value::to_string);
+                let (mark, text) = said.map_or_else(|| ("# ", shown()), |text| ("", text));
+                format!("{mark}{} = {text}  # {told}", spec.name)
+            }));
         }
     }
-    Ok(())
+    lines
 }
 
 /// Where a value comes from, in words.
@@ -113,21 +134,21 @@ const PREFACE: [&str; 6] = [
     "",
     "Made by `rollscope config docs`. A flag beats an environment variable, that beats the file given by `--config FILE`",
     "(or `ROLLSCOPE_CONFIG`), and that beats the default. The file is TOML with a table for each command; its keys are the",
-    "names of this page, with underscores or dashes. `rollscope config show COMMAND` tells what would be in force, and",
-    "where each value comes from.",
+    "names of this page, with underscores or dashes. `rollscope config show COMMAND` prints such a file, of what would be",
+    "in force, with where each value comes from.",
 ];
 
 /// The reference of all commands, or of one: its lines, in Markdown.
 fn docs(of: Option<&str>) -> Vec<String> {
     let mut lines = PREFACE.map(str::to_owned).to_vec();
     for command in COMMANDS.iter().filter(|command| of.is_none_or(|name| name == command.name)) {
-        lines.extend([String::new(), format!("## rollscope {}", command.name)]);
+        lines.extend([String::new(), format!("## rollscope {}", command.words())]);
         if let Some(about) = (command.command)().get_about() {
             lines.extend([String::new(), format!("{about}.")]);
         }
         let specs: Vec<_> = (command.specs)().into_iter().filter(|spec| !spec.hidden).collect();
-        for namespace in namespaces(specs.iter().map(|spec| spec.namespace)) {
-            lines.extend([String::new(), format!("### {}: {namespace}", command.name), String::new()]);
+        for namespace in each_once(specs.iter().map(|spec| spec.namespace)) {
+            lines.extend([String::new(), format!("### {}: {namespace}", command.words()), String::new()]);
             specs
                 .iter()
                 .filter(|spec| spec.namespace == namespace)
@@ -155,11 +176,11 @@ fn entry(spec: &OptionSpec) -> Vec<String> {
 }
 
 /// Each once, in order of appearance.
-fn namespaces(of: impl Iterator<Item = Namespace>) -> Vec<Namespace> {
+fn each_once<T: PartialEq>(of: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
-    for namespace in of {
-        if !seen.contains(&namespace) {
-            seen.push(namespace);
+    for item in of {
+        if !seen.contains(&item) {
+            seen.push(item);
         }
     }
     seen
@@ -171,14 +192,71 @@ impl Configurable {
     const fn of<T: OptionSet>(name: &'static str, command: fn() -> Command) -> Self {
         Self { name, command, specs: T::specs, origins: T::origins }
     }
+
+    /// As it is called on a command line: `fpm-tail` is `fpm tail`.
+    fn words(&self) -> String {
+        self.name.replace('-', " ")
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use rollscope_config::ConfigFile;
+
+    use super::*;
+
     #[test]
     fn the_page_of_options_is_what_the_code_says() {
         let page = include_str!("../../../../docs/options.md");
-        let wanted = super::docs(None).join("\n") + "\n";
+        let wanted = docs(None).join("\n") + "\n";
         assert!(page == wanted, "options have changed: run `cargo run -- config docs >docs/options.md`");
+    }
+
+    #[test]
+    fn every_subcommand_with_options_of_its_own_has_them_declared() {
+        let documented: Vec<String> = COMMANDS.iter().map(Configurable::words).collect();
+        let all = crate::command();
+        let commands = all.get_subcommands().filter(|command| command.get_name() != "config");
+        for command in commands {
+            let name = command.get_name();
+            let within: Vec<_> =
+                command.get_subcommands().map(|of| format!("{name} {}", of.get_name())).collect();
+            for words in if within.is_empty() { vec![name.to_owned()] } else { within } {
+                assert!(documented.contains(&words), "{words}");
+            }
+        }
+        for command in COMMANDS {
+            let flags: Vec<_> = (command.specs)().into_iter().map(|spec| spec.flag).collect();
+            for arg in (command.command)().get_arguments().filter_map(|arg| arg.get_long()) {
+                assert!(flags.iter().any(|flag| flag == arg), "{}: --{arg}", command.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_a_file_that_says_the_same() {
+        let hard = |name: &str| match name {
+            "ROLLSCOPE_GATEWAY_WORKER_URLS" => Some("http://a\u{7f}\"\\'#,http://b".to_owned()),
+            "ROLLSCOPE_GATEWAY_TRACK" => Some("jsonl".to_owned()),
+            "ROLLSCOPE_ENGINE_RANDOM_SEED" => Some("7".to_owned()),
+            _ => None,
+        };
+        for command in COMMANDS {
+            let matches = || {
+                let command = (command.command)().mut_args(|arg| arg.required(false));
+                command.try_get_matches_from(["rollscope"]).unwrap()
+            };
+            let origins = (command.origins)(&matches(), &Sources { env: &hard, file: None }).unwrap();
+            let text = file_of(command, &origins).join("\n");
+            let file = ConfigFile::parse("shown.toml", &text).unwrap();
+            file.refuse_unknown_sections(&sections()).unwrap();
+            let read = (command.origins)(&matches(), &Sources { env: &|_| None, file: Some(file) }).unwrap();
+            for ((spec, shown, _), (_, read, place)) in origins.iter().zip(&read) {
+                assert_eq!(shown, read, "{} {}\n{text}", command.name, spec.name);
+                let is_said = matches!(place, Place::File { .. });
+                let cannot = spec.secret || shown.as_ref().is_none_or(Value::is_null);
+                assert!(is_said || cannot, "{} {}\n{text}", command.name, spec.name);
+            }
+        }
     }
 }

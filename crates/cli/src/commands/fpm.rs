@@ -1,16 +1,26 @@
-//! `rollscope fpm`: watch forward passes, message by message or rank by rank.
+//! `rollscope fpm`: watch forward passes, message by message, rank by rank, or as a planner does.
 
+mod plan;
 mod tail;
 mod top;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use rollscope_fpm::{Endpoint, Heard, Subscription};
-use tokio::sync::mpsc;
+use std::time::Duration;
 
-use super::block_on;
+use anyhow::Context as _;
+use clap::{Arg, ArgMatches, Command};
+use rollscope_config::Options as _;
+use rollscope_fpm::{Endpoint, Heard, Subscription, endpoints_of};
+use rollscope_record::told_endpoints;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+pub(crate) use self::plan::PlanOptions;
+pub(crate) use self::tail::TailOptions;
+pub(crate) use self::top::TopOptions;
+use super::{block_on, resolve};
 use crate::exit::Failure;
+use crate::http::get_json;
 use crate::lifetime::{LifetimeOptions, shutdown};
-use crate::passes::{endpoints_at, endpoints_of};
 
 /// What is watched, and what is heard of it.
 struct Watch {
@@ -21,55 +31,65 @@ struct Watch {
 
 /// Messages that may wait to be shown; beyond, publishers keep and at last drop them.
 const QUEUE_MESSAGES: usize = 4096;
+/// What a server may take to tell of itself.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 pub(crate) fn command() -> Command {
-    let sources = [
-        Arg::new("base").value_name("BASE").num_args(0..).help(
-            "ipc://PATH (its ranks at PATH.0, PATH.1 …) or tcp://HOST:PORT; or the address of one rank",
-        ),
-        Arg::new("server")
-            .long("server")
-            .value_name("URL")
-            .num_args(1..)
-            .action(ArgAction::Append)
-            .help("Servers that are asked where they publish"),
-    ];
-    let count = Arg::new("count")
-        .long("count")
-        .value_name("N")
-        .value_parser(value_parser!(u64).range(1..))
-        .help("End after so many messages");
-    let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print each message as JSON");
-    let interval = Arg::new("interval")
-        .long("interval")
-        .value_name("SECONDS")
-        .default_value("1")
-        .value_parser(value_parser!(u16).range(1..=3600))
-        .help("Time between two looks");
     Command::new("fpm")
         .about("Watch the forward passes of workers.")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands([
-            Command::new("tail")
-                .about("Print each message as it comes.")
-                .args(sources.clone())
-                .args([count, json]),
-            Command::new("top").about("Show all ranks at work.").args(sources).arg(interval),
-        ])
+        .subcommands([tail_command(), top_command(), plan_command()])
+}
+
+pub(crate) fn tail_command() -> Command {
+    TailOptions::command("tail").arg(base_argument())
+}
+
+pub(crate) fn top_command() -> Command {
+    TopOptions::command("top").arg(base_argument())
+}
+
+pub(crate) fn plan_command() -> Command {
+    PlanOptions::command("plan").arg(base_argument())
+}
+
+fn base_argument() -> Arg {
+    Arg::new("base")
+        .value_name("BASE")
+        .num_args(0..)
+        .help("ipc://PATH (its ranks at PATH.0, PATH.1 …) or tcp://HOST:PORT; or the address of one rank")
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let Some((what, matches)) = matches.subcommand() else { return Ok(()) };
+    match matches.subcommand() {
+        Some(("tail", matches)) => {
+            let options = resolve::<TailOptions>(matches)?;
+            watch(matches, &options.server, |watch| tail::run(watch, &options))
+        }
+        Some(("top", matches)) => {
+            let options = resolve::<TopOptions>(matches)?;
+            watch(matches, &options.server, |watch| top::run(watch, &options))
+        }
+        Some(("plan", matches)) => {
+            let options = resolve::<PlanOptions>(matches)?;
+            watch(matches, &options.server, |watch| plan::run(watch, &options))
+        }
+        // clap refuses everything else before.
+        _ => Ok(()),
+    }
+}
+
+/// Watches until the work ends or is interrupted.
+fn watch<W: Future<Output = Result<(), Failure>>>(
+    matches: &ArgMatches,
+    servers: &[String],
+    work: impl FnOnce(Watch) -> W,
+) -> Result<(), Failure> {
     block_on(async {
         let interrupted = shutdown(&LifetimeOptions { exit_on_stdin_close: false })?;
-        let watch = Watch::start(matches).await?;
-        let watching = async {
-            match what {
-                "top" => top::run(watch, matches).await,
-                _ => tail::run(watch, matches).await,
-            }
-        };
+        let bases = matches.get_many::<String>("base").into_iter().flatten();
+        let watching = async { work(Watch::start(bases, servers).await?).await };
         tokio::select! {
             ended = watching => ended,
             () = interrupted => Ok(()),
@@ -77,22 +97,30 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     })
 }
 
+/// The endpoints of a server's ranks, asked of the server.
+async fn endpoints_at(url: &str) -> Result<Vec<Endpoint>, Failure> {
+    let address = format!("{}/server_info", url.trim_end_matches('/'));
+    let asked = timeout(ANSWER_WITHIN, get_json(&address)).await;
+    let info = asked.with_context(|| format!("no answer in time from {address}"))??;
+    let told = told_endpoints(&info, url).with_context(|| format!("{address} tells of no endpoints"))?;
+    let found = told.with_context(|| format!("{url} does not tell at present where it publishes"))?;
+    if found.is_empty() {
+        let hint = "it publishes no forward-pass metrics (--enable-forward-pass-metrics)";
+        return Err(Failure::Other(anyhow::anyhow!("{url}: {hint}")));
+    }
+    Ok(found)
+}
+
 // === impl Watch ===
 
 impl Watch {
-    async fn start(matches: &ArgMatches) -> Result<Self, Failure> {
-        let given = |name| matches.get_many::<String>(name).into_iter().flatten();
+    async fn start(bases: impl Iterator<Item = &String>, servers: &[String]) -> Result<Self, Failure> {
         let mut endpoints = Vec::new();
-        for base in given("base") {
-            endpoints.extend(endpoints_of(base).map_err(Failure::Usage)?);
+        for base in bases {
+            endpoints.extend(endpoints_of(base).map_err(|error| Failure::Usage(error.into()))?);
         }
-        for url in given("server") {
-            let found = endpoints_at(url).await?;
-            if found.is_empty() {
-                let hint = "it publishes no forward-pass metrics (--enable-forward-pass-metrics)";
-                return Err(Failure::Other(anyhow::anyhow!("{url}: {hint}")));
-            }
-            endpoints.extend(found);
+        for url in servers {
+            endpoints.extend(endpoints_at(url).await?);
         }
         endpoints.sort();
         endpoints.dedup();

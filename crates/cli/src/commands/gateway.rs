@@ -8,20 +8,20 @@ use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
 use http_body_util::BodyExt as _;
 use rollscope_config::{ConfigError, OptionSet as _, Options as _, Published, options};
-use rollscope_fpm::Endpoint;
+use rollscope_fpm::{Endpoint, endpoints_of};
 use rollscope_gateway::{Counter, Gateway, GatewayOptions, Mount, Notices, RefusedOptions, ReplyBody};
-use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle};
+use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle, record_fleet};
 use rollscope_run::{Run, RunInfo, WriterState};
-use rollscope_trace::{ProfileSink, UnixNs};
+use rollscope_trace::{ProfileSink, UnixNs, WorkerRef};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::track::targets;
 use super::{block_on, listen_at, ready_line, resolve};
 use crate::exit::{Failure, sentence};
+use crate::http::get_json;
 use crate::lifetime::{LifetimeOptions, shutdown};
 use crate::output;
-use crate::passes::{endpoints_of, record_fleet};
 
 options! {
     /// What is recorded.
@@ -55,6 +55,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if recording.record.is_none() && !recording.track.is_empty() {
         return Err(Failure::Usage(anyhow!("--track needs --record: what is sent is taken from a run")));
     }
+    let further = further_passes(&recording)?;
     block_on(async {
         let shutdown = shutdown(&lifetime)?;
         let (listener, address) = listen_at(&options.host, options.port).await?;
@@ -68,15 +69,14 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             Some(dir) => Some(record(Path::new(dir), &recording, &published)?),
             None => None,
         };
-        let further = further_passes(&recording)?;
         let gateway = gateway(published, recorder.as_ref())?;
         if let Some((listener, address)) = metrics_listener {
             output::note(format_args!("figures at http://{address}/metrics"));
             tokio::spawn(gateway.clone().serve_metrics(listener));
         }
-        let passes = recorder
-            .as_ref()
-            .map(|recorder| tokio::spawn(record_fleet(recorder.handle(), gateway.workers(), further)));
+        let passes = recorder.as_ref().map(|recorder| {
+            tokio::spawn(record_fleet(recorder.handle(), gateway.workers(), further, info_of))
+        });
         ready_line("gateway", address)?;
         let served = gateway.serve_on_threads(threads, listener, shutdown).await;
         served.context("cannot start the serving threads")?;
@@ -95,8 +95,13 @@ fn further_passes(recording: &RecordingOptions) -> Result<Vec<Endpoint>, Failure
     if recording.record.is_none() && !recording.fpm.is_empty() {
         return Err(Failure::Usage(anyhow::anyhow!("--fpm is of use with --record only")));
     }
-    let found: anyhow::Result<Vec<_>> = recording.fpm.iter().map(|base| endpoints_of(base)).collect();
-    Ok(found.map_err(Failure::Usage)?.concat())
+    let found: Result<Vec<_>, _> = recording.fpm.iter().map(|base| endpoints_of(base)).collect();
+    Ok(found.map_err(|error| Failure::Usage(error.into()))?.concat())
+}
+
+/// What a worker tells of itself.
+async fn info_of(worker: WorkerRef) -> Option<Value> {
+    get_json(&format!("{}/server_info", worker.url.trim_end_matches('/'))).await.ok()
 }
 
 /// A gateway with the recorder behind it.

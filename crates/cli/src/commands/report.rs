@@ -2,7 +2,7 @@
 
 mod against;
 mod passes;
-mod plan;
+pub(super) mod plan;
 mod sample;
 
 use std::path::Path;

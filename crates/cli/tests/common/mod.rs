@@ -80,13 +80,23 @@ pub(crate) async fn get(url: &str) -> (u16, Value) {
 
 /// One call; an error where there is no reply.
 pub(crate) async fn call(method: &str, url: &str, body: String) -> Result<(u16, Value), String> {
+    call_with(method, url, body, &[]).await
+}
+
+/// One call with further headers.
+pub(crate) async fn call_with(
+    method: &str,
+    url: &str,
+    body: String,
+    headers: &[(&str, &str)],
+) -> Result<(u16, Value), String> {
     let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
-    let request = http::Request::builder()
-        .method(method)
-        .uri(url)
-        .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(body)))
-        .unwrap();
+    let mut request =
+        http::Request::builder().method(method).uri(url).header("content-type", "application/json");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Full::new(Bytes::from(body))).unwrap();
     let reply = client.request(request).await.map_err(|error| error.to_string())?;
     let status = reply.status().as_u16();
     let bytes = reply.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();

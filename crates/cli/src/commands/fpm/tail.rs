@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::ArgMatches;
+use rollscope_config::options;
 use rollscope_fpm::{Account, Arrival, ForwardPassMetrics, Heard, Message, What};
 use serde_json::{Value, json};
 
@@ -11,9 +11,22 @@ use crate::exit::{Failure, sentence};
 use crate::output;
 use crate::table::duration;
 
-pub(super) async fn run(mut watch: Watch, matches: &ArgMatches) -> Result<(), Failure> {
-    let as_json = matches.get_flag("json");
-    let mut left = matches.get_one::<u64>("count").copied();
+options! {
+    /// Print each message as it comes.
+    pub(crate) struct TailOptions, environment "ROLLSCOPE_FPM_TAIL" {
+        observability {
+            /// Servers that are asked where they publish.
+            server: Vec<String> = &[], value_name("URL");
+            /// End after so many messages.
+            count: Option<u64> = None, range(1..=u64::MAX);
+            /// Print each message as JSON.
+            json: bool = false;
+        }
+    }
+}
+
+pub(super) async fn run(mut watch: Watch, options: &TailOptions) -> Result<(), Failure> {
+    let mut left = options.count;
     let mut accounts = vec![Account::default(); watch.endpoints.len()];
     while let Some(Heard { from, what }) = watch.heard.recv().await {
         let endpoint = &watch.endpoints[from];
@@ -25,7 +38,7 @@ pub(super) async fn run(mut watch: Watch, matches: &ArgMatches) -> Result<(), Fa
                 if let Some(told) = remark(arrival) {
                     output::note(format_args!("{endpoint}: {told}"));
                 }
-                if as_json {
+                if options.json {
                     output::line(format_args!("{}", json_of(&endpoint.to_string(), arrival, &message)))?;
                 } else {
                     output::line(format_args!("{}", line(&endpoint.to_string(), &message)))?;

@@ -6,13 +6,27 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use clap::ArgMatches;
+use rollscope_config::options;
 use rollscope_fpm::{Account, Endpoint, ForwardPassMetrics, Heard, What};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Watch;
 use crate::exit::{Failure, sentence};
 use crate::table::{Table, duration, significant};
+
+options! {
+    /// Show all ranks at work, a line each.
+    pub(crate) struct TopOptions, environment "ROLLSCOPE_FPM_TOP" {
+        observability {
+            /// Servers that are asked where they publish.
+            server: Vec<String> = &[], value_name("URL");
+            /// Seconds between two looks.
+            interval: u16 = 1, range(1..=3600);
+            /// End after so many looks.
+            count: Option<u32> = None, range(1..=1_000_000);
+        }
+    }
+}
 
 /// Everything that is shown.
 struct Board {
@@ -44,14 +58,14 @@ const HOME: &str = "\x1b[H";
 const REST_OF_LINE: &str = "\x1b[K";
 const REST_OF_SCREEN: &str = "\x1b[J";
 
-pub(super) async fn run(mut watch: Watch, matches: &ArgMatches) -> Result<(), Failure> {
-    let seconds = matches.get_one::<u16>("interval").copied().unwrap_or(1);
+pub(super) async fn run(mut watch: Watch, options: &TopOptions) -> Result<(), Failure> {
     let mut board = Board::new(&watch.endpoints);
-    let mut looks = interval(Duration::from_secs(seconds.into()));
+    let mut left = options.count;
+    let mut looks = interval(Duration::from_secs(options.interval.into()));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     looks.tick().await;
     let mut since = Instant::now();
-    loop {
+    while left != Some(0) {
         tokio::select! {
             heard = watch.heard.recv() => match heard {
                 Some(heard) => board.take(heard),
@@ -60,9 +74,11 @@ pub(super) async fn run(mut watch: Watch, matches: &ArgMatches) -> Result<(), Fa
             now = looks.tick() => {
                 show(&board.screen(now.duration_since(since)))?;
                 since = now;
+                left = left.map(|left| left - 1);
             }
         }
     }
+    Ok(())
 }
 
 fn show(lines: &[String]) -> io::Result<()> {
