@@ -3,42 +3,19 @@ libzmq's SUB, is decoded by SGLang's and by Dynamo's own code.
 
 Both are single files out of their projects' wheels, which need msgspec and pyzmq and nothing else of them."""
 
-import importlib.util
 import json
 import os
-import pathlib
+import signal
 import subprocess
-import sys
 import urllib.request
-import zipfile
 
 import zmq
 
 from servers import Servers
+from wheels import module
 
-WHEELS = {
-    "sglang": ("sglang==0.5.12", "sglang/srt/observability/forward_pass_metrics.py"),
-    "dynamo": ("ai-dynamo==1.6.1", "dynamo/common/forward_pass_metrics.py"),
-}
 PASSES = 50
 PATIENCE_MS = 60_000
-
-
-def module(name):
-    """A project's forward_pass_metrics.py, taken out of its wheel and loaded by itself."""
-    package, member = WHEELS[name]
-    folder = pathlib.Path("wheels") / name
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps", "--dest", str(folder), package], check=True
-    )
-    [wheel] = folder.glob("*.whl")
-    path = pathlib.Path(f"{name}_forward_pass_metrics.py")
-    path.write_bytes(zipfile.ZipFile(wheel).read(member))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = loaded
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 def post(url, body):
@@ -78,25 +55,23 @@ def engine_is_read(servers, readers):
 def publisher_is_heard(sglang):
     endpoint = f"ipc://{os.getcwd()}/sglang.0"
     publisher = sglang._FpmPublisherThread(endpoint, "w", 0)
-    tail = subprocess.Popen(
-        [os.environ["ROLLSCOPE"], "fpm", "tail", endpoint, "--json", "--count", str(PASSES)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    # The first line comes with a heartbeat, or the first that is heard of these.
-    lines = [tail.stdout.readline()]
-    while len(lines) < PASSES:
-        scheduled = sglang.ScheduledRequestMetrics(num_prefill_requests=1, sum_prefill_tokens=len(lines))
-        publisher.publish(sglang.ForwardPassMetrics(worker_id="w", wall_time=0.25, scheduled_requests=scheduled))
-        lines.append(tail.stdout.readline())
-    assert tail.wait(60) == 0
+    command = [os.environ["ROLLSCOPE"], "fpm", "tail", endpoint, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tail:
+        # The first line is a heartbeat: from here on nothing is missed. Others may come between the passes.
+        told = [json.loads(tail.stdout.readline())]
+        for tokens in range(1, PASSES + 1):
+            scheduled = sglang.ScheduledRequestMetrics(num_prefill_requests=1, sum_prefill_tokens=tokens)
+            publisher.publish(sglang.ForwardPassMetrics(worker_id="w", wall_time=0.25, scheduled_requests=scheduled))
+            while told[-1]["metrics"]["scheduled_requests"]["sum_prefill_tokens"] != tokens:
+                told.append(json.loads(tail.stdout.readline()))
+        tail.send_signal(signal.SIGTERM)
+        assert tail.wait(60) == 0
     publisher.shutdown()
-    told = [json.loads(line) for line in lines]
     numbers = [message["sequence"] for message in told]
-    assert numbers == list(range(numbers[0], numbers[0] + PASSES)), numbers
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), numbers
     assert all(message["metrics"]["counter_id"] == message["sequence"] for message in told)
     passes = [message["metrics"] for message in told if message["metrics"]["wall_time"] > 0]
-    assert [one["scheduled_requests"]["sum_prefill_tokens"] for one in passes] == list(range(1, PASSES)), passes
+    assert all(one["wall_time"] == 0.25 and one["worker_id"] == "w" for one in passes), passes
     print(f"{len(passes)} passes of SGLang's publisher heard")
 
 

@@ -1,7 +1,7 @@
 //! When something that comes in pieces is given up: at a time of its own, or when it pauses for too long.
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -23,16 +23,14 @@ impl Deadline {
     }
 
     /// The result of some work, or else the limit within which it is not there: the leg's, or its own.
-    ///
-    /// The work stays where it is, here and wherever a future of a request is awaited with something else: moved into
-    /// another it would take its room twice, at each level.
-    pub(crate) fn bound<'a, T>(
-        &'a mut self,
-        mut work: Pin<&'a mut impl Future<Output = T>>,
+    pub(crate) async fn bound<T>(
+        &mut self,
+        work: impl Future<Output = T>,
         own_limit: Option<Duration>,
-    ) -> impl Future<Output = Result<T, Duration>> {
+    ) -> Result<T, Duration> {
+        let mut work = pin!(work);
         let mut chosen = None;
-        poll_fn(move |context| {
+        poll_fn(|context| {
             if let Poll::Ready(done) = work.as_mut().poll(context) {
                 return Poll::Ready(Ok(done));
             }
@@ -50,6 +48,7 @@ impl Deadline {
             }
             Poll::Pending
         })
+        .await
     }
 
     /// When a wait that begins now is given up, and for which limit.

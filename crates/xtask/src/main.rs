@@ -15,11 +15,12 @@ usage: cargo xtask tidy
        cargo xtask interop [--list | NAME...]
        cargo xtask bench gateway [--list | CASE... --seconds N --rounds N --binary PATH]
        cargo xtask bench viewer [--rounds N --binary PATH]
+       cargo xtask bench fpm [--rounds N --seconds N --binary PATH]
 
 tidy     checks what the compiler does not: crate boundaries, file sizes, forbidden words, links
 interop  runs the checks against other projects' programs; sets up what they need under target/interop
-bench    measures the gateway against its peers, as ratios, or the page over large runs; sets up what it needs under
-         target/bench
+bench    measures the gateway against its peers, as ratios, the page over large runs, or forward-pass metrics against
+         SGLang's publisher; sets up what it needs under target/bench
 ";
 
 fn main() -> ExitCode {
@@ -31,6 +32,9 @@ fn main() -> ExitCode {
         ["bench", "gateway", "--list"] => Ok(bench::list()),
         ["bench", "viewer", args @ ..] => {
             Workspace::find().and_then(|workspace| bench::viewer::run(&workspace, args))
+        }
+        ["bench", "fpm", args @ ..] => {
+            Workspace::find().and_then(|workspace| bench::fpm::run(&workspace, args))
         }
         ["bench", "gateway", args @ ..] => {
             Workspace::find().and_then(|workspace| bench::run(&workspace, args))

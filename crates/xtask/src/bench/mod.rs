@@ -6,6 +6,7 @@
 
 mod case;
 mod figure;
+pub(crate) mod fpm;
 mod http;
 mod load;
 mod process;

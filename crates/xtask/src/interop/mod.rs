@@ -5,6 +5,7 @@
 
 mod tools;
 
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,8 @@ struct Check {
 enum Script {
     /// With the packages of `interop/requirements.txt`.
     Python(&'static str),
+    /// With the packages of `interop/requirements-dynamo.txt`, an environment of their own.
+    Dynamo(&'static str),
     /// With the packages of `interop/package.json`, whose folder is in `NODE_PACKAGES`.
     Node(&'static str),
 }
@@ -126,6 +129,13 @@ const CHECKS: &[Check] = &[
         summary: "forward-pass metrics to and from SGLang's and Dynamo's code, by libzmq",
         script: Script::Python("forward_pass_metrics.py"),
         needs: &[Need::Binary],
+        on_demand: false,
+    },
+    Check {
+        name: "dynamo",
+        summary: "Dynamo's relay, subscriber, recorder and planner (600 MB; only by name)",
+        script: Script::Dynamo("dynamo_planner.py"),
+        needs: &[Need::Binary],
         on_demand: true,
     },
     Check {
@@ -150,6 +160,14 @@ pub(crate) fn browser_script(workspace: &Workspace, script: &str) -> Result<Comm
     let mut command = Command::new("node");
     command.arg(tools.scripts().join(script));
     command.env("NODE_PACKAGES", tools.node_packages()?).env("CHROMIUM", tools.chromium()?);
+    Ok(command)
+}
+
+/// A script of `interop/`, by the interpreter that has the packages of `interop/requirements.txt`.
+pub(crate) fn python_script(workspace: &Workspace, script: &str) -> Result<Command> {
+    let mut tools = Tools::new(&workspace.root)?;
+    let mut command = python(&tools.python()?, &tools.scripts().join(script));
+    command.current_dir(tools.fresh_dir(script)?);
     Ok(command)
 }
 
@@ -195,12 +213,8 @@ pub(crate) fn run(workspace: &Workspace, names: &[&str]) -> Result<bool> {
 impl Check {
     fn run(&self, tools: &mut Tools) -> Result<()> {
         let mut command = match self.script {
-            Script::Python(file) => {
-                let mut command = Command::new(tools.python()?);
-                command.arg(tools.scripts().join(file));
-                command.env("PYTHONUNBUFFERED", "1").env("PYTHONDONTWRITEBYTECODE", "1");
-                command
-            }
+            Script::Python(file) => python(&tools.python()?, &tools.scripts().join(file)),
+            Script::Dynamo(file) => python(&tools.dynamo_python()?, &tools.scripts().join(file)),
             Script::Node(file) => {
                 let packages = tools.node_packages()?;
                 let mut command = Command::new("node");
@@ -228,6 +242,12 @@ impl Check {
         }
         Ok(())
     }
+}
+
+fn python(interpreter: &Path, script: &Path) -> Command {
+    let mut command = Command::new(interpreter);
+    command.arg(script).env("PYTHONUNBUFFERED", "1").env("PYTHONDONTWRITEBYTECODE", "1");
+    command
 }
 
 /// Waits for a check to end. One that hangs is asked to end first, so that it can stop what it started.

@@ -74,8 +74,20 @@ impl Tools {
 
     /// The interpreter of an environment with the packages of `interop/requirements.txt`.
     pub(super) fn python(&mut self) -> Result<PathBuf> {
-        let wanted = read(&self.scripts().join("requirements.txt"))?;
-        let venv = self.dir.join("venv");
+        self.environment("venv", "requirements.txt", &[])
+    }
+
+    /// The interpreter of an environment with the packages of `interop/requirements-dynamo.txt`, without what those would
+    /// bring along: a list that is whole.
+    pub(super) fn dynamo_python(&mut self) -> Result<PathBuf> {
+        self.environment("venv-dynamo", "requirements-dynamo.txt", &["--no-deps"])
+    }
+
+    /// An environment of that name, made anew when the list of its packages changes.
+    fn environment(&mut self, name: &str, requirements: &str, options: &[&str]) -> Result<PathBuf> {
+        let requirements = self.scripts().join(requirements);
+        let wanted = read(&requirements)?;
+        let venv = self.dir.join(name);
         let python = venv.join("bin/python");
         let stamp = venv.join("installed.txt");
         if python.exists() && std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
@@ -85,8 +97,9 @@ impl Tools {
             std::fs::remove_dir_all(&venv).with_context(|| format!("cannot remove {}", venv.display()))?;
         }
         let python = self.packages.python(&venv)?;
-        let requirements = self.scripts().join("requirements.txt");
-        pip_install(&python, [OsStr::new("--requirement"), requirements.as_os_str()])?;
+        let options = options.iter().map(OsStr::new);
+        let list = [OsStr::new("--requirement"), requirements.as_os_str()];
+        pip_install(&python, options.chain(list))?;
         write(&stamp, &wanted)?;
         Ok(python)
     }

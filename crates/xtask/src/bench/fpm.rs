@@ -1,0 +1,313 @@
+//! `cargo xtask bench fpm`: what forward-pass metrics cost a scheduler, and how many ranks a subscriber follows.
+//!
+//! A scheduler hands over a pass each millisecond, to our publisher and in turn to SGLang's, with no subscriber, one, and one
+//! that does not read. What other programs do meanwhile adds to a figure and never takes from it, so the least of the rounds
+//! counts. Then one `rollscope fpm top`, held on one core, follows a thousand ranks.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::process::Process;
+use crate::host::{build, target_dir};
+use crate::interop::python_script;
+use crate::workspace::{Workspace, say, say_aside};
+
+/// Who is there while passes are published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Beside {
+    Nobody,
+    Subscriber,
+    Stalled,
+}
+
+/// Whose publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Whose {
+    Ours,
+    Sglang,
+}
+
+/// What handing over took, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    median: f64,
+    p99: f64,
+}
+
+/// What was asked for, and what there is to do it with.
+struct Plan {
+    rounds: usize,
+    seconds: u64,
+    bench: PathBuf,
+    rollscope: PathBuf,
+    dir: PathBuf,
+}
+
+/// A process that says when it is ready and is told to go on. Dropping it ends it.
+struct Part {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+const PASSES: &str = "3000";
+const INTERVAL_US: &str = "1000";
+const MEDIAN_NS: f64 = 300.0;
+const P99_NS: f64 = 2000.0;
+const CHEAPER: f64 = 20.0;
+const RANKS: u32 = 1000;
+const MESSAGES_PER_S: u32 = 100;
+/// Growth of the subscriber's memory that is none.
+const GROWTH: f64 = 1.05;
+/// How long after the last message the subscriber may have all of them.
+const BEHIND_MS: f64 = 1000.0;
+
+/// Runs what the arguments ask for; true if every bar is reached.
+pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
+    let plan = Plan::parse(workspace, args)?;
+    let published = plan.publish(workspace)?;
+    let followed = plan.follow()?;
+    Ok(published && followed)
+}
+
+fn bar(is_met: bool, text: &str) -> bool {
+    say(&format!("  {} {text}", if is_met { "PASS" } else { "MISS" }));
+    is_met
+}
+
+/// The numbers of a line of names and numbers.
+fn numbers(line: &str) -> Result<BTreeMap<&str, f64>> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let pairs = words.chunks(2).map(|pair| match pair {
+        [name, number] => Ok((*name, number.parse()?)),
+        _ => bail!("a name without a number: {line}"),
+    });
+    pairs.collect::<Result<_>>().with_context(|| format!("not names and numbers: {line}"))
+}
+
+// === impl Plan ===
+
+impl Plan {
+    fn parse(workspace: &Workspace, args: &[&str]) -> Result<Self> {
+        let (mut binary, mut rounds, mut seconds) = (None, 3, 20);
+        let mut args = args.iter().copied();
+        while let Some(arg) = args.next() {
+            let value = args.next().with_context(|| format!("no value for option: {arg}"))?;
+            match arg {
+                "--binary" => binary = Some(PathBuf::from(value)),
+                "--rounds" => rounds = value.parse().context("--rounds wants a whole number")?,
+                "--seconds" => seconds = value.parse().context("--seconds wants a whole number")?,
+                _ => bail!("no such option: {arg}"),
+            }
+        }
+        ensure!(rounds > 0 && seconds > 1, "--rounds wants 1 at least, --seconds 2");
+        let release = |options: &[&str]| build(&workspace.root, &[options, &["--release"]].concat());
+        let rollscope = match binary {
+            Some(binary) => binary,
+            None => release(&["--package", "rollscope-cli", "--bin", "rollscope"])?,
+        };
+        let bench = release(&["--package", "rollscope-fpm", "--example", "bench_fpm"])?;
+        let dir = target_dir(&workspace.root, "bench")?.join("fpm");
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).with_context(|| format!("cannot empty {}", dir.display()))?;
+        }
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        Ok(Self { rounds, seconds, bench, rollscope, dir })
+    }
+
+    /// Both publishers in turn.
+    fn publish(&self, workspace: &Workspace) -> Result<bool> {
+        say("== publish: handing a pass over, each millisecond, to ours and to SGLang's publisher");
+        let mut least: BTreeMap<(Beside, Whose), Cost> = BTreeMap::new();
+        for round in 1..=self.rounds {
+            for beside in [Beside::Nobody, Beside::Subscriber, Beside::Stalled] {
+                for whose in [Whose::Ours, Whose::Sglang] {
+                    let cost = self.cost(workspace, beside, whose)?;
+                    let kept = least.entry((beside, whose)).or_insert(cost);
+                    *kept = Cost { median: kept.median.min(cost.median), p99: kept.p99.min(cost.p99) };
+                }
+            }
+            say_aside(&format!("   round {round} of {}", self.rounds));
+        }
+        let mut all = true;
+        for beside in [Beside::Nobody, Beside::Subscriber, Beside::Stalled] {
+            let [ours, sglang] = [Whose::Ours, Whose::Sglang].map(|whose| least[&(beside, whose)]);
+            say(&format!(
+                "  {:18} ours median {:.0} ns, p99 {:.0} ns; SGLang's median {:.0} ns, p99 {:.0} ns",
+                beside.name(),
+                ours.median,
+                ours.p99,
+                sglang.median,
+                sglang.p99
+            ));
+            let times = sglang.median / ours.median;
+            all &=
+                bar(ours.median <= MEDIAN_NS, &format!("median at most {MEDIAN_NS} ns: {:.0}", ours.median));
+            all &= bar(ours.p99 <= P99_NS, &format!("p99 at most {P99_NS} ns: {:.0}", ours.p99));
+            all &=
+                bar(times >= CHEAPER, &format!("cheaper than SGLang's at least {CHEAPER} times: {times:.1}"));
+        }
+        Ok(all)
+    }
+
+    fn cost(&self, workspace: &Workspace, beside: Beside, whose: Whose) -> Result<Cost> {
+        let path = self.dir.join("publish");
+        let endpoint = format!("ipc://{}", path.display());
+        let mut command = match whose {
+            Whose::Ours => {
+                let mut command = Command::new(&self.bench);
+                command.arg("publish");
+                command
+            }
+            Whose::Sglang => python_script(workspace, "fpm_publish_bench.py")?,
+        };
+        let mut publisher = Part::spawn(command.args([&endpoint, PASSES, INTERVAL_US]))?;
+        publisher.line("bound")?;
+        let mut subscriber = match beside {
+            Beside::Nobody => None,
+            Beside::Subscriber => Some(Part::spawn(Command::new(&self.bench).args(["hear", &endpoint]))?),
+            Beside::Stalled => Some(Part::spawn(Command::new(&self.bench).arg("stall").arg(&path))?),
+        };
+        if let Some(subscriber) = &mut subscriber {
+            subscriber.line("heard")?;
+        }
+        publisher.go_on()?;
+        let line = publisher.line("median_ns")?;
+        let numbers = numbers(&line)?;
+        ensure!(numbers.get("dropped").is_none_or(|dropped| *dropped == 0.0), "passes were dropped: {line}");
+        Ok(Cost { median: numbers["median_ns"], p99: numbers["p99_ns"] })
+    }
+
+    /// One subscriber and a thousand ranks.
+    fn follow(&self) -> Result<bool> {
+        say(&format!(
+            "== follow: `rollscope fpm top` on one core, {RANKS} ranks of {MESSAGES_PER_S} messages/s, {} s",
+            self.seconds
+        ));
+        let base = self.dir.join("ranks");
+        let mut command = Command::new(&self.bench);
+        command.arg("ranks").arg(&base);
+        command.args([RANKS.to_string(), MESSAGES_PER_S.to_string(), self.seconds.to_string()]);
+        let mut ranks = Part::spawn(&mut command)?;
+        ranks.line("bound")?;
+        let mut command = Command::new("taskset");
+        command.args(["-c", "0"]).arg(&self.rollscope);
+        command.args(["fpm", "top", &format!("ipc://{}", base.display())]);
+        let screens = self.dir.join("screens.txt");
+        let mut top = Process::spawn(&command, &screens)?;
+        ranks.line("heard")?;
+        std::thread::sleep(Duration::from_secs(self.seconds) / 4);
+        let (cpu_before, memory_before) = (top.cpu()?, top.resident_bytes()?);
+        let between = Duration::from_secs(self.seconds) / 2;
+        std::thread::sleep(between);
+        let (cpu, memory) = (top.cpu()?.saturating_sub(cpu_before), top.resident_bytes()?);
+        let line = ranks.line("sent")?;
+        top.check_alive()?;
+        // The last screen has all that was sent.
+        std::thread::sleep(Duration::from_secs(3));
+        top.stop()?;
+        let (rows, lost) = last_screen(&std::fs::read_to_string(&screens)?)?;
+        let numbers = numbers(&line)?;
+        let rate = numbers["sent"] / self.seconds as f64;
+        let share = cpu.as_secs_f64() / between.as_secs_f64();
+        let growth = memory as f64 / memory_before as f64;
+        let wanted = f64::from(RANKS * MESSAGES_PER_S);
+        say(&format!("  {rate:.0} messages/s, {:.0}% of a core, {} MiB", share * 100.0, memory >> 20));
+        let mut all = bar(rate >= wanted * 0.99, &format!("messages/s at least {wanted}: {rate:.0}"));
+        all &= bar(rows == RANKS as usize, &format!("all ranks are shown: {rows}"));
+        let not_there = numbers["dropped"] + lost as f64;
+        all &= bar(not_there == 0.0, &format!("lost: {not_there}"));
+        let behind_ms = numbers["behind_ms"];
+        all &= bar(behind_ms <= BEHIND_MS, &format!("behind at the end at most {BEHIND_MS} ms: {behind_ms}"));
+        all &= bar(growth <= GROWTH, &format!("memory grows at most {GROWTH} times: {growth:.3}"));
+        Ok(all)
+    }
+}
+
+/// Rows of the last whole screen, and messages lost by them.
+fn last_screen(screens: &str) -> Result<(usize, u64)> {
+    let whole = screens.rsplit_once("\n\n").map_or(screens, |(whole, _)| whole);
+    let screen = whole.rsplit_once("\n\n").map_or(whole, |(_, last)| last);
+    let rows = screen.lines().filter(|line| line.starts_with("bench dp"));
+    // The columns end with: lost, restarts.
+    let lost = rows.map(|row| {
+        let cell = row.split_whitespace().rev().nth(1);
+        cell.and_then(|lost| lost.parse::<u64>().ok()).with_context(|| format!("no row of ranks: {row}"))
+    });
+    let lost = lost.collect::<Result<Vec<_>>>()?;
+    Ok((lost.len(), lost.iter().sum()))
+}
+
+// === impl Beside ===
+
+impl Beside {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nobody => "no subscriber",
+            Self::Subscriber => "one subscriber",
+            Self::Stalled => "a stalled one",
+        }
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    /// Starts a process, which may open as many files as the machine allows.
+    fn spawn(command: &mut Command) -> Result<Self> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r#"ulimit -n "$(ulimit -Hn)"; exec "$0" "$@""#]).arg(command.get_program());
+        shell.args(command.get_args()).current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
+        let mut child =
+            shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start sh")?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let (Some(stdin), Some(stdout)) = (stdin, stdout) else { bail!("a process without pipes") };
+        Ok(Self { child, stdin, stdout: BufReader::new(stdout) })
+    }
+
+    /// The next line that begins so.
+    fn line(&mut self, begin: &str) -> Result<String> {
+        let mut line = String::new();
+        while !line.starts_with(begin) {
+            line.clear();
+            ensure!(
+                self.stdout.read_line(&mut line)? > 0,
+                "a part of the benchmark has ended before: {begin}"
+            );
+        }
+        Ok(line)
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        Ok(self.stdin.write_all(b"\n")?)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_whole_screen_is_read() {
+        let screen =
+            |lost: u64| format!("rank  lost  restarts\nbench dp0   x  {lost}  0\nbench dp1   x  2  0\n\n");
+        let screens = screen(9) + &screen(1) + "rank  lost  restarts\nbench dp0";
+        assert_eq!(last_screen(&screens).unwrap(), (2, 3));
+        assert_eq!(last_screen("").unwrap(), (0, 0));
+        assert_eq!(numbers("a 1 b 2.5\n").unwrap(), BTreeMap::from([("a", 1.0), ("b", 2.5)]));
+        assert!(numbers("a 1 b").is_err() && numbers("a b").is_err());
+    }
+}

@@ -1,0 +1,32 @@
+"""SGLang's publisher as its scheduler calls it: prints what `publish` took, in nanoseconds. A part of `cargo xtask bench fpm`."""
+
+import sys
+import time
+
+from wheels import module
+
+
+def main():
+    endpoint, passes, interval_us = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    sglang = module("sglang")
+    publisher = sglang._FpmPublisherThread(endpoint, "bench", 0)
+    print("bound", flush=True)
+    sys.stdin.readline()
+    scheduled = sglang.ScheduledRequestMetrics(num_decode_requests=48, sum_decode_kv_tokens=48 * 1800)
+    record = sglang.ForwardPassMetrics(worker_id="bench", wall_time=0.012, scheduled_requests=scheduled)
+    took_ns, due = [], time.perf_counter()
+    for _ in range(passes):
+        due += interval_us / 1e6
+        while time.perf_counter() < due:
+            pass
+        begun = time.perf_counter_ns()
+        publisher.publish(record)
+        took_ns.append(time.perf_counter_ns() - begun)
+    publisher.shutdown()
+    took_ns.sort()
+    median, p99 = took_ns[len(took_ns) // 2], took_ns[len(took_ns) * 99 // 100]
+    print(f"median_ns {median} p99_ns {p99} max_ns {took_ns[-1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
