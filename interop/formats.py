@@ -52,8 +52,11 @@ def perfetto() -> int:
     assert {"sample", "request", "prefill", "decode", "user"} <= shown, shown
     processes = [descriptor for descriptor in tracks.values() if descriptor.HasField("process")]
     assert [descriptor.process.process_name for descriptor in processes] == ["step 1"], processes
-    per_sample = [d for d in tracks.values() if d.parent_uuid in {p.uuid for p in processes}]
-    assert len(per_sample) == samples(), "a track for each sample"
+    top = {d.name for d in tracks.values() if d.parent_uuid in {p.uuid for p in processes}}
+    assert "rollout" in top, top
+    ranks = {name for name in top if " rank " in name}
+    assert bool(ranks) == ("forward pass" in names.values()), (ranks, top)
+    assert len(top - ranks - {"rollout"}) == samples(), "a track for each sample"
     return begun
 
 
@@ -64,7 +67,7 @@ def otlp() -> int:
     assert len(by_id) == len(spans) and all(len(span.trace_id) == 16 and len(span.span_id) == 8 for span in spans)
     for span in spans:
         parent = by_id.get(span.parent_span_id)
-        assert (parent is None) == (span.name == "sample"), span
+        assert (parent is None) == (span.name in ("sample", "rollout", "forward pass")), span
         assert span.start_time_unix_nano <= span.end_time_unix_nano
         if parent is not None and not span.name.startswith("reward"):
             assert parent.trace_id == span.trace_id
@@ -74,7 +77,10 @@ def otlp() -> int:
         attributes = {attribute.key: attribute.value for attribute in span.attributes}
         assert attributes["gen_ai.usage.output_tokens"].int_value > 0
         assert attributes["gen_ai.response.finish_reasons"].array_value.values[0].string_value in ("stop", "length")
-    assert len({span.trace_id for span in spans}) == samples(), "a trace for each sample"
+    of_samples = {span.trace_id for span in spans if span.name == "sample"}
+    assert len(of_samples) == samples(), "a trace for each sample"
+    [rollout] = [span for span in spans if span.name == "rollout"]
+    assert rollout.end_time_unix_nano > rollout.start_time_unix_nano and rollout.trace_id not in of_samples
     assert {"bootstrap_queue", "transfer", "forward"} <= {span.name for span in spans}
     return len(spans)
 

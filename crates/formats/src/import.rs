@@ -74,8 +74,11 @@ fn import_lines(
         if !line.trim_ascii().is_empty() {
             let value: Json = serde_json::from_slice(&line).map_err(|error| wrong(error.to_string()))?;
             if !slime::import_json(path, &&value, options, sink)? {
-                let record = requests.record(&value).map_or_else(|| own_line(&line), Ok);
-                sink(record.map_err(|error| wrong(error.to_string()))?)?;
+                let record = match requests.record(&value) {
+                    Some(record) => record.map_err(|error| wrong(error.to_string())),
+                    None => own_line(&line).map_err(|error| wrong(error.to_string())),
+                };
+                sink(record?)?;
             }
         }
         offset += length as u64;

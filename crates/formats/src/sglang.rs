@@ -20,6 +20,14 @@ pub(crate) struct Requests {
     count: u64,
 }
 
+/// A request without a time.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the request has neither `request_received_ts` nor `request_finished_ts`, which a server started with \
+     --enable-metrics writes"
+)]
+pub(crate) struct NoTime;
+
 // === impl Requests ===
 
 impl Requests {
@@ -28,8 +36,9 @@ impl Requests {
         Self { step, versions: Vec::new(), count: 0 }
     }
 
-    /// The request of a line; nothing when the line tells of none.
-    pub(crate) fn record(&mut self, line: &Json) -> Option<Record> {
+    /// The request of a line; nothing when the line tells of none. One that was at no time is refused: it would be
+    /// drawn in 1970, and make its step last for half a century.
+    pub(crate) fn record(&mut self, line: &Json) -> Option<Result<Record, NoTime>> {
         let parameters = line.get("request_parameters")?.as_str()?;
         let parameters: Json = serde_json::from_str(parameters).unwrap_or_default();
         let mut report = Report::from_pairs(pairs(line));
@@ -38,14 +47,16 @@ impl Requests {
         let latency = measures.duration(Measure::E2eLatency);
         let received = stamp(Measure::RequestReceivedTs);
         let finished = stamp(Measure::RequestFinishedTs);
-        // A worker whose metrics are off sends no stamps; then only the length is known.
-        let arrival = received.or_else(|| Some(finished?.offset_by(-i64::try_from(latency?.0).ok()?)));
-        let arrival = arrival.unwrap_or_default();
+        let begun = || Some(finished?.offset_by(-i64::try_from(latency.unwrap_or_default().0).ok()?));
+        let Some(arrival) = received.or_else(begun) else {
+            return Some(Err(NoTime));
+        };
         let length = latency.or_else(|| Some(finished?.since(arrival))).unwrap_or_default();
         report.bound_by(length);
         self.count += 1;
         let step = self.step(report.weight_version.as_deref());
-        Some(Record::Profile(Box::new(self.profile(&parameters, report, (arrival, length), step))))
+        let profile = self.profile(&parameters, report, (arrival, length), step);
+        Some(Ok(Record::Profile(Box::new(profile))))
     }
 
     fn step(&mut self, version: Option<&str>) -> StepNumber {

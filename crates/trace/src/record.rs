@@ -145,11 +145,6 @@ impl SampleMark {
         self.evaluation || self.dataset.is_some()
     }
 
-    /// Tokens of its response that are trained on; all of them where nothing else was told.
-    pub fn effective_tokens(&self) -> Option<u64> {
-        self.effective_response_tokens.or(self.response_tokens)
-    }
-
     /// Takes over whatever `later` says.
     pub fn amend(&mut self, later: &Self) {
         self.reward = later.reward.or(self.reward);

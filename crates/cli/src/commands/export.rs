@@ -84,7 +84,8 @@ fn write(opened: &Opened, steps: &[StepNumber], format: ExportFormat, path: &Pat
     let mut exporter = Exporter::new(format, BufWriter::new(file)).with_context(cannot)?;
     for step in steps {
         let trace = opened.run.step(*step).map_err(anyhow::Error::from)?;
-        exporter.step(&trace).with_context(cannot)?;
+        let passes = opened.run.forward_passes(*step).map_err(anyhow::Error::from)?;
+        exporter.step(&trace, &passes).with_context(cannot)?;
     }
     exporter.finish().with_context(cannot)?;
     Ok(())

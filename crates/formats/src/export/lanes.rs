@@ -22,13 +22,10 @@ type Open = Vec<UnixNs>;
 
 /// Puts each span on the first lane of its kind on which it fits.
 pub(super) fn tracks(spans: &[Span]) -> Tracks {
-    let mut order: Vec<usize> = (0..spans.len()).collect();
-    // What contains comes before what it contains.
-    order.sort_by_key(|index| (spans[*index].start, std::cmp::Reverse(end(&spans[*index])), *index));
     let mut names: Vec<TrackName> = Vec::new();
     let mut open: Vec<Open> = Vec::new();
     let mut of_span = vec![0; spans.len()];
-    for index in order {
+    for index in in_order(spans) {
         let span = &spans[index];
         let fits = |open: &mut Open| {
             while open.last().is_some_and(|end| *end <= span.start) {
@@ -47,6 +44,13 @@ pub(super) fn tracks(spans: &[Span]) -> Tracks {
         of_span[index] = track;
     }
     Tracks { names, of_span }
+}
+
+/// Indices of spans by their begin, what contains before what it contains.
+pub(super) fn in_order(spans: &[Span]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..spans.len()).collect();
+    order.sort_by_key(|index| (spans[*index].start, std::cmp::Reverse(end(&spans[*index])), *index));
+    order
 }
 
 /// One that is open lasts.

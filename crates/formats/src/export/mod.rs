@@ -1,6 +1,7 @@
 //! A run's steps out, for other programs.
 
 mod chrome;
+mod group;
 mod lanes;
 mod otlp;
 mod perfetto;
@@ -8,7 +9,7 @@ mod proto;
 
 use std::io::{self, Write};
 
-use rollscope_trace::StepTrace;
+use rollscope_trace::{ForwardPass, StepTrace};
 
 use crate::slime;
 
@@ -46,12 +47,15 @@ impl<W: Write> Exporter<W> {
         Ok(Self { out, format, tracks: 0, events: 0 })
     }
 
-    /// Writes a step.
-    pub fn step(&mut self, trace: &StepTrace) -> io::Result<()> {
+    /// Writes a step with the forward passes of its workers, for which slime's dump has no place.
+    pub fn step(&mut self, trace: &StepTrace, passes: &[ForwardPass]) -> io::Result<()> {
         match self.format {
-            ExportFormat::Perfetto => perfetto::step(trace, &mut self.tracks, &mut self.out),
-            ExportFormat::Chrome => chrome::step(trace, &mut self.tracks, &mut self.events, &mut self.out),
-            ExportFormat::Otlp => otlp::step(trace, &mut self.out),
+            ExportFormat::Perfetto => perfetto::step(trace, passes, &mut self.tracks, &mut self.out),
+            ExportFormat::Chrome => {
+                let mut written = chrome::Written { threads: &mut self.tracks, events: &mut self.events };
+                chrome::step(trace, passes, &mut written, &mut self.out)
+            }
+            ExportFormat::Otlp => otlp::step(trace, passes, &mut self.out),
             ExportFormat::SlimeJson => {
                 serde_json::to_writer(&mut self.out, &slime::dump_json(trace))?;
                 self.out.write_all(b"\n")

@@ -1,12 +1,14 @@
 //! OpenTelemetry: a trace for each sample, its spans with `gen_ai.*` attributes where there is a name for what they
 //! tell, and `rollscope.*` for everything else. A request is a client's span, as the conventions for generative models
-//! have it; the legs and stages are spans in it.
+//! have it; the legs and stages are spans in it. The rollout as a whole is a trace of its own, and so are the forward
+//! passes of each rank of a worker.
 
 use std::io::{self, Write};
 
 use prost::Message as _;
-use rollscope_trace::{Attr, Lane, SampleTrace, Span, StepTrace, sample_spans};
+use rollscope_trace::{Attr, ForwardPass, Lane, SampleTrace, Span, StepNumber, StepTrace};
 
+use super::group::{Group, Kind, groups};
 use super::proto::otlp::{
     self as proto, AnyValue, ExportTraceServiceRequest, KeyValue, Link, List, Resource, ResourceSpans, Scope,
     ScopeSpans, Status, Value,
@@ -28,7 +30,7 @@ const GEN_AI: [(&str, &str); 4] = [
 ];
 
 /// Writes a step. Messages of this type put one behind the other are one with all their spans.
-pub(super) fn step(trace: &StepTrace, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn step(trace: &StepTrace, passes: &[ForwardPass], out: &mut dyn Write) -> io::Result<()> {
     let resource = Resource {
         attributes: vec![
             text("service.name", "rollscope"),
@@ -36,8 +38,8 @@ pub(super) fn step(trace: &StepTrace, out: &mut dyn Write) -> io::Result<()> {
         ],
     };
     let scope = Scope { name: "rollscope".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
-    for sample in &trace.samples {
-        let spans = spans(trace, sample);
+    for group in groups(trace, passes) {
+        let spans = spans(trace.step, &group);
         let scope_spans = vec![ScopeSpans { scope: Some(scope.clone()), spans }];
         let resource_spans = vec![ResourceSpans { resource: Some(resource.clone()), scope_spans }];
         out.write_all(&ExportTraceServiceRequest { resource_spans }.encode_to_vec())?;
@@ -45,18 +47,27 @@ pub(super) fn step(trace: &StepTrace, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn spans(trace: &StepTrace, sample: &SampleTrace) -> Vec<proto::Span> {
-    let key = sample.key.to_string();
-    let step = trace.step.to_string();
-    let trace_id = fnv(&["trace", &step, &key]).to_be_bytes();
-    let spans = sample_spans(sample);
+fn spans(step: StepNumber, group: &Group<'_>) -> Vec<proto::Span> {
+    let (step, key, spans) = (step.to_string(), &*group.name, &group.spans);
+    // Samples may be named as anything.
+    let kind = match group.kind {
+        Kind::Sample(_) => "",
+        Kind::Rollout => "rollout ",
+        Kind::Rank => "forward passes ",
+    };
+    let of = |what: &str| format!("{kind}{what}");
+    let trace_id = fnv(&[&of("trace"), &step, key]).to_be_bytes();
     let id = |number: u32| {
-        let id = fnv(&["span", &step, &key, &number.to_string()]) as u64;
+        let id = fnv(&[&of("span"), &step, key, &number.to_string()]) as u64;
         // No span has the id 0.
         id.max(1).to_be_bytes().to_vec()
     };
+    let sample = match group.kind {
+        Kind::Sample(sample) => Some(sample),
+        Kind::Rollout | Kind::Rank => None,
+    };
     // One that is open ends with what is known of the sample.
-    let last = sample.end().or_else(|| sample.start()).unwrap_or_default();
+    let last = sample.and_then(|sample| sample.end().or_else(|| sample.start())).unwrap_or_default();
     let one = |span: &Span| {
         let ns = |at: i64| u64::try_from(at).unwrap_or(0);
         let end = span.end.unwrap_or(last).max(span.start);
@@ -68,14 +79,14 @@ fn spans(trace: &StepTrace, sample: &SampleTrace) -> Vec<proto::Span> {
             kind: if is_request(span) { CLIENT } else { INTERNAL },
             start_time_unix_nano: ns(span.start.0),
             end_time_unix_nano: ns(end.0),
-            attributes: attributes(sample, span),
+            attributes: attributes(group, sample, span),
             links: links(span),
             status: status(span),
         }
     };
     // The answers' tokens are told of the request as a whole, which is what receivers look at.
     let mut written: Vec<proto::Span> = spans.iter().map(one).collect();
-    for span in &spans {
+    for span in spans {
         let Some(request) =
             span.parent.and_then(|parent| spans.get(parent as usize)).filter(|of| is_request(of))
         else {
@@ -84,8 +95,7 @@ fn spans(trace: &StepTrace, sample: &SampleTrace) -> Vec<proto::Span> {
         if span.lane == Lane::Prefill {
             continue;
         }
-        let told =
-            attributes(sample, span).into_iter().filter(|attribute| attribute.key.starts_with("gen_ai."));
+        let told = attributes(group, sample, span).into_iter().filter(|told| told.key.starts_with("gen_ai."));
         let attributes = &mut written[request.id as usize].attributes;
         for attribute in told {
             if !attributes.iter().any(|known| known.key == attribute.key) {
@@ -118,13 +128,16 @@ fn name(span: &Span) -> String {
     }
 }
 
-fn attributes(sample: &SampleTrace, span: &Span) -> Vec<KeyValue> {
-    let mut attributes = vec![text("rollscope.lane", span.lane.name())];
+fn attributes(group: &Group<'_>, sample: Option<&SampleTrace>, span: &Span) -> Vec<KeyValue> {
+    let mut attributes = vec![text("rollscope.lane", group.category(span))];
+    if let Kind::Rank = group.kind {
+        attributes.push(text("rollscope.rank", &group.name));
+    }
     if span.bound.0 > 0 {
         attributes.push(attribute("rollscope.bound_s", Value::Double(span.bound.as_secs_f64())));
     }
-    if span.lane == Lane::Sample {
-        attributes.extend(sample.key.group.as_deref().map(|group| text("rollscope.group", group)));
+    if let Some(group) = sample.filter(|_| span.lane == Lane::Sample).and_then(|of| of.key.group.as_deref()) {
+        attributes.push(text("rollscope.group", group));
     }
     if is_request(span) {
         attributes.push(text("gen_ai.operation.name", operation(said(span, "endpoint").unwrap_or_default())));

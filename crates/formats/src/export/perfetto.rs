@@ -1,4 +1,4 @@
-//! Perfetto's format: a track for each sample, in it one for each lane.
+//! Perfetto's format: a track for the rollout, for each sample and for each rank of a worker, in it one for each lane.
 //!
 //! A step is a process of the trace, named by its number. Names are interned once a step. Slices are written as begin
 //! and end, which Perfetto nests by their time on each track.
@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use prost::Message as _;
-use rollscope_trace::{Attr, Span, StepTrace, sample_spans};
+use rollscope_trace::{Attr, ForwardPass, Span, StepTrace};
 
-use super::lanes::tracks;
+use super::group::groups;
+use super::lanes::{in_order, tracks};
 use super::proto::perfetto::{
     DebugAnnotation, InternedData, Name, ProcessDescriptor, Trace, TracePacket, TrackDescriptor, TrackEvent,
 };
@@ -32,7 +33,12 @@ struct Writer<'a> {
 }
 
 /// Writes a step; `tracks_before` numbers the tracks of the whole file.
-pub(super) fn step(trace: &StepTrace, tracks_before: &mut u64, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn step(
+    trace: &StepTrace,
+    passes: &[ForwardPass],
+    tracks_before: &mut u64,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut next = || {
         *tracks_before += 1;
         *tracks_before
@@ -48,29 +54,21 @@ pub(super) fn step(trace: &StepTrace, tracks_before: &mut u64, out: &mut dyn Wri
         ..TrackDescriptor::default()
     })?;
     writer.clear()?;
-    for sample in &trace.samples {
-        let spans = sample_spans(sample);
-        let lanes = tracks(&spans);
+    for group in groups(trace, passes) {
+        let lanes = tracks(&group.spans);
         let whole = next();
-        writer.track(whole, process, sample.key.to_string())?;
+        writer.track(whole, process, group.name.clone())?;
         let mut uuids = Vec::with_capacity(lanes.names.len());
         for lane in &lanes.names {
             let uuid = next();
-            writer.track(uuid, whole, lane.text())?;
+            writer.track(uuid, whole, group.track_text(*lane))?;
             uuids.push(uuid);
         }
-        for (span, lane) in in_order(&spans, &lanes.of_span) {
-            writer.span(span, uuids[lane])?;
+        for index in in_order(&group.spans) {
+            writer.span(&group.spans[index], uuids[lanes.of_span[index]])?;
         }
     }
     Ok(())
-}
-
-/// Spans with their lanes, what contains before what it contains.
-fn in_order<'a>(spans: &'a [Span], lanes: &[usize]) -> Vec<(&'a Span, usize)> {
-    let mut order: Vec<_> = spans.iter().zip(lanes.iter().copied()).collect();
-    order.sort_by_key(|(span, _)| (span.start, std::cmp::Reverse(span.end.unwrap_or(span.start)), span.id));
-    order
 }
 
 // === impl Writer ===

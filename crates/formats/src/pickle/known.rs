@@ -2,9 +2,14 @@
 
 use std::rc::Rc;
 
-use super::Value;
 use super::opcode::Op;
 use super::value::Content;
+use super::{PickleFault, Value};
+
+/// What the calls of a pickle may still copy of what they are given, in values and bytes: in all no more than the
+/// pickle has bytes, however often it refers to the same.
+#[derive(Debug)]
+pub(super) struct Copies(pub(super) usize);
 
 /// Digits of a whole number written in decimal; more would be slow to read and fit nowhere.
 const MAX_DIGITS: usize = 4096;
@@ -112,36 +117,56 @@ pub(super) fn global_of(lines: &[u8]) -> Option<Content> {
 }
 
 /// What a call gives, where it only says how a plain value is spelled.
-pub(super) fn made(class: &Value, args: &Value) -> Option<Value> {
-    let (module, name) = class.global()?;
-    match (&*module, &*name) {
-        ("collections", "OrderedDict") => ordered_dict(args),
-        ("_codecs", "encode") => latin1(&args.items()?),
-        ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar") => numpy_scalar(&args.items()?),
+pub(super) fn made(class: &Value, args: &Value, copies: &mut Copies) -> Result<Option<Value>, PickleFault> {
+    let Some((module, name)) = class.global() else {
+        return Ok(None);
+    };
+    let made = match (&*module, &*name) {
+        ("collections", "OrderedDict") => args.with_items(|args| ordered_dict(args, copies)),
+        ("_codecs", "encode") => args.with_items(|args| latin1(args, copies)),
+        ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar") => {
+            args.with_items(|args| Ok(numpy_scalar(args)))
+        }
         _ => None,
-    }
+    };
+    made.transpose().map(Option::flatten)
 }
 
 /// `OrderedDict()`, or of a list of pairs.
-fn ordered_dict(args: &Value) -> Option<Value> {
-    let mut pairs = Vec::new();
-    if let Some(list) = args.items()?.first() {
-        for pair in list.items()? {
-            let [key, value] = <[Value; 2]>::try_from(pair.items()?).ok()?;
-            pairs.push((key, value));
-        }
-    }
-    Value::node(Content::Dict(pairs))
+fn ordered_dict(args: &[Value], copies: &mut Copies) -> Result<Option<Value>, PickleFault> {
+    let Some(list) = args.first() else {
+        return Ok(Value::node(Content::Dict(Vec::new())));
+    };
+    let pair = |pair: &Value| {
+        let of = |pair: &[Value]| match pair {
+            [key, value] => Some((key.clone(), value.clone())),
+            _ => None,
+        };
+        pair.with_items(of).flatten()
+    };
+    let pairs = list.with_items(|list| {
+        copies.take(list.len())?;
+        Ok(list.iter().map(pair).collect::<Option<Vec<_>>>())
+    });
+    let pairs = pairs.transpose()?.flatten();
+    Ok(pairs.and_then(|pairs| Value::node(Content::Dict(pairs))))
 }
 
 /// Protocols before 3 have no bytes and write them as a text of the same code points.
-fn latin1(args: &[Value]) -> Option<Value> {
+fn latin1(args: &[Value], copies: &mut Copies) -> Result<Option<Value>, PickleFault> {
     let [Value::Text(text), Value::Text(encoding)] = args else {
-        return None;
+        return Ok(None);
     };
+    if !matches!(&**encoding, "latin1" | "latin-1") {
+        return Ok(None);
+    }
+    copies.take(text.len())?;
     let bytes = text.chars().map(|c| u8::try_from(c).ok()).collect::<Option<Vec<u8>>>();
-    bytes.filter(|_| matches!(&**encoding, "latin1" | "latin-1")).map(|bytes| Value::Bytes(bytes.into()))
+    Ok(bytes.map(|bytes| Value::Bytes(bytes.into())))
 }
+
+/// Bytes of the longest number that is read.
+const MAX_NUMBER_BYTES: usize = 8;
 
 /// A number of numpy, of its type and bytes.
 fn numpy_scalar(args: &[Value]) -> Option<Value> {
@@ -149,6 +174,9 @@ fn numpy_scalar(args: &[Value]) -> Option<Value> {
         return None;
     };
     let (kind, is_big_endian) = numpy_dtype(dtype)?;
+    if bytes.len() > MAX_NUMBER_BYTES {
+        return None;
+    }
     let mut bytes = bytes.to_vec();
     if is_big_endian {
         bytes.reverse();
@@ -159,13 +187,14 @@ fn numpy_scalar(args: &[Value]) -> Option<Value> {
 /// A type of numpy: its short name, and whether its bytes are big-endian.
 pub(crate) fn numpy_dtype(dtype: &Value) -> Option<(Rc<str>, bool)> {
     let (_, name, args) = dtype.made_by()?;
-    let kind = args.items()?.first()?.text()?.clone();
+    let kind = args.with_items(|args| args.first()?.text().cloned())??;
     let Value::Node(node) = dtype else {
         return None;
     };
     let order = match &*node.content() {
         Content::Object(object) => {
-            object.state.as_ref().and_then(|state| state.items()?.get(1)?.text().cloned())
+            let state = object.state.as_ref();
+            state.and_then(|state| state.with_items(|state| state.get(1)?.text().cloned())?)
         }
         _ => None,
     };
@@ -193,4 +222,13 @@ pub(crate) fn number(kind: &str, bytes: &[u8]) -> Option<Value> {
         "b1" => Value::Bool(<[u8; 1]>::try_from(bytes).ok()?[0] != 0),
         _ => return None,
     })
+}
+
+// === impl Copies ===
+
+impl Copies {
+    fn take(&mut self, count: usize) -> Result<(), PickleFault> {
+        self.0 = self.0.checked_sub(count).ok_or(PickleFault::CopiesTooMuch)?;
+        Ok(())
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use super::known::Copies;
 use super::opcode::{MARK, MEMOIZE, Op, Ops, STOP, end_of};
 use super::value::{Content, Object, deepest};
 use super::{Node, PickleError, PickleFault, Value, known};
@@ -38,6 +39,8 @@ struct Machine<'a> {
     memoised: usize,
     shared: Shared,
     key: Option<&'a str>,
+    /// What calls may still copy.
+    copies: Copies,
 }
 
 /// A count of uses that is not counted down.
@@ -72,6 +75,7 @@ fn run<E: From<PickleError>>(
         memoised: 0,
         shared: Shared::default(),
         key: elements.as_ref().map(|elements| elements.key),
+        copies: Copies(end - start),
     };
     let mut ops = Ops::new(bytes, start);
     loop {
@@ -290,7 +294,7 @@ impl Machine<'_> {
             }
             b'R' | 0x81 => {
                 let (args, class) = (self.pop()?, self.pop()?);
-                match known::made(&class, &args) {
+                match known::made(&class, &args, &mut self.copies)? {
                     Some(value) => self.stack.push(value),
                     None => self.push_node(object(class, args))?,
                 }

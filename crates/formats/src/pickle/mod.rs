@@ -5,7 +5,8 @@
 //! written out by hand since they only say how a value is spelled (bytes, numbers of numpy, ordered dictionaries).
 //!
 //! The cost is bounded by the size of the input: an opcode makes at most one object, a length that reaches beyond
-//! the input is an error, nothing nests deeper than [`MAX_DEPTH`]. A first pass counts how often each memoised
+//! the input is an error, nothing nests deeper than [`MAX_DEPTH`]. The few calls that copy what they are given copy no
+//! more in all than the input holds ([`PickleFault::CopiesTooMuch`]). A first pass counts how often each memoised
 //! object is asked for, so that the second keeps only those, and only until they were asked for the last time.
 
 mod known;
@@ -45,6 +46,8 @@ pub(crate) enum PickleFault {
     NoSuchMemo,
     #[error("objects nest too deep")]
     TooDeep,
+    #[error("the same objects are copied again and again")]
+    CopiesTooMuch,
     #[error("a pickle of protocol {0}, which is newer than 5,")]
     NewProtocol(u8),
 }

@@ -116,6 +116,20 @@ fn faults_are_named_with_their_offset() {
 }
 
 #[test]
+fn calls_copy_no_more_than_the_pickle_holds() {
+    let pairs = [&b"]]("[..], &b"K\x01K\x02\x86".repeat(1000), b"ea"].concat();
+    let long = [&b"(X\x10\x27\x00\x00"[..], &[b'y'; 10_000], b"X\x06\x00\x00\x00latin1t"].concat();
+    for (class, args) in [("collections\nOrderedDict", pairs), ("_codecs\nencode", long)] {
+        let call = |times| {
+            let calls = b"h\x01h\x00R0".repeat(times);
+            [&args[..], b"q\x000c", class.as_bytes(), b"\nq\x010", &calls, b"N."].concat()
+        };
+        load(&call(1), 0).unwrap();
+        assert_eq!(load(&call(500), 0).unwrap_err().fault, PickleFault::CopiesTooMuch, "{class}");
+    }
+}
+
+#[test]
 fn a_chain_through_the_memo_is_let_go_without_recursion() {
     // Each list gets the next one while that is still empty, so that no depth is seen when they are put together.
     let mut bytes = Vec::new();

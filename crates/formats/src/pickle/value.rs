@@ -52,6 +52,9 @@ pub(crate) struct Object {
     pub(crate) state: Option<Value>,
 }
 
+/// So many bytes of a text weigh as much as a value.
+const WEIGHED_BYTES: usize = 16;
+
 // === impl Value ===
 
 impl Value {
@@ -114,12 +117,63 @@ impl Value {
 
     /// The items of a list, tuple or set.
     pub(crate) fn items(&self) -> Option<Vec<Self>> {
+        self.with_items(<[Self]>::to_vec)
+    }
+
+    /// The items of a list, tuple or set, where they are: what is shared is as long as the file, and to copy it each
+    /// time that it is referred to would take the file's length squared.
+    pub(crate) fn with_items<R>(&self, look: impl FnOnce(&[Self]) -> R) -> Option<R> {
         let Self::Node(node) = self else {
             return None;
         };
         match &*node.content() {
-            Content::Tuple(items) | Content::List(items) | Content::Set(items) => Some(items.clone()),
+            Content::Tuple(items) | Content::List(items) | Content::Set(items) => Some(look(items)),
             _ => None,
+        }
+    }
+
+    /// What it costs to walk through all of it, each part as often as it is reached; more than `most` once it is
+    /// known to be.
+    pub(crate) fn weight(&self, most: usize) -> usize {
+        let mut weight = 0;
+        self.weigh(MAX_DEPTH, most, &mut weight);
+        weight
+    }
+
+    fn weigh(&self, depth: u32, most: usize, weight: &mut usize) {
+        *weight = weight.saturating_add(match self {
+            Self::Text(text) => 1 + text.len() / WEIGHED_BYTES,
+            Self::Bytes(bytes) => 1 + bytes.len() / WEIGHED_BYTES,
+            _ => 1,
+        });
+        let Self::Node(node) = self else {
+            return;
+        };
+        if *weight > most || depth == 0 {
+            return;
+        }
+        let mut weigh = |value: &Self| {
+            // Not even looked at one by one any more.
+            let go_on = *weight <= most;
+            if go_on {
+                value.weigh(depth - 1, most, weight);
+            }
+            go_on
+        };
+        match &*node.content() {
+            Content::Tuple(items) | Content::List(items) | Content::Set(items) => {
+                items.iter().all(weigh);
+            }
+            Content::Dict(pairs) => {
+                pairs.iter().all(|(key, value)| weigh(key) && weigh(value));
+            }
+            Content::Object(object) => {
+                [&object.class, &object.args].into_iter().chain(&object.state).all(weigh);
+            }
+            Content::Persistent(name) => {
+                weigh(name);
+            }
+            Content::Global { .. } | Content::BigInt => {}
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use rollscope_trace::{StepNumber, StepTrace};
+use rollscope_trace::{CloseReason, Nanos, Record, StepClose, StepNumber, StepTrace, UnixNs};
 use serde_json::{Value as Json, json};
 
+use super::mark::OURS;
 use super::sample::{SampleOptions, read_sample, sample_json};
 use crate::error::FormatError;
 use crate::import::{ImportOptions, Sink};
@@ -15,11 +16,24 @@ use crate::tree::{Scalar, Tree};
 /// What slime puts before the step's number in the name of an evaluation's dump.
 const EVALUATION: &str = "eval_";
 
+/// Members of ours; times in nanoseconds.
+const CLOSED_AT: &str = "closed_at_ns";
+const CLOSED: &str = "closed";
+const ROLLOUT_TIME: &str = "rollout_time_ns";
+const GPUS: &str = "gpus";
+
+/// Values of samples that are walked through, for each byte of a pickle. One that is shared counts each time that it
+/// is reached, so that a small file cannot stand for any number of large samples.
+const WALKED_FOR_A_BYTE: usize = 16;
+
 /// Reads samples, one after the other.
 struct Samples<'a, 'b> {
+    path: &'a Path,
     options: &'a ImportOptions,
     evaluation: bool,
     count: usize,
+    /// What may still be walked through of a pickle.
+    left: usize,
     sink: &'a mut Sink<'b>,
 }
 
@@ -39,6 +53,7 @@ pub(crate) fn import_torch(
     let offset = file.offset();
     let mut samples = Samples::new(path, options, sink);
     let (bytes, begin, mut tensors) = file.parts();
+    samples.left = bytes.len().saturating_mul(WALKED_FOR_A_BYTE);
     let missing = |missing| FormatError::NoDump { missing, path: path.to_owned() };
     let outcome = torch_samples(bytes, begin, options.step, &mut tensors, &mut samples).and_then(|step| {
         // The step stands before the samples, unless somebody else wrote the dump: then it is known only now.
@@ -115,10 +130,33 @@ fn number(id: &impl Tree) -> Option<StepNumber> {
     }
 }
 
-/// A step as a dump in JSON.
+/// A step as a dump in JSON; what was told at its end, of which slime's says nothing, is a member of ours.
 pub(crate) fn dump_json(trace: &StepTrace) -> Json {
     let samples: Vec<Json> = trace.samples.iter().map(sample_json).collect();
-    json!({ "rollout_id": trace.step.0, "samples": samples })
+    let mut dump = json!({ "rollout_id": trace.step.0, "samples": samples });
+    if let Some(close) = trace.close {
+        dump[OURS] = json!({
+            CLOSED_AT: close.at.0, CLOSED: close.reason.name(), GPUS: close.gpus,
+            ROLLOUT_TIME: close.rollout_time.map(|time| time.0),
+        });
+    }
+    dump
+}
+
+/// Reads what [`dump_json`] says of the end of a step.
+fn close_of(dump: &impl Tree, step: StepNumber) -> Option<Record> {
+    let ours = dump.member(OURS)?;
+    let whole = |name: &str| match ours.member(name)?.scalar()? {
+        Scalar::Int(value) => Some(value),
+        _ => None,
+    };
+    Some(Record::Close(StepClose {
+        step,
+        at: UnixNs(whole(CLOSED_AT)?),
+        reason: CloseReason::from_name(&ours.member(CLOSED)?.text()?)?,
+        rollout_time: whole(ROLLOUT_TIME).and_then(|ns| u64::try_from(ns).ok()).map(Nanos),
+        gpus: whole(GPUS).and_then(|gpus| u32::try_from(gpus).ok()),
+    }))
 }
 
 /// Reads a dump that is JSON; false when it is none.
@@ -140,15 +178,20 @@ pub(crate) fn import_json<T: Tree>(
             outcome = samples.take(sample, step, &mut |_| None);
         }
     });
-    outcome.map(|()| is_list)
+    outcome?;
+    if let Some(close) = close_of(dump, step).filter(|_| is_list) {
+        (samples.sink)(close)?;
+    }
+    Ok(is_list)
 }
 
 // === impl Samples ===
 
 impl<'a, 'b> Samples<'a, 'b> {
-    fn new(path: &Path, options: &'a ImportOptions, sink: &'a mut Sink<'b>) -> Self {
+    fn new(path: &'a Path, options: &'a ImportOptions, sink: &'a mut Sink<'b>) -> Self {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        Self { options, evaluation: options.evaluation || name.starts_with(EVALUATION), count: 0, sink }
+        let evaluation = options.evaluation || name.starts_with(EVALUATION);
+        Self { path, options, evaluation, count: 0, left: 0, sink }
     }
 
     fn torch(
@@ -157,7 +200,14 @@ impl<'a, 'b> Samples<'a, 'b> {
         step: StepNumber,
         tensors: &mut Tensors<'_>,
     ) -> Result<(), FormatError> {
-        self.take(sample, step, &mut |value| numbers_of(value, tensors)?.iter().map(Tree::number).collect())
+        let asks_too_much = |what: &str| FormatError::damaged(self.path, 0, what);
+        let left = self.left.checked_sub(sample.weight(self.left));
+        self.left = left.ok_or_else(|| asks_too_much("its samples share more than the file can hold"))?;
+        self.take(sample, step, &mut |value| numbers_of(value, tensors))?;
+        if tensors.is_exhausted() {
+            return Err(asks_too_much("its tensors share more than the file can hold"));
+        }
+        Ok(())
     }
 
     fn take<T: Tree>(

@@ -6,6 +6,14 @@ use serde_json::{Map, Value as Json, json};
 use super::sample::SampleOptions;
 use crate::tree::{Scalar, Tree, float_json};
 
+/// The member of a sample that holds what only we say of it.
+pub(super) const OURS: &str = "rollscope";
+const EFFECTIVE: &str = "effective_response_tokens";
+const REPETITION: &str = "repetition";
+const CATEGORY: &str = "category";
+const TOP_P_KEPT: &str = "top_p_kept";
+const DATASET: &str = "dataset";
+
 /// Reads the members of a sample. `numbers` reads a tensor.
 pub(super) fn read<T: Tree>(
     tree: &T,
@@ -19,6 +27,13 @@ pub(super) fn read<T: Tree>(
     let mask = tree.member("loss_mask").and_then(|mask| list(&mask, numbers));
     let reward = tree.member("reward");
     let seconds = tree.member("non_generation_time").and_then(|time| time.number());
+    // A sample that we wrote says what slime has no member for, or only one that cannot be made from a sum.
+    let ours = tree.member(OURS);
+    let said = |name: &str| ours.as_ref().and_then(|said| said.member(name)?.scalar());
+    let said_count = |name: &str| ours.as_ref().and_then(|said| said.member(name)?.number()).and_then(whole);
+    let effective = mask.as_ref().map(|mask| mask.iter().sum::<f64>()).and_then(whole);
+    let category = || options.category_key.and_then(|key| name(reward.as_ref()?.member(key)?.scalar()?));
+    let dataset = said(DATASET).and_then(name);
     SampleMark {
         reward: reward.as_ref().and_then(|reward| reward_of(reward, options.reward_key, numbers)),
         truncated: match status.as_deref() {
@@ -27,11 +42,16 @@ pub(super) fn read<T: Tree>(
             _ => None,
         },
         response_tokens: count("response_length"),
-        effective_response_tokens: mask.as_ref().map(|mask| mask.iter().sum::<f64>()).and_then(whole),
+        effective_response_tokens: said_count(EFFECTIVE).or(effective),
         non_generation_time: seconds.and_then(Nanos::from_secs_f64),
-        category: options.category_key.and_then(|key| name(reward?.member(key)?.scalar()?)),
-        top_p_kept: top_p_kept(tree, mask.as_deref(), numbers),
+        repetition: match said(REPETITION) {
+            Some(Scalar::Bool(repeats)) => Some(repeats),
+            _ => None,
+        },
+        category: said(CATEGORY).and_then(name).or_else(category),
+        top_p_kept: said_count(TOP_P_KEPT).or_else(|| top_p_kept(tree, mask.as_deref(), numbers)),
         evaluation: options.evaluation || scalar("evaluation") == Some(Scalar::Bool(true)),
+        dataset,
         ..SampleMark::new(key)
     }
 }
@@ -97,9 +117,22 @@ fn name(value: Scalar) -> Option<Box<str>> {
     }
 }
 
-/// The members of a sample that a mark says, by slime's names where it has them.
+/// The members of a sample that a mark says, by slime's names where it has them; what it has none for, and the names
+/// of the sample and its group, are members of one of ours.
 pub(super) fn write(mark: &SampleMark) -> Map<String, Json> {
-    let mut members = Map::new();
+    let mut ours = json!({ "group": mark.key.group, "sample": mark.key.sample });
+    for (name, value) in [
+        (EFFECTIVE, mark.effective_response_tokens.map(|tokens| json!(tokens))),
+        (REPETITION, mark.repetition.map(|repeats| json!(repeats))),
+        (CATEGORY, mark.category.as_deref().map(|category| json!(category))),
+        (TOP_P_KEPT, mark.top_p_kept.map(|kept| json!(kept))),
+        (DATASET, mark.dataset.as_deref().map(|dataset| json!(dataset))),
+    ] {
+        if let Some(value) = value {
+            ours[name] = value;
+        }
+    }
+    let mut members = Map::from_iter([(OURS.to_owned(), ours)]);
     let mut put = |name: &str, value: Option<Json>| {
         members.extend(value.map(|value| (name.to_owned(), value)));
     };

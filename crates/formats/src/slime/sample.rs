@@ -52,7 +52,7 @@ pub(crate) fn read_sample<T: Tree>(
 fn sample_key(tree: &impl Tree, carrier: Option<&Carrier>, step: StepNumber, position: usize) -> SampleKey {
     let own = |name: &str| tree.member(name).and_then(|value| value.scalar());
     // A sample that we wrote says how it was named; slime numbers them.
-    let said = tree.member("rollscope");
+    let said = tree.member(mark::OURS);
     let said = |name: &str| said.as_ref().and_then(|said| said.member(name)?.text());
     let name = |id: Option<Scalar>| match id {
         Some(Scalar::Int(id)) => Some(id.to_string().into()),
@@ -140,7 +140,6 @@ pub(crate) fn sample_json(sample: &SampleTrace) -> Json {
     if !drafts.is_empty() {
         put("spec_info", Json::Object(drafts));
     }
-    put("rollscope", json!({ "group": sample.key.group, "sample": sample.key.sample }));
     put("trace", trace);
     Json::Object(members)
 }

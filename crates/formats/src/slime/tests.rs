@@ -319,16 +319,34 @@ fn sample() -> impl Strategy<Value = SampleTrace> {
             attrs,
         });
         let parts = (prop::collection::vec(profile(key.clone()), 0..4), prop::collection::vec(spans, 0..4));
-        let mark =
-            (prop::option::of(number()), prop::option::of(any::<bool>()), prop::option::of(0..1u64 << 50));
-        (parts, mark, any::<bool>()).prop_map(
-            move |((requests, spans), (reward, truncated, tokens), evaluation)| {
+        let count = || prop::option::of(0..1u64 << 50);
+        let mark = (prop::option::of(number()), prop::option::of(any::<bool>()), count());
+        let ours = (
+            count(),
+            prop::option::of(any::<bool>()),
+            prop::option::of(text()),
+            count(),
+            prop::option::of(text()),
+        );
+        (parts, mark, ours, any::<bool>()).prop_map(
+            move |(
+                (requests, spans),
+                (reward, truncated, tokens),
+                (effective, repetition, category, top_p_kept, dataset),
+                evaluation,
+            )| {
                 let mark = SampleMark {
+                    key: key.clone(),
                     reward,
                     truncated,
                     response_tokens: tokens,
+                    effective_response_tokens: effective,
+                    non_generation_time: tokens.map(|tokens| Nanos(tokens % 1_000_000 * 1_000_000_000)),
+                    repetition,
+                    category,
+                    top_p_kept,
+                    dataset,
                     evaluation,
-                    ..SampleMark::new(key.clone())
                 };
                 let records = requests.into_iter().map(|request| Record::Profile(Box::new(request)));
                 let spans = spans.into_iter().map(Record::Span);

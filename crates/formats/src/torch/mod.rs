@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::ops::Range;
 use std::path::Path;
+use std::rc::Rc;
 
 use zip::ZipArchive;
 use zip::result::ZipError;
@@ -24,6 +25,8 @@ pub(crate) use tensor::numbers_of;
 #[derive(Debug)]
 pub(crate) struct TorchFile {
     bytes: Vec<u8>,
+    /// Bytes of the whole file.
+    length: u64,
     /// Where in `bytes` the object's pickle begins.
     pickle: usize,
     /// Where in the file `bytes` begins.
@@ -40,13 +43,27 @@ enum Storages {
     Legacy(HashMap<String, Range<usize>>),
 }
 
-/// The data of a file's tensors.
+/// The data of a file's tensors. Many views may claim the same data, any number of times: what is read in all is
+/// bounded by the file's length, and a file that asks for more is none that torch writes.
 #[derive(Debug)]
 pub(crate) struct Tensors<'a> {
     bytes: &'a [u8],
     storages: &'a mut Storages,
     big_endian: bool,
+    /// Storages that were read last, for the next views of them.
+    held: HashMap<Rc<str>, Rc<[u8]>>,
+    held_bytes: usize,
+    /// Elements and bytes of storages that may still be read.
+    left: u64,
+    is_exhausted: bool,
 }
+
+/// Bytes of storages that are held for the next view of one.
+const HELD_BYTES: usize = 64 << 20;
+/// Elements and bytes of storages that are read, for each byte of the file.
+const READ_FOR_A_BYTE: u64 = 16;
+/// And those of any file, however small: a view of one element as many may stand for a mask.
+const READ_ANYWAY: u64 = 1 << 20;
 
 /// The number that a file of torch before 1.6 begins with, as pickles spell it in bytes and in digits.
 const LEGACY_MAGIC: [&[u8]; 2] =
@@ -107,7 +124,7 @@ impl TorchFile {
         let (bytes, offset) = read(&name)?;
         let big_endian = read(&format!("{folder}byteorder")).is_ok_and(|(order, _)| order == b"big");
         let storages = Storages::Zip { archive, folder };
-        Ok(Self { bytes, pickle: 0, offset, storages, big_endian })
+        Ok(Self { bytes, length, pickle: 0, offset, storages, big_endian })
     }
 
     fn open_legacy(mut file: File, path: &Path) -> Result<Self, FormatError> {
@@ -123,14 +140,23 @@ impl TorchFile {
         }
         let end = pickle::end_of(&bytes, begin).map_err(at)?;
         let storages = if begin == 0 { HashMap::new() } else { legacy_storages(&bytes, begin, end, path)? };
-        let storages = Storages::Legacy(storages);
-        Ok(Self { bytes, pickle: begin, offset: 0, storages, big_endian: false })
+        let (storages, length) = (Storages::Legacy(storages), bytes.len() as u64);
+        Ok(Self { bytes, length, pickle: begin, offset: 0, storages, big_endian: false })
     }
 
     /// The bytes in which the object's pickle is, where it begins, and the data of its tensors.
     pub(crate) fn parts(&mut self) -> (&[u8], usize, Tensors<'_>) {
-        let Self { bytes, pickle, storages, big_endian, .. } = self;
-        (bytes, *pickle, Tensors { bytes, storages, big_endian: *big_endian })
+        let Self { bytes, length, pickle, storages, big_endian, .. } = self;
+        let tensors = Tensors {
+            bytes,
+            storages,
+            big_endian: *big_endian,
+            held: HashMap::new(),
+            held_bytes: 0,
+            left: length.saturating_mul(READ_FOR_A_BYTE).saturating_add(READ_ANYWAY),
+            is_exhausted: false,
+        };
+        (bytes, *pickle, tensors)
     }
 
     /// Where the bytes begin in the file.
@@ -142,17 +168,41 @@ impl TorchFile {
 // === impl Tensors ===
 
 impl Tensors<'_> {
+    /// Whether the tensors asked for more than the file can hold; the last of them were not read then.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.is_exhausted
+    }
+
+    /// Reckons what is about to be read.
+    fn spend(&mut self, count: u64) -> Option<()> {
+        let left = self.left.checked_sub(count);
+        self.is_exhausted |= left.is_none();
+        self.left = left?;
+        Some(())
+    }
+
     /// A storage's bytes.
-    fn storage(&mut self, key: &str) -> Option<Vec<u8>> {
-        match &mut self.storages {
-            Storages::Legacy(places) => self.bytes.get(places.get(key)?.clone()).map(<[u8]>::to_vec),
+    fn storage(&mut self, key: &Rc<str>) -> Option<Rc<[u8]>> {
+        if let Some(bytes) = self.held.get(key) {
+            return Some(Rc::clone(bytes));
+        }
+        let bytes: Rc<[u8]> = match &mut self.storages {
+            Storages::Legacy(places) => self.bytes.get(places.get(&**key)?.clone())?.into(),
             Storages::Zip { archive, folder } => {
                 let mut member = archive.by_name(&format!("{folder}data/{key}")).ok()?;
                 let mut bytes = Vec::new();
                 member.read_to_end(&mut bytes).ok()?;
-                Some(bytes)
+                bytes.into()
             }
+        };
+        self.spend(bytes.len() as u64)?;
+        if self.held_bytes.saturating_add(bytes.len()) > HELD_BYTES {
+            self.held.clear();
+            self.held_bytes = 0;
         }
+        self.held_bytes += bytes.len();
+        self.held.insert(Rc::clone(key), Rc::clone(&bytes));
+        Some(bytes)
     }
 }
 

@@ -4,9 +4,12 @@ use std::rc::Rc;
 
 use super::Tensors;
 use crate::pickle::{Content, Value, number, numpy_dtype};
+use crate::tree::Tree as _;
 
 /// Elements of a tensor that are read; a view may claim any number of them.
 const MAX_ELEMENTS: usize = 1 << 24;
+/// Dimensions of a tensor; torch itself has no more.
+const MAX_DIMENSIONS: usize = 64;
 
 /// A tensor as its pickle describes it.
 struct Tensor {
@@ -26,56 +29,63 @@ struct Array {
 }
 
 /// The numbers of a tensor or an array in row-major order; nothing when it is none, or its data are not there.
-pub(crate) fn numbers_of(value: &Value, tensors: &mut Tensors<'_>) -> Option<Vec<Value>> {
-    if let Some(tensor) = tensor(value) {
+pub(crate) fn numbers_of(value: &Value, tensors: &mut Tensors<'_>) -> Option<Vec<f64>> {
+    // A parameter is a tensor with something about training; nothing is a parameter of a parameter.
+    let parameter = args_of(value, &["_rebuild_parameter"]);
+    let data = parameter.and_then(|args| args.with_items(|args| args.first().cloned())?);
+    if let Some(tensor) = tensor(data.as_ref().unwrap_or(value)) {
         return tensor.numbers(tensors);
     }
     let array = array(value).filter(|array| !array.columns_first)?;
     let width = Some(width(&array.kind)).filter(|width| *width > 0)?;
     let elements = array.bytes.chunks_exact(width).take(MAX_ELEMENTS);
+    tensors.spend(elements.len() as u64)?;
     elements.map(|element| number_at(&array.kind, element, array.big_endian)).collect()
 }
 
-fn number_at(kind: &str, element: &[u8], big_endian: bool) -> Option<Value> {
+fn number_at(kind: &str, element: &[u8], big_endian: bool) -> Option<f64> {
     if big_endian {
         let swapped: Vec<u8> = element.iter().rev().copied().collect();
-        return number(kind, &swapped);
+        return number(kind, &swapped)?.number();
     }
-    number(kind, element)
+    number(kind, element)?.number()
 }
 
-/// What rebuilds a tensor: by its function's name and arguments.
-fn tensor(value: &Value) -> Option<Tensor> {
+/// The arguments of one of torch's functions that rebuild something.
+fn args_of(value: &Value, functions: &[&str]) -> Option<Value> {
     let (module, name, args) = value.made_by()?;
-    let args = args.items()?;
-    match (&*module, &*name) {
-        ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor") => {
-            let [storage, offset, shape, strides, ..] = &*args else {
-                return None;
-            };
-            let Value::Node(node) = storage else {
-                return None;
-            };
-            let Content::Persistent(place) = &*node.content() else {
-                return None;
-            };
-            let (storage, kind) = storage_of(place)?;
-            let offset = usize::try_from(offset.int()?).ok()?;
-            Some(Tensor { storage, kind, offset, shape: sizes(shape)?, strides: sizes(strides)? })
-        }
-        ("torch._utils", "_rebuild_parameter") => tensor(args.first()?),
-        _ => None,
-    }
+    (&*module == "torch._utils" && functions.contains(&&*name)).then_some(args)
+}
+
+/// What rebuilds a tensor.
+fn tensor(value: &Value) -> Option<Tensor> {
+    args_of(value, &["_rebuild_tensor_v2", "_rebuild_tensor"])?.with_items(|args| {
+        let [storage, offset, shape, strides, ..] = args else {
+            return None;
+        };
+        let Value::Node(node) = storage else {
+            return None;
+        };
+        let Content::Persistent(place) = &*node.content() else {
+            return None;
+        };
+        let (storage, kind) = storage_of(place)?;
+        let offset = usize::try_from(offset.int()?).ok()?;
+        Some(Tensor { storage, kind, offset, shape: sizes(shape)?, strides: sizes(strides)? })
+    })?
 }
 
 fn sizes(value: &Value) -> Option<Vec<usize>> {
-    value.items()?.iter().map(|size| usize::try_from(size.int()?).ok()).collect()
+    value.with_items(|sizes| {
+        let sizes = (sizes.len() <= MAX_DIMENSIONS).then_some(sizes)?;
+        sizes.iter().map(|size| usize::try_from(size.int()?).ok()).collect()
+    })?
 }
 
 /// Key and element type of `("storage", torch.FloatStorage, "0", "cpu", 64)`.
 pub(super) fn storage_of(place: &Value) -> Option<(Rc<str>, &'static str)> {
-    let parts = place.items()?;
-    let (_, class) = parts.get(1)?.global()?;
+    let (class, key) = place.with_items(|parts| Some((parts.get(1)?.clone(), parts.get(2)?.clone())))??;
+    let (_, class) = class.global()?;
     let kind = match class.strip_suffix("Storage")? {
         "Double" => "f8",
         "Float" => "f4",
@@ -89,7 +99,7 @@ pub(super) fn storage_of(place: &Value) -> Option<(Rc<str>, &'static str)> {
         "Bool" => "b1",
         _ => return None,
     };
-    Some((parts.get(2)?.text()?.clone(), kind))
+    Some((key.text()?.clone(), kind))
 }
 
 /// Bytes of an element.
@@ -111,24 +121,26 @@ fn array(value: &Value) -> Option<Array> {
     let Content::Object(object) = &*node.content() else {
         return None;
     };
-    let state = object.state.as_ref()?.items()?;
-    let [_version, _shape, dtype, fortran, Value::Bytes(bytes)] = &*state else {
-        return None;
-    };
-    let (kind, big_endian) = numpy_dtype(dtype)?;
-    let columns_first = matches!(fortran, Value::Bool(true));
-    Some(Array { kind, big_endian, columns_first, bytes: bytes.clone() })
+    object.state.as_ref()?.with_items(|state| {
+        let [_version, _shape, dtype, fortran, Value::Bytes(bytes)] = state else {
+            return None;
+        };
+        let (kind, big_endian) = numpy_dtype(dtype)?;
+        let columns_first = matches!(fortran, Value::Bool(true));
+        Some(Array { kind, big_endian, columns_first, bytes: bytes.clone() })
+    })?
 }
 
 // === impl Tensor ===
 
 impl Tensor {
-    fn numbers(&self, tensors: &mut Tensors<'_>) -> Option<Vec<Value>> {
+    fn numbers(&self, tensors: &mut Tensors<'_>) -> Option<Vec<f64>> {
         let width = width(self.kind);
         let count = self.shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size))?;
         if count > MAX_ELEMENTS || width == 0 || self.strides.len() != self.shape.len() {
             return None;
         }
+        tensors.spend(count as u64)?;
         let big_endian = tensors.big_endian;
         let bytes = tensors.storage(&self.storage)?;
         (0..count)
