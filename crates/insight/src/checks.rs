@@ -1,6 +1,7 @@
 //! The checks, one file each. To add one, write its file and its line here.
 
 mod decode_memory;
+mod failures;
 mod idle_workers;
 mod kv_transfer;
 mod long_tail;
@@ -13,6 +14,7 @@ mod straggler;
 mod truncation;
 mod waste;
 
+pub(crate) use failures::all_failed;
 pub(crate) use overview::{slowest_sample, where_time_went};
 
 use crate::finding::{Found, Step};
@@ -22,6 +24,7 @@ type Check = fn(&Step<'_>) -> Option<Found>;
 
 /// Every check, by its stable name.
 pub(crate) const CHECKS: &[(&str, Check)] = &[
+    ("failed_requests", failures::check),
     ("queue_bound", queue_bound::check),
     ("kv_transfer_slow", kv_transfer::check),
     ("decode_memory", decode_memory::check),

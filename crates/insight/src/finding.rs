@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use rollscope_stats::{Breakdown, Figures, Part, population, step_numbers, where_time_went};
+use rollscope_stats::{Breakdown, Figures, Part, SlowestSample, population, step_numbers, where_time_went};
 use rollscope_trace::{Attr, Nanos, Profile, SampleTrace, StepTrace};
 
 use crate::checks::CHECKS;
@@ -35,13 +35,17 @@ pub(crate) struct Found {
 }
 
 /// Runs every check: first where the time went and the slowest sample, then what is out of order, by the time that is
-/// at stake. A check that finds nothing says nothing.
+/// at stake. A check that finds nothing says nothing. Of a step of which no request came to an end there is nothing to
+/// say but that, and why: the times of requests that failed tell nothing of the time that serving takes.
 pub fn findings(trace: &StepTrace) -> Vec<Finding> {
     let step = Step {
         samples: population(trace).collect(),
         figures: step_numbers(trace).shown().clone(),
         time: where_time_went(trace),
     };
+    if let Some(failed) = crate::checks::all_failed(&step) {
+        return vec![failed];
+    }
     let overview = [crate::checks::where_time_went(&step), crate::checks::slowest_sample(trace)];
     let mut found: Vec<_> = CHECKS.iter().filter_map(|(name, check)| Some((*name, check(&step)?))).collect();
     found.sort_by_key(|(_, found)| std::cmp::Reverse(found.stake));
@@ -91,6 +95,17 @@ pub(crate) fn evidence_of(
     if let Some(leg) = request.prefill() {
         evidence.push(("prefill_worker".into(), Attr::from(&*leg.worker.url)));
     }
+    evidence
+}
+
+/// Evidence: a sample, by its time and its worker.
+pub(crate) fn evidence_of_sample(sample: &SlowestSample) -> Vec<(Cow<'static, str>, Attr)> {
+    let mut evidence: Vec<(Cow<'static, str>, Attr)> = vec![
+        ("sample".into(), sample.key.to_string().into()),
+        ("start_unix_s".into(), sample.start.as_secs_f64().into()),
+        ("duration_s".into(), sample.duration.as_secs_f64().into()),
+    ];
+    evidence.extend(sample.worker.as_deref().map(|worker| ("worker".into(), Attr::from(worker))));
     evidence
 }
 

@@ -10,7 +10,7 @@ mod finding;
 mod passes;
 mod plan;
 
-pub use compare::{Change, Values, compare};
+pub use compare::{Change, Magnitude, Values, compare};
 pub use finding::{Finding, findings};
 pub use passes::{Basis, LegPasses, Shared, request_passes};
 pub use plan::{Fit, MIN_SAMPLES, NoFit, PassKind, Plan, plan};

@@ -91,7 +91,7 @@ fn details(figures: &Figures) -> [(String, Value); 2] {
     let worker = |of: &WorkerFigures| {
         json!({
             "url": of.worker.url, "instance": of.worker.instance, "role": of.role.name(),
-            "requests": of.requests, "requests_with_timings": of.timed,
+            "requests": of.requests, "completed": of.completed, "requests_with_timings": of.timed,
             "tokens": of.tokens, "max_tokens": of.max_tokens, "idle_share": of.idle_share,
             "tokens_per_sec": of.tokens_per_sec, "others_tokens_per_sec": of.others_tokens_per_sec,
             "straggler": of.is_straggler,

@@ -163,7 +163,7 @@ pub static NUMBERS: &[Number] = {
             known(of, of.workers.iter().filter(|worker| worker.is_straggler).count() as f64)
         }),
         value(Perf, "worker/without_timings", "workers", |of| {
-            known(of, of.workers.iter().filter(|worker| worker.timed == 0).count() as f64)
+            known(of, of.workers.iter().filter(|worker| worker.is_silent()).count() as f64)
         }),
         value(Perf, "retries", "retries", |of| Some(of.retries as f64)),
         value(Perf, "extra_attempts", "attempts", |of| Some(of.extra_attempts as f64)),

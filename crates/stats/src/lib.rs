@@ -34,7 +34,7 @@ pub use critical_path::request_breakdown;
 pub use distribution::Distribution;
 pub use figures::{Figures, RequestCounts};
 pub use numbers::{StepNumbers, step_numbers};
-pub use samples::{LateSample, Tail, TokenFigures, Versions};
+pub use samples::{LateSample, Tail, TokenFigures, Versions, is_truncated, own_time};
 pub use series::{SERIES, Series};
 pub use slowest::{SlowestSample, slowest_sample};
 pub use step::{population, where_time_went};

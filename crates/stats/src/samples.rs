@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollscope_trace::{FinishKind, Nanos, Outcome, SampleKey, SampleTrace, UnixNs};
+use rollscope_trace::{FinishKind, Nanos, Outcome, SampleKey, SampleTrace, UnixNs, UserSpan};
 
 use crate::critical_path::covered;
 use crate::distribution::Distribution;
@@ -56,6 +56,8 @@ pub struct Tail {
     pub time: Nanos,
     /// Share of the time from the first event to the last.
     pub share: f64,
+    /// Fewer samples than this were left.
+    pub fewer_than: u64,
 }
 
 /// One of the last samples to end.
@@ -134,6 +136,23 @@ fn in_user_code(sample: &SampleTrace) -> Option<Nanos> {
     Some(covered(requests.clone().chain(spans)).minus(covered(requests)))
 }
 
+/// Time of one of the user's spans that is its own: in no request, and in no other span that lies within it. So a span
+/// around a call of the model, or around the whole sample, has only what nothing in it explains.
+pub fn own_time(sample: &SampleTrace, span: &UserSpan) -> Nanos {
+    let Some(end) = span.end else {
+        return Nanos(0);
+    };
+    let length = end.since(span.start);
+    let requests = sample.requests.iter().map(|request| (request.arrival, request.ended_at()));
+    let within = sample.spans.iter().filter_map(|other| Some((other.start, other.end?)));
+    let within = within.filter(|(from, to)| *from >= span.start && *to <= end && to.since(*from) < length);
+    let clipped = requests.chain(within).map(|(from, to)| {
+        let from = from.since(span.start).min(length);
+        (from, to.since(span.start).min(length))
+    });
+    length.minus(covered(clipped))
+}
+
 // === impl TokenFigures ===
 
 impl TokenFigures {
@@ -190,7 +209,8 @@ pub(crate) fn tail(samples: &[&SampleTrace]) -> Option<(Tail, Vec<LateSample>)> 
     // So many have ended when fewer than a tenth is left.
     let ended = ((timed.len() as f64 * (1.0 - TAIL_LEFT)) as usize + 1).min(timed.len());
     let (time, whole) = (last.since(timed[ended - 1].0), last.since(first));
-    let tail = Tail { time, share: time.0 as f64 / whole.0.max(1) as f64 };
+    let fewer_than = (timed.len() + 1 - ended) as u64;
+    let tail = Tail { time, share: time.0 as f64 / whole.0.max(1) as f64, fewer_than };
     let late = timed.iter().rev().take(LATE_SAMPLES).map(|(end, start, sample)| LateSample {
         key: sample.key.clone(),
         duration: end.since(*start),
@@ -201,13 +221,16 @@ pub(crate) fn tail(samples: &[&SampleTrace]) -> Option<(Tail, Vec<LateSample>)> 
 
 /// Share of samples whose response hit the limit of tokens, among those of which it is known.
 pub(crate) fn truncated_ratio(samples: &[&SampleTrace]) -> Option<f64> {
-    share(samples.iter().filter_map(|sample| {
-        let by_finish = || {
-            let finish = sample.requests.iter().rev().find_map(|request| request.finish())?;
-            Some(finish.kind == FinishKind::Length)
-        };
-        sample.mark.truncated.or_else(by_finish)
-    }))
+    share(samples.iter().filter_map(|sample| is_truncated(sample)))
+}
+
+/// Whether a sample's response hit the limit of tokens: as told; else by why its last request that tells ended.
+pub fn is_truncated(sample: &SampleTrace) -> Option<bool> {
+    let by_finish = || {
+        let finish = sample.requests.iter().rev().find_map(|request| request.finish())?;
+        Some(finish.kind == FinishKind::Length)
+    };
+    sample.mark.truncated.or_else(by_finish)
 }
 
 /// Share of what is true; nothing of nothing.

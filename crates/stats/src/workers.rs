@@ -5,7 +5,7 @@
 //! tokens over the prefill stage; where those are not reported, over the call. A *straggler* is a worker whose speed
 //! is at most two thirds of the median of the others in its role.
 
-use rollscope_trace::{Leg, LegRole, Measure, Nanos, UnixNs, WorkerRef};
+use rollscope_trace::{Leg, LegRole, Measure, Nanos, Outcome, UnixNs, WorkerRef};
 
 /// A worker with fewer requests is not judged by its speed.
 const JUDGED_REQUESTS: u64 = 8;
@@ -21,6 +21,8 @@ pub struct WorkerFigures {
     pub role: LegRole,
     /// Calls to it.
     pub requests: u64,
+    /// Those that it completed.
+    pub completed: u64,
     /// Those for which it reported timings.
     pub timed: u64,
     /// Tokens: generated ones, or of prompts for a prefill worker.
@@ -48,6 +50,7 @@ struct Tally {
     worker: WorkerRef,
     role: LegRole,
     requests: u64,
+    completed: u64,
     timed: u64,
     tokens: f64,
     max_tokens: f64,
@@ -63,6 +66,7 @@ impl Workers {
         let tally = &mut self.tallies[index];
         let measures = &leg.report.measures;
         tally.requests += 1;
+        tally.completed += u64::from(leg.outcome == Outcome::Completed);
         tally.timed += u64::from(timed);
         tally.calls.push((arrival.after(leg.dispatch), arrival.after(leg.end)));
         let (tokens, stage) = match leg.role {
@@ -119,6 +123,15 @@ fn others(figures: &[WorkerFigures], index: usize) -> Option<f64> {
     Some(f64::midpoint(*speeds.get(speeds.len().checked_sub(1)? / 2)?, speeds[speeds.len() / 2]))
 }
 
+// === impl WorkerFigures ===
+
+impl WorkerFigures {
+    /// Whether it completed calls and reported timings of none. What one that only failed would have told is not known.
+    pub fn is_silent(&self) -> bool {
+        self.completed > 0 && self.timed == 0
+    }
+}
+
 // === impl Tally ===
 
 impl Tally {
@@ -134,6 +147,7 @@ impl Tally {
             worker: leg.worker.clone(),
             role: leg.role,
             requests: 0,
+            completed: 0,
             timed: 0,
             tokens: 0.0,
             max_tokens: 0.0,
@@ -156,6 +170,7 @@ impl Tally {
             worker: self.worker,
             role: self.role,
             requests: self.requests,
+            completed: self.completed,
             timed: self.timed,
             tokens: self.tokens,
             max_tokens: self.max_tokens,

@@ -2,7 +2,7 @@
 
 use rollscope_trace::Nanos;
 
-use crate::finding::{Found, Step, percent};
+use crate::finding::{Found, Step, evidence_of_sample, percent};
 
 const SHARE: f64 = 0.25;
 
@@ -11,22 +11,17 @@ pub(super) fn check(step: &Step<'_>) -> Option<Found> {
     if tail.share < SHARE {
         return None;
     }
-    let tenth = (step.samples.len() as u64).div_ceil(10);
-    let seconds = last.duration.as_secs_f64();
-    let mut evidence = vec![
-        ("sample".into(), last.key.to_string().into()),
-        ("start_unix_s".into(), last.start.as_secs_f64().into()),
-        ("duration_s".into(), seconds.into()),
-        ("tail_s".into(), tail.time.as_secs_f64().into()),
-    ];
-    evidence.extend(last.worker.as_deref().map(|worker| ("worker".into(), worker.into())));
+    let mut evidence = evidence_of_sample(last);
+    evidence.push(("tail_s".into(), tail.time.as_secs_f64().into()));
     Some(Found {
         explain: format!(
-            "for the last {} of the step fewer than {tenth} samples were left, the last one {} with {seconds:.1} s \
-             ({}): sample more than is needed and stop at enough, go on with what is cut in the next step, or lower \
-             the limit of tokens",
+            "for the last {} of the step fewer than {} samples were left, the last one {} with {:.1} s ({}): sample \
+             more than is needed and stop at enough, go on with what is cut in the next step, or lower the limit of \
+             tokens",
             percent(tail.share),
+            tail.fewer_than,
             last.key,
+            last.duration.as_secs_f64(),
             last.breakdown.shares(),
         ),
         evidence,

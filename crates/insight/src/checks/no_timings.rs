@@ -7,11 +7,11 @@ use crate::finding::{Found, Step, part_of};
 
 pub(super) fn check(step: &Step<'_>) -> Option<Found> {
     let workers = &step.figures.workers;
-    let silent: Vec<_> = workers.iter().filter(|worker| worker.timed == 0).collect();
+    let silent: Vec<_> = workers.iter().filter(|worker| worker.is_silent()).collect();
     let first = silent.first()?;
     let (unknown, _) = step.in_parts(&[Part::Other, Part::Forward]);
-    let calls: u64 = silent.iter().map(|worker| worker.requests).sum();
-    let all: u64 = workers.iter().map(|worker| worker.requests).sum();
+    let calls: u64 = silent.iter().map(|worker| worker.completed).sum();
+    let all: u64 = workers.iter().map(|worker| worker.completed).sum();
     let is_pair = silent.iter().any(|worker| worker.role != LegRole::Regular);
     let stages = if is_pair { ", with a build that reports `pd_*` stages in `meta_info`" } else { "" };
     Some(Found {

@@ -1,8 +1,8 @@
 //! What every report begins with: where the time went, and the slowest sample.
 
-use rollscope_trace::{Attr, StepTrace};
+use rollscope_trace::StepTrace;
 
-use crate::finding::{Finding, Step, rows};
+use crate::finding::{Finding, Step, evidence_of_sample, rows};
 
 pub(crate) fn where_time_went(step: &Step<'_>) -> Option<Finding> {
     let breakdown = &step.time;
@@ -15,17 +15,9 @@ pub(crate) fn where_time_went(step: &Step<'_>) -> Option<Finding> {
 
 pub(crate) fn slowest_sample(trace: &StepTrace) -> Option<Finding> {
     let slowest = rollscope_stats::slowest_sample(trace)?;
-    let seconds = slowest.duration.as_secs_f64();
-    let mut evidence = vec![
-        ("sample".into(), slowest.key.to_string().into()),
-        ("start_unix_s".into(), slowest.start.as_secs_f64().into()),
-        ("duration_s".into(), seconds.into()),
-    ];
-    if let Some(worker) = &slowest.worker {
-        evidence.push(("worker".into(), Attr::from(&**worker)));
-    }
+    let mut evidence = evidence_of_sample(&slowest);
     evidence.extend(rows(&slowest.breakdown));
-    let (key, shares) = (&slowest.key, slowest.breakdown.shares());
+    let (key, shares, seconds) = (&slowest.key, slowest.breakdown.shares(), slowest.duration.as_secs_f64());
     let explain = format!("the slowest sample is {key} with {seconds:.3} s: {shares}");
     Some(Finding { check: "slowest_sample", explain, evidence })
 }

@@ -1,6 +1,7 @@
 //! Samples spend their time in rewards and tools.
 
-use rollscope_trace::{Nanos, UserSpan};
+use rollscope_stats::own_time;
+use rollscope_trace::Nanos;
 
 use crate::finding::{Found, Step, percent};
 
@@ -17,19 +18,20 @@ pub(super) fn check(step: &Step<'_>) -> Option<Found> {
     if whole <= 0.0 || share < SHARE {
         return None;
     }
-    let length = |span: &UserSpan| span.end.map(|end| end.since(span.start)).unwrap_or_default();
-    let spans = step.samples.iter().flat_map(|sample| &sample.spans);
-    let longest = spans.max_by_key(|span| length(span));
-    let evidence = longest.map_or_else(Vec::new, |span| {
+    // A span around the calls of the model is as long as they are; only what is its own is to be blamed on it.
+    let spans = step.samples.iter().flat_map(|sample| sample.spans.iter().map(move |span| (*sample, span)));
+    let owned = spans.map(|(sample, span)| (span, own_time(sample, span)));
+    let longest = owned.filter(|(_, own)| own.0 > 0).max_by_key(|(_, own)| *own);
+    let evidence = longest.map_or_else(Vec::new, |(span, own)| {
         vec![
             ("span".into(), (&*span.name).into()),
             ("sample".into(), span.key.to_string().into()),
             ("start_unix_s".into(), span.start.as_secs_f64().into()),
-            ("duration_s".into(), length(span).as_secs_f64().into()),
+            ("own_time_s".into(), own.as_secs_f64().into()),
         ]
     });
-    let told = longest.map_or_else(String::new, |span| {
-        format!(", the longest of it `{}` with {:.1} s", span.name, length(span).as_secs_f64())
+    let told = longest.map_or_else(String::new, |(span, own)| {
+        format!(", the longest of it `{}` with {:.1} s", span.name, own.as_secs_f64())
     });
     Some(Found {
         explain: format!(

@@ -2,7 +2,7 @@
 
 use rollscope_stats::Part;
 use rollscope_trace::{
-    CloseReason, Join, Leg, LegRole, Nanos, Outcome, Profile, Record, Report, RequestId, SampleKey,
+    CloseReason, Join, Leg, LegRole, Measure, Nanos, Outcome, Profile, Record, Report, RequestId, SampleKey,
     SampleMark, Scalar, StepClose, StepNumber, StepTrace, UnixNs, UserSpan, WorkerRef,
 };
 
@@ -91,6 +91,7 @@ fn records(number: u32, of: &Ill) -> Vec<Record> {
             ..Join::default()
         },
         outcome: of.outcome,
+        error: (of.outcome == Outcome::Failed).then(|| "out of memory".into()),
         legs: vec![
             leg(LegRole::Prefill, of.worker % 2, seconds(of.prealloc + wait), of, &prefill),
             leg(LegRole::Decode, of.worker, seconds(end), of, &decode),
@@ -172,9 +173,14 @@ fn each_illness_is_found_by_its_check() {
             of.finish = "length";
         }
     });
-    check("wasted_work", "of 40 requests 0 failed, 4 aborted", |number, of| {
+    check("wasted_work", "10% of the tokens came to nothing, with 0 retries", |number, of| {
         if number % 10 == 0 {
             of.outcome = Outcome::Aborted;
+        }
+    });
+    check("failed_requests", "4 of 40 requests failed (10%), with `out of memory`", |number, of| {
+        if number % 10 == 0 {
+            of.outcome = Outcome::Failed;
         }
     });
     check("no_timings", "of 5 workers report no timings", |number, of| {
@@ -189,6 +195,58 @@ fn each_illness_is_found_by_its_check() {
         of.worker = if number == 3 { 3 } else { number % 3 };
         of.start = f64::from(number);
     });
+}
+
+/// Their times are those of the gateway alone, and nothing was generated that could have been lost.
+#[test]
+fn of_a_step_that_failed_as_a_whole_only_that_is_told() {
+    let trace = step(|_, of| (of.outcome, of.silent, of.tokens) = (Outcome::Failed, true, 0.0));
+    let found = findings(&trace);
+    assert_eq!(checks(&found), ["all_failed"], "{found:?}");
+    assert!(
+        found[0].explain.starts_with("all 40 requests failed, with `out of memory`"),
+        "{}",
+        found[0].explain
+    );
+    let names: Vec<_> = found[0].evidence.iter().map(|(name, _)| &**name).collect();
+    assert!(["sample", "request", "error", "requests_with_it"].iter().all(|name| names.contains(name)));
+}
+
+#[test]
+fn a_worker_whose_calls_all_failed_is_not_told_to_be_without_timings() {
+    let trace = step(|_, of| {
+        if of.worker == 3 {
+            (of.outcome, of.silent) = (Outcome::Failed, true);
+        }
+    });
+    let found = findings(&trace);
+    assert!(!checks(&found).contains(&"no_timings"), "{found:?}");
+    assert!(checks(&found).contains(&"failed_requests"), "{found:?}");
+}
+
+#[test]
+fn a_span_around_the_call_of_the_model_is_not_blamed_for_it() {
+    let mut trace = step(|_, of| of.reward = 2.0);
+    for sample in &mut trace.samples {
+        let (start, end) = (sample.start().unwrap(), sample.end());
+        let whole = UserSpan { name: "generate_and_rm".into(), start, end, ..sample.spans[0].clone() };
+        sample.spans.push(whole);
+    }
+    let found = findings(&trace);
+    let finding = found.iter().find(|finding| finding.check == "user_code_slow").unwrap();
+    assert!(finding.explain.contains("`reward` with 2.0 s"), "{}", finding.explain);
+}
+
+#[test]
+fn what_decode_waited_for_is_not_made_up() {
+    let mut trace = step(|_, of| of.prealloc = 1.5);
+    for leg in trace.samples.iter_mut().flat_map(|sample| &mut sample.requests).flat_map(|of| &mut of.legs) {
+        let told = leg.report.measures.iter().filter(|(of, _)| *of != Measure::DecodeAllocWait);
+        leg.report.measures = told.collect();
+    }
+    let found = findings(&trace);
+    let finding = found.iter().find(|finding| finding.check == "decode_memory").unwrap();
+    assert!(!finding.explain.contains("mostly"), "{}", finding.explain);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Many responses hit the limit of tokens.
 
-use rollscope_trace::{FinishKind, Measure, Nanos, SampleTrace};
+use rollscope_stats::is_truncated;
+use rollscope_trace::{FinishKind, Measure, Nanos};
 
 use crate::finding::{Found, Step, evidence_of, percent};
 
@@ -8,7 +9,7 @@ const SHARE: f64 = 0.1;
 
 pub(super) fn check(step: &Step<'_>) -> Option<Found> {
     let share = step.figures.truncated_ratio.filter(|share| *share >= SHARE)?;
-    let cut = step.samples.iter().filter(|sample| is_cut(sample));
+    let cut = step.samples.iter().filter(|sample| is_truncated(sample) == Some(true));
     let stake = cut.flat_map(|sample| &sample.requests).fold(Nanos(0), |sum, of| sum.plus(of.end));
     let longest = step.worst(|request| {
         request.finish().filter(|finish| finish.kind == FinishKind::Length)?;
@@ -23,12 +24,4 @@ pub(super) fn check(step: &Step<'_>) -> Option<Found> {
         evidence: evidence_of(longest, "completion_tokens"),
         stake,
     })
-}
-
-fn is_cut(sample: &SampleTrace) -> bool {
-    let by_finish = || {
-        let finish = sample.requests.iter().rev().find_map(|request| request.finish());
-        finish.is_some_and(|finish| finish.kind == FinishKind::Length)
-    };
-    sample.mark.truncated.unwrap_or_else(by_finish)
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollscope_insight::{Change, Values, compare};
+use rollscope_insight::{Change, Magnitude, Values, compare};
 use serde_json::{Value, json};
 
 use super::{ReportOptions, read, shown};
@@ -34,7 +34,8 @@ fn values(opened: &Opened, step: Option<u64>) -> Result<Values, Failure> {
 }
 
 pub(super) fn print(changes: &[Change]) -> Result<(), Failure> {
-    let mut table = Table::new(["stage", "before", "now", "change", "p99 before", "p99 now", "confidence"]);
+    let mut table =
+        Table::new(["stage", "before", "now", "change", "p99 before", "p99 now", "effect", "confidence"]);
     for change in changes {
         let unit = change.series.unit;
         table.row([
@@ -44,11 +45,12 @@ pub(super) fn print(changes: &[Change]) -> Result<(), Failure> {
             relative(change).map_or_else(String::new, |change| format!("{:+.0}%", change * 100.0)),
             shown(change.before.p99, unit),
             shown(change.after.p99, unit),
-            sureness(change.confidence),
+            effect(change),
+            sureness(change),
         ]);
     }
     output::line(format_args!(
-        "against the other run: medians, and how sure it is that a stage has changed"
+        "against the other run: medians, how far the requests of the two lie apart, and how sure that is"
     ))?;
     for line in table.lines() {
         output::line(format_args!("  {line}"))?;
@@ -65,6 +67,8 @@ pub(super) fn json_of(changes: &[Change]) -> Value {
             "after": side(&change.after),
             "median_change": relative(change),
             "confidence": change.confidence,
+            "effect": change.effect,
+            "magnitude": change.magnitude().name(),
         })
     };
     changes.iter().map(change).collect()
@@ -76,11 +80,21 @@ fn relative(change: &Change) -> Option<f64> {
     (before > 0.0).then(|| change.after.median / before - 1.0)
 }
 
-/// A chance is never told as certainty.
-fn sureness(confidence: Option<f64>) -> String {
-    match confidence {
+/// How far the two lie apart, where it is sure that they do.
+fn effect(change: &Change) -> String {
+    match change.confidence {
+        Some(sure) if sure >= SURE => format!("{} ({:+.2})", change.magnitude().name(), change.effect),
+        _ => String::new(),
+    }
+}
+
+/// A chance is never told as certainty, and not at all where it is the chance of next to nothing: among many requests
+/// the smallest change is certain.
+fn sureness(change: &Change) -> String {
+    match change.confidence {
         None => "too few".to_owned(),
-        Some(sure) if sure >= SURE => format!("{:.1}%", (sure * 100.0).min(99.9)),
-        Some(_) => "no change seen".to_owned(),
+        Some(sure) if sure < SURE => "no change seen".to_owned(),
+        Some(_) if change.magnitude() == Magnitude::Negligible => "no change that matters".to_owned(),
+        Some(sure) => format!("{:.1}%", (sure * 100.0).min(99.9)),
     }
 }
