@@ -327,7 +327,7 @@ impl LegLog {
     ) -> rollscope_trace::Leg {
         let mut leg = rollscope_trace::Leg {
             role: self.role,
-            worker: WorkerRef { url: self.worker.name.clone(), instance: self.worker.id.as_str().into() },
+            worker: WorkerRef { url: (&*self.worker.name).into(), instance: self.worker.id.as_str().into() },
             dispatch: self.dispatch,
             first_byte: self.first_byte,
             end: self.end.unwrap_or(request_end),

@@ -1,4 +1,4 @@
-//! How long the numbers of a large step take: `cargo run --release -p rollscope-stats --example speed [REQUESTS [SAMPLES]]`.
+//! How long the numbers of a large step take: `cargo run --release -p rollscope-stats --example speed [REQUESTS [SAMPLES [ROUNDS]]]`.
 //!
 //! Every request is of a prefill/decode pair and has all of its stages. A sample has several turns, 8 unless told
 //! otherwise, and 128 samples are in flight.
@@ -21,26 +21,30 @@ impl Draw {
     }
 }
 
-fn leg(draw: &mut Draw, role: LegRole, end: Nanos, names: &[(&'static str, f64)]) -> Leg {
-    let side = if role == LegRole::Prefill { "prefill" } else { "decode" };
-    let worker = format!("http://10.0.0.{}:30000", (draw.next() * 8.0) as u32);
+fn workers(side: &str) -> Vec<WorkerRef> {
+    let worker = |number| {
+        let url = format!("http://10.0.0.{number}:30000");
+        WorkerRef { instance: format!("{side}@{url}").into(), url: url.into() }
+    };
+    (0..8).map(worker).collect()
+}
+
+fn leg(
+    draw: &mut Draw,
+    (role, workers): (LegRole, &[WorkerRef]),
+    end: Nanos,
+    names: &[(&'static str, f64)],
+) -> Leg {
+    let worker = workers[(draw.next() * 8.0) as usize].clone();
     let pairs: Vec<_> =
         names.iter().map(|(name, most)| (*name, Scalar::Number(draw.next() * most))).collect();
-    Leg {
-        report: Report::from_pairs(pairs),
-        ..Leg::new(
-            role,
-            WorkerRef { url: worker.clone().into(), instance: format!("{side}@{worker}").into() },
-            Nanos(0),
-            end,
-        )
-    }
+    Leg { report: Report::from_pairs(pairs), ..Leg::new(role, worker, Nanos(0), end) }
 }
 
 /// Samples in flight.
 const IN_FLIGHT: u64 = 128;
 
-fn profile(draw: &mut Draw, number: u64, turns: u64) -> Profile {
+fn profile(draw: &mut Draw, workers: &[Vec<WorkerRef>; 2], number: u64, turns: u64) -> Profile {
     let prefill = [
         ("pd_prefill_bootstrap_queue_duration", 0.1),
         ("pd_prefill_bootstrap_duration", 0.1),
@@ -75,7 +79,10 @@ fn profile(draw: &mut Draw, number: u64, turns: u64) -> Profile {
             sample: Some((sample % 8).to_string().into()),
             ..Join::default()
         },
-        legs: vec![leg(draw, LegRole::Prefill, end, &prefill), leg(draw, LegRole::Decode, end, &decode)],
+        legs: vec![
+            leg(draw, (LegRole::Prefill, &workers[0]), end, &prefill),
+            leg(draw, (LegRole::Decode, &workers[1]), end, &decode),
+        ],
         ..Profile::new(
             RequestId(number.into()),
             UnixNs(1_700_000_000_000_000_000 + number as i64 * 300_000),
@@ -96,12 +103,15 @@ fn main() {
     let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u64>());
     let requests = args.next().and_then(Result::ok).unwrap_or(1_000_000);
     let samples = args.next().and_then(Result::ok).unwrap_or(requests / 8).max(1);
+    let rounds = args.next().and_then(Result::ok).unwrap_or(5);
     let turns = requests.div_ceil(samples);
     let mut draw = Draw(42);
-    let records = (0..requests).map(|number| Record::Profile(Box::new(profile(&mut draw, number, turns))));
+    let workers = ["prefill", "decode"].map(workers);
+    let records =
+        (0..requests).map(|number| Record::Profile(Box::new(profile(&mut draw, &workers, number, turns))));
     let trace = StepTrace::gather(StepNumber(1), records);
     let (mut best_s, mut names) = (f64::INFINITY, 0);
-    for _ in 0..5 {
+    for _ in 0..rounds {
         let begun = (Instant::now(), on_cpu_s());
         names = step_numbers(&trace).metrics.len();
         let wall_s = begun.0.elapsed().as_secs_f64();

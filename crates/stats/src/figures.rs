@@ -1,12 +1,12 @@
 //! The figures of one population of samples: a step's training samples, or its evaluation samples.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rollscope_trace::{Fault, Nanos, Outcome, Profile, SampleTrace};
 
 use crate::distribution::Distribution;
 use crate::requests::{Requests, Tokens};
-use crate::samples::{self, LateSample, SampleFacts, Tail, TokenFigures, Versions};
+use crate::samples::{self, LateSample, Marks, SampleFacts, Tail, TokenFigures, VersionTally, Versions};
 use crate::series::Series;
 use crate::slowest::{SlowestSample, last_sample};
 use crate::workers::WorkerFigures;
@@ -89,6 +89,9 @@ pub struct RequestCounts {
     pub by_outcome: [u64; Outcome::ALL.len()],
 }
 
+/// Samples whose requests are asked for at once.
+const REACHED_SAMPLES: usize = 16;
+
 // === impl Figures ===
 
 impl Figures {
@@ -97,48 +100,51 @@ impl Figures {
         let mut requests = Requests::new(samples.iter().map(|sample| sample.requests.len()).sum());
         let mut facts = Vec::with_capacity(samples.len());
         let mut tokens: Vec<Tokens> = Vec::new();
-        for sample in samples {
-            tokens.clear();
-            tokens.extend(sample.requests.iter().map(|request| requests.add(request)));
-            facts.push(SampleFacts::of(sample, &tokens));
+        let (mut versions, mut marks) = (VersionTally::default(), Marks::default());
+        for chunk in samples.chunks(REACHED_SAMPLES) {
+            for sample in chunk {
+                Requests::reach(sample);
+            }
+            for sample in chunk {
+                tokens.clear();
+                tokens.extend(sample.requests.iter().map(|request| requests.add(request)));
+                facts.push(SampleFacts::of(sample, &tokens));
+                versions.add(sample);
+                marks.add(sample);
+            }
         }
-        let groups: BTreeSet<&str> =
-            samples.iter().filter_map(|sample| sample.key.group.as_deref()).collect();
-        let (tail, late_samples) = samples::tail(samples).unzip();
+        let (tail, late_samples) = samples::tail(samples, &facts).unzip();
         let mut figures = Self {
             samples: samples.len() as u64,
-            groups: groups.len() as u64,
             requests: requests.counts,
             rollout_time: requests.window.map(|(first, last)| last.since(first)),
             series: requests.series(),
             retries: requests.retries,
-            versions: Versions::of(samples),
+            versions: versions.versions(),
             tail,
             late_samples: late_samples.unwrap_or_default(),
-            last_sample: last_sample(samples),
+            last_sample: last_sample(samples, &facts),
             anomalies: requests.anomalies,
             workers: requests.workers.figures(requests.window),
             ..Self::default()
         };
-        figures.add_marks(samples);
+        figures.add_marks(marks);
         figures.add_facts(samples, &facts);
         figures
     }
 
-    fn add_marks(&mut self, samples: &[&SampleTrace]) {
-        let rewards = || samples.iter().filter_map(|sample| sample.mark.reward);
-        self.reward = Distribution::of(rewards().collect());
-        self.anomalies[Fault::NotFinite as usize] +=
-            rewards().filter(|reward| !reward.is_finite()).count() as u64;
-        let by_group = samples::rewards_by_group(samples);
-        self.zero_std = samples::zero_std(&by_group);
-        self.pass_rates = samples::pass_rates(&by_group);
-        self.truncated_ratio = samples::truncated_ratio(samples);
-        self.repetition_frac = samples::share(samples.iter().filter_map(|sample| sample.mark.repetition));
-        self.categories = samples::categories(samples);
+    fn add_marks(&mut self, marks: Marks<'_>) {
+        self.groups = marks.groups.len() as u64;
+        self.anomalies[Fault::NotFinite as usize] += marks.not_finite;
+        self.zero_std = samples::zero_std(&marks.groups);
+        self.pass_rates = samples::pass_rates(&marks.groups);
+        self.categories = marks.category_shares();
+        self.repetition_frac = samples::share(marks.repetitions.into_iter());
+        self.reward = Distribution::of(marks.rewards);
     }
 
     fn add_facts(&mut self, samples: &[&SampleTrace], facts: &[SampleFacts]) {
+        self.truncated_ratio = samples::share(facts.iter().filter_map(|of| of.is_truncated));
         self.response_len = Distribution::of(facts.iter().filter_map(|of| of.effective_tokens).collect());
         self.tokens = TokenFigures::of(facts, |of| of.response_tokens);
         self.effective_tokens = TokenFigures::of(facts, |of| of.effective_tokens);

@@ -1,6 +1,9 @@
 //! One pass over the requests of a population: everything that is counted, and the values of each series.
+//!
+//! What is known of a million requests does not fit into any cache, so that it is gone through once. Of each report
+//! only those measures are looked at that count, by sets of bits.
 
-use rollscope_trace::{Fault, LegRole, Measure, Profile, Side, Unit, UnixNs};
+use rollscope_trace::{Fault, Leg, LegRole, Measure, MeasureSet, Profile, SampleTrace, Side, UnixNs};
 
 use crate::distribution::Distribution;
 use crate::figures::RequestCounts;
@@ -17,19 +20,13 @@ pub(crate) struct Requests {
     /// First arrival and last end.
     pub(crate) window: Option<(UnixNs, UnixNs)>,
     pub(crate) workers: Workers,
-    /// By the index of a measure.
-    kinds: Vec<MeasureKind>,
+    /// Measures that anything is made of, by whose value counts.
+    of_answer: MeasureSet,
+    of_prefill: MeasureSet,
+    /// By the index of a measure the series that takes it, or [`NO_SERIES`].
+    series: Vec<u8>,
     /// Values of each series.
     values: Vec<Vec<f64>>,
-}
-
-/// What the pass asks of a measure for each reading, side by side.
-#[derive(Clone, Copy, Debug)]
-struct MeasureKind {
-    is_duration: bool,
-    side: Side,
-    /// The series that takes it, or [`NO_SERIES`].
-    series: u8,
 }
 
 const NO_SERIES: u8 = u8::MAX;
@@ -51,13 +48,14 @@ pub(crate) struct Tokens {
 impl Requests {
     /// For so many requests.
     pub(crate) fn new(count: usize) -> Self {
-        let kind = |measure: Measure| MeasureKind {
-            is_duration: measure.unit() == Unit::Seconds,
-            side: measure.side(),
-            series: SERIES
-                .iter()
-                .position(|of| of.measure() == Some(measure))
-                .map_or(NO_SERIES, |at| at as u8),
+        let series = |measure: Measure| {
+            let place = SERIES.iter().position(|of| of.measure() == Some(measure));
+            place.map_or(NO_SERIES, |at| at as u8)
+        };
+        let is_of = |side: Side| {
+            move |measure: Measure| {
+                measure.side() == side && (series(measure) != NO_SERIES || Tokens::has(measure))
+            }
         };
         Self {
             counts: RequestCounts::default(),
@@ -65,9 +63,22 @@ impl Requests {
             retries: 0,
             window: None,
             workers: Workers::default(),
-            kinds: Measure::all().map(kind).collect(),
+            of_answer: MeasureSet::of(is_of(Side::Answer)),
+            of_prefill: MeasureSet::of(is_of(Side::Prefill)),
+            series: Measure::all().map(series).collect(),
             values: SERIES.iter().map(|_| Vec::with_capacity(count)).collect(),
         }
+    }
+
+    /// Looks at the begin of what [`Self::add`] is about to read of a sample's requests. They lie apart in memory, which
+    /// takes as long for one of them as for many that are asked for at once.
+    pub(crate) fn reach(sample: &SampleTrace) {
+        let begin = |leg: &Leg| {
+            let value = leg.report.measures.plausible_of(MeasureSet::ALL).next();
+            value.map_or(0, |(_, value)| value.to_bits()) ^ leg.role as u64 ^ leg.worker.instance.len() as u64
+        };
+        let legs = sample.requests.iter().flat_map(|request| &request.legs);
+        std::hint::black_box(legs.map(begin).fold(0, |all, begin| all ^ begin));
     }
 
     /// Takes a request.
@@ -80,31 +91,27 @@ impl Requests {
         let prefill = profile.legs.iter().rposition(|leg| leg.role == LegRole::Prefill);
         let (mut tokens, mut profiled) = (Tokens::default(), false);
         for (index, leg) in profile.legs.iter().enumerate() {
-            let (is_answer, is_prefill) = (Some(index) == answer, Some(index) == prefill);
-            let mut timed = false;
-            for (measure, reading) in leg.report.measures.iter() {
-                if let Some(fault) = reading.fault {
-                    self.anomalies[fault as usize] += 1;
-                    continue;
-                }
-                let value = reading.value;
-                let kind = self.kinds[measure as usize];
-                timed |= kind.is_duration;
-                let counts = match kind.side {
-                    Side::Answer => is_answer,
-                    // A decode reply may carry its prefill's numbers; the prefill worker's own go before.
-                    Side::Prefill => {
-                        is_prefill || is_answer && prefill.is_none_or(|at| !says(profile, at, measure))
-                    }
-                };
-                if counts {
-                    if kind.series == NO_SERIES {
-                        tokens.take(measure, value);
-                    } else {
-                        self.values[usize::from(kind.series)].push(value);
-                    }
+            let measures = &leg.report.measures;
+            for fault in measures.faults() {
+                self.anomalies[*fault as usize] += 1;
+            }
+            let mut counts = MeasureSet::NONE;
+            if Some(index) == prefill {
+                counts = self.of_prefill;
+            }
+            if Some(index) == answer {
+                // A decode reply may carry its prefill's numbers; the prefill worker's own go before.
+                let said =
+                    prefill.map_or(MeasureSet::NONE, |at| profile.legs[at].report.measures.plausible());
+                counts = self.of_answer.or(self.of_prefill.without(said));
+            }
+            for (measure, value) in measures.plausible_of(counts) {
+                match self.series[measure as usize] {
+                    NO_SERIES => tokens.take(measure, value),
+                    series => self.values[usize::from(series)].push(value),
                 }
             }
+            let timed = !measures.plausible().and(MeasureSet::DURATIONS).is_empty();
             profiled |= timed;
             self.workers.add(profile.arrival, leg, timed);
         }
@@ -123,23 +130,29 @@ impl Requests {
     }
 }
 
-fn says(profile: &Profile, leg: usize, measure: Measure) -> bool {
-    profile.legs[leg].report.measures.good(measure).is_some()
-}
-
 // === impl Tokens ===
 
 impl Tokens {
     fn take(&mut self, measure: Measure, value: f64) {
-        let field = match measure {
+        if let Some(field) = self.field(measure) {
+            *field = Some(value);
+        }
+    }
+
+    /// Whether it holds a measure.
+    fn has(measure: Measure) -> bool {
+        Self::default().field(measure).is_some()
+    }
+
+    fn field(&mut self, measure: Measure) -> Option<&mut Option<f64>> {
+        Some(match measure {
             Measure::CompletionTokens => &mut self.generated,
             Measure::PromptTokens => &mut self.prompt,
             Measure::CachedTokens => &mut self.cached,
             Measure::SpecAcceptTokens => &mut self.spec_accepted,
             Measure::SpecDraftTokens => &mut self.spec_drafted,
             Measure::SpecVerifyCount => &mut self.spec_verified,
-            _ => return,
-        };
-        *field = Some(value);
+            _ => return None,
+        })
     }
 }

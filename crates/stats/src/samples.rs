@@ -1,6 +1,6 @@
 //! Figures of samples: what was told of them, and what their requests add up to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rollscope_trace::{FinishKind, Nanos, Outcome, SampleKey, SampleTrace, UnixNs, UserSpan};
 
@@ -8,9 +8,12 @@ use crate::critical_path::covered;
 use crate::distribution::Distribution;
 use crate::requests::Tokens;
 
-/// What is known of a sample.
+/// What is known of a sample. It is all that figures are made of once its requests have been gone through.
 #[derive(Debug, Default)]
 pub(crate) struct SampleFacts {
+    /// Its first event, and the last that has ended.
+    pub(crate) bounds: Option<(UnixNs, UnixNs)>,
+    pub(crate) is_truncated: Option<bool>,
     /// Tokens of its response: as told; else what its last attempt generated.
     pub(crate) response_tokens: Option<f64>,
     /// Those that are trained on.
@@ -49,6 +52,29 @@ pub struct Versions {
     pub mixed_share: f64,
 }
 
+/// Collects [`Versions`], sample by sample.
+#[derive(Debug, Default)]
+pub(crate) struct VersionTally<'a> {
+    all: BTreeSet<&'a str>,
+    last: Option<&'a str>,
+    /// Samples of which a version is known, and those of more than one.
+    known: u64,
+    mixed: u64,
+}
+
+/// Collects what was told of samples.
+#[derive(Debug, Default)]
+pub(crate) struct Marks<'a> {
+    /// In the order of the samples, finite or not.
+    pub(crate) rewards: Vec<f64>,
+    pub(crate) not_finite: u64,
+    pub(crate) repetitions: Vec<bool>,
+    /// The finite rewards of each group that was named, in the order in which the groups appear.
+    pub(crate) groups: Vec<Vec<f64>>,
+    places: HashMap<&'a str, usize>,
+    categories: BTreeMap<&'a str, u64>,
+}
+
 /// The end of a step, when most samples are done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tail {
@@ -83,7 +109,8 @@ const MOST_NAMES: usize = 32;
 impl SampleFacts {
     /// Of a sample and what each of its requests reported.
     pub(crate) fn of(sample: &SampleTrace, tokens: &[Tokens]) -> Self {
-        let mut facts = Self::default();
+        let bounds = sample.start().zip(sample.end());
+        let mut facts = Self { bounds, is_truncated: is_truncated(sample), ..Self::default() };
         let last_attempt = sample.requests.iter().map(|request| request.join.attempt).max().unwrap_or(0);
         let first_attempt = sample.requests.iter().map(|request| request.join.attempt).min().unwrap_or(0);
         facts.extra_attempts = u64::from(last_attempt - first_attempt);
@@ -170,58 +197,102 @@ impl TokenFigures {
     }
 }
 
-// === impl Versions ===
+// === impl VersionTally ===
 
-impl Versions {
-    /// Nothing where no worker told any.
-    pub(crate) fn of(samples: &[&SampleTrace]) -> Option<Self> {
-        let (mut all, mut mixed, mut known) = (BTreeSet::new(), 0u64, 0u64);
-        for sample in samples {
-            let mut versions = sample.requests.iter().filter_map(|request| request.weight_version());
-            let Some(first) = versions.next() else { continue };
-            known += 1;
-            all.insert(first);
-            let mut is_mixed = false;
-            for version in versions.filter(|version| *version != first) {
-                is_mixed = true;
-                all.insert(version);
-            }
-            mixed += u64::from(is_mixed);
+impl<'a> VersionTally<'a> {
+    /// Takes a sample.
+    pub(crate) fn add(&mut self, sample: &'a SampleTrace) {
+        let mut versions = sample.requests.iter().filter_map(|request| request.weight_version());
+        let Some(first) = versions.next() else { return };
+        self.known += 1;
+        self.insert(first);
+        let mut is_mixed = false;
+        for version in versions.filter(|version| *version != first) {
+            is_mixed = true;
+            self.insert(version);
         }
+        self.mixed += u64::from(is_mixed);
+    }
+
+    fn insert(&mut self, version: &'a str) {
+        // Nearly always the one before.
+        if self.last != Some(version) {
+            self.all.insert(version);
+            self.last = Some(version);
+        }
+    }
+
+    /// Nothing where no worker told any.
+    pub(crate) fn versions(&self) -> Option<Versions> {
         let numbers: Option<Vec<f64>> =
-            all.iter().map(|version| version.parse::<u64>().ok().map(|number| number as f64)).collect();
+            self.all.iter().map(|version| version.parse::<u64>().ok().map(|number| number as f64)).collect();
         let numbers = numbers.and_then(Distribution::of);
-        (known > 0).then(|| Self {
-            count: all.len() as u64,
+        (self.known > 0).then(|| Versions {
+            count: self.all.len() as u64,
             spread: numbers.map(|numbers| numbers.max - numbers.min),
-            mixed_share: mixed as f64 / known as f64,
+            mixed_share: self.mixed as f64 / self.known as f64,
         })
     }
 }
 
+// === impl Marks ===
+
+impl<'a> Marks<'a> {
+    /// Takes a sample.
+    pub(crate) fn add(&mut self, sample: &'a SampleTrace) {
+        let mark = &sample.mark;
+        if let Some(reward) = mark.reward {
+            self.not_finite += u64::from(!reward.is_finite());
+            self.rewards.push(reward);
+        }
+        self.repetitions.extend(mark.repetition);
+        if let Some(category) = mark.category.as_deref() {
+            *self.categories.entry(category).or_default() += 1;
+        }
+        let Some(group) = sample.key.group.as_deref() else { return };
+        let place = *self.places.entry(group).or_insert(self.groups.len());
+        if place == self.groups.len() {
+            self.groups.push(Vec::new());
+        }
+        self.groups[place].extend(mark.reward.filter(|reward| reward.is_finite()));
+    }
+
+    /// Share of samples by the category that was told of them, among those of which one was told.
+    pub(crate) fn category_shares(&self) -> BTreeMap<String, f64> {
+        let all: u64 = self.categories.values().sum();
+        let mut counts: Vec<_> = self.categories.iter().collect();
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        counts.truncate(MOST_NAMES);
+        let share = |(name, count): (&&str, &u64)| ((*name).to_owned(), *count as f64 / all as f64);
+        counts.into_iter().map(share).collect()
+    }
+}
+
 /// The tail, and the last samples to end, the last one first. Nothing where no time is known.
-pub(crate) fn tail(samples: &[&SampleTrace]) -> Option<(Tail, Vec<LateSample>)> {
-    let timed = samples.iter().filter_map(|sample| Some((sample.end()?, sample.start()?, *sample)));
-    let mut timed: Vec<(UnixNs, UnixNs, &SampleTrace)> = timed.collect();
-    timed.sort_by_key(|(end, start, _)| (*end, *start));
+pub(crate) fn tail(samples: &[&SampleTrace], facts: &[SampleFacts]) -> Option<(Tail, Vec<LateSample>)> {
+    let timed = facts.iter().zip(0..).filter_map(|(of, index)| {
+        let (start, end) = of.bounds?;
+        Some((end, start, index))
+    });
+    let mut timed: Vec<(UnixNs, UnixNs, usize)> = timed.collect();
     let first = timed.iter().map(|(_, start, _)| *start).min()?;
-    let (last, ..) = *timed.last()?;
     // So many have ended when fewer than a tenth is left.
     let ended = ((timed.len() as f64 * (1.0 - TAIL_LEFT)) as usize + 1).min(timed.len());
-    let (time, whole) = (last.since(timed[ended - 1].0), last.since(first));
     let fewer_than = (timed.len() + 1 - ended) as u64;
+    let (_, begin, after) = timed.select_nth_unstable(ended - 1);
+    let begin = *begin;
+    // The last of them are among those after it, unless these are too few.
+    let among: &mut [_] = if after.len() >= LATE_SAMPLES { after } else { &mut timed };
+    among.sort_unstable();
+    let (last, ..) = *among.last()?;
+    let (time, whole) = (last.since(begin.0), last.since(first));
     let tail = Tail { time, share: time.0 as f64 / whole.0.max(1) as f64, fewer_than };
-    let late = timed.iter().rev().take(LATE_SAMPLES).map(|(end, start, sample)| LateSample {
-        key: sample.key.clone(),
+    let late = among.iter().rev().take(LATE_SAMPLES).map(|(end, start, index)| LateSample {
+        key: samples[*index].key.clone(),
         duration: end.since(*start),
         ended_after: end.since(first),
     });
     Some((tail, late.collect()))
-}
-
-/// Share of samples whose response hit the limit of tokens, among those of which it is known.
-pub(crate) fn truncated_ratio(samples: &[&SampleTrace]) -> Option<f64> {
-    share(samples.iter().filter_map(|sample| is_truncated(sample)))
 }
 
 /// Whether a sample's response hit the limit of tokens: as told; else by why its last request that tells ended.
@@ -239,36 +310,11 @@ pub(crate) fn share(truths: impl Iterator<Item = bool>) -> Option<f64> {
     (all > 0).then(|| count as f64 / all as f64)
 }
 
-/// Share of samples by the category that was told of them, among those of which one was told.
-pub(crate) fn categories(samples: &[&SampleTrace]) -> BTreeMap<String, f64> {
-    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-    for category in samples.iter().filter_map(|sample| sample.mark.category.as_deref()) {
-        *counts.entry(category).or_default() += 1;
-    }
-    let all: u64 = counts.values().sum();
-    let mut counts: Vec<_> = counts.into_iter().collect();
-    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    counts.truncate(MOST_NAMES);
-    counts.into_iter().map(|(name, count)| (name.to_owned(), count as f64 / all as f64)).collect()
-}
-
-/// The finite rewards of each group.
-pub(crate) fn rewards_by_group<'a>(samples: &[&'a SampleTrace]) -> BTreeMap<&'a str, Vec<f64>> {
-    let mut groups: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for sample in samples {
-        let reward = sample.mark.reward.filter(|reward| reward.is_finite());
-        if let (Some(group), Some(reward)) = (&sample.key.group, reward) {
-            groups.entry(group).or_default().push(reward);
-        }
-    }
-    groups
-}
-
 /// Groups of two and more samples whose rewards are all the same, by that reward to one decimal.
 #[expect(clippy::float_cmp, reason = "rewards are compared as they were told, not computed")]
-pub(crate) fn zero_std(groups: &BTreeMap<&str, Vec<f64>>) -> BTreeMap<String, u64> {
+pub(crate) fn zero_std(groups: &[Vec<f64>]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
-    for rewards in groups.values() {
+    for rewards in groups {
         if let [first, rest @ ..] = &rewards[..]
             && !rest.is_empty()
             && rest.iter().all(|reward| reward == first)
@@ -285,13 +331,14 @@ pub(crate) fn zero_std(groups: &BTreeMap<&str, Vec<f64>>) -> BTreeMap<String, u6
 /// 1 − C(n − c, k) / C(n, k) of Chen et al., "Evaluating Large Language Models Trained on Code", 2021. Nothing
 /// unless every reward is −1, 0 or 1, and some group has two samples.
 #[expect(clippy::float_cmp, reason = "rewards are compared as they were told, not computed")]
-pub(crate) fn pass_rates(groups: &BTreeMap<&str, Vec<f64>>) -> Vec<(u64, f64)> {
-    let largest = groups.values().map(Vec::len).max().unwrap_or(0);
-    let verdicts = groups.values().flatten().all(|reward| [-1.0, 0.0, 1.0].contains(reward));
+pub(crate) fn pass_rates(groups: &[Vec<f64>]) -> Vec<(u64, f64)> {
+    let largest = groups.iter().map(Vec::len).max().unwrap_or(0);
+    let verdicts = groups.iter().flatten().all(|reward| [-1.0, 0.0, 1.0].contains(reward));
     if largest < 2 || !verdicts {
         return Vec::new();
     }
-    let counted = groups.values().map(|rewards| {
+    // A group without a reward says nothing.
+    let counted = groups.iter().filter(|rewards| !rewards.is_empty()).map(|rewards| {
         let right = rewards.iter().filter(|reward| **reward == 1.0).count();
         (rewards.len(), right)
     });

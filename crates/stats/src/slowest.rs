@@ -4,6 +4,7 @@ use rollscope_trace::{Nanos, SampleKey, SampleTrace, StepTrace, UnixNs};
 
 use crate::breakdown::{Breakdown, Part};
 use crate::critical_path::{covered, request_breakdown};
+use crate::samples::SampleFacts;
 use crate::step::population;
 
 /// The sample with the longest time from its first to its last event.
@@ -35,9 +36,11 @@ pub fn slowest_sample(trace: &StepTrace) -> Option<SlowestSample> {
 }
 
 /// The sample that ended last, for which the step had to wait.
-pub(crate) fn last_sample(samples: &[&SampleTrace]) -> Option<SlowestSample> {
-    let timed = samples.iter().filter_map(|sample| Some((*sample, sample.start()?, sample.end()?)));
-    let (sample, start, end) = timed.reduce(|last, other| if other.2 > last.2 { other } else { last })?;
+pub(crate) fn last_sample(samples: &[&SampleTrace], facts: &[SampleFacts]) -> Option<SlowestSample> {
+    let timed = samples.iter().zip(facts).filter_map(|(sample, of)| Some((*sample, of.bounds?)));
+    let later =
+        |last: (_, (_, UnixNs)), other: (_, (_, UnixNs))| if other.1.1 > last.1.1 { other } else { last };
+    let (sample, (start, end)) = timed.reduce(later)?;
     Some(SlowestSample::of(sample, start, end.since(start)))
 }
 
@@ -46,7 +49,7 @@ pub(crate) fn last_sample(samples: &[&SampleTrace]) -> Option<SlowestSample> {
 impl SlowestSample {
     fn of(sample: &SampleTrace, start: UnixNs, duration: Nanos) -> Self {
         let longest = sample.requests.iter().max_by_key(|request| request.end);
-        let worker = longest.and_then(|request| request.answer()).map(|leg| leg.worker.url.clone());
+        let worker = longest.and_then(|request| request.answer()).map(|leg| (&*leg.worker.url).into());
         let breakdown = sample_breakdown(sample, start, duration);
         Self { key: sample.key.clone(), start, duration, breakdown, worker }
     }

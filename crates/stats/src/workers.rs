@@ -5,6 +5,9 @@
 //! tokens over the prefill stage; where those are not reported, over the call. A *straggler* is a worker whose speed
 //! is at most two thirds of the median of the others in its role.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use rollscope_trace::{Leg, LegRole, Measure, Nanos, Outcome, UnixNs, WorkerRef};
 
 /// A worker with fewer requests is not judged by its speed.
@@ -45,6 +48,14 @@ pub(crate) struct Workers {
     tallies: Vec<Tally>,
 }
 
+/// The time in which at least one call was under way, as stretches that do not touch, by their begin. Calls overlap, so
+/// that there are far fewer stretches than calls, and most calls lie within the one before.
+#[derive(Debug, Default)]
+struct Busy {
+    stretches: BTreeMap<UnixNs, UnixNs>,
+    last: Option<(UnixNs, UnixNs)>,
+}
+
 #[derive(Debug)]
 struct Tally {
     worker: WorkerRef,
@@ -54,8 +65,8 @@ struct Tally {
     timed: u64,
     tokens: f64,
     max_tokens: f64,
-    work: Nanos,
-    calls: Vec<(UnixNs, UnixNs)>,
+    work_s: f64,
+    busy: Busy,
 }
 
 // === impl Workers ===
@@ -68,26 +79,26 @@ impl Workers {
         tally.requests += 1;
         tally.completed += u64::from(leg.outcome == Outcome::Completed);
         tally.timed += u64::from(timed);
-        tally.calls.push((arrival.after(leg.dispatch), arrival.after(leg.end)));
+        tally.busy.add(arrival.after(leg.dispatch), arrival.after(leg.end));
         let (tokens, stage) = match leg.role {
             LegRole::Prefill => {
-                let transfer = measures.duration(Measure::PrefillTransferQueue).unwrap_or_default();
-                let forward = measures.duration(Measure::PrefillForward).map(|all| all.minus(transfer));
+                let transfer = measures.good(Measure::PrefillTransferQueue).unwrap_or(0.0);
+                let forward = measures.good(Measure::PrefillForward).map(|all| (all - transfer).max(0.0));
                 (measures.good(Measure::PromptTokens), forward)
             }
             LegRole::Decode => {
-                (measures.good(Measure::CompletionTokens), measures.duration(Measure::DecodeForward))
+                (measures.good(Measure::CompletionTokens), measures.good(Measure::DecodeForward))
             }
             LegRole::Regular => (measures.good(Measure::CompletionTokens), None),
         };
         if let Some(tokens) = tokens {
             tally.tokens += tokens;
             tally.max_tokens = tally.max_tokens.max(tokens);
-            tally.work = tally.work.plus(stage.unwrap_or_else(|| leg.duration()));
+            tally.work_s += stage.unwrap_or_else(|| leg.duration().as_secs_f64());
         }
     }
 
-    /// Workers are few: looking at each costs less than hashing its names for every call.
+    /// Workers are few, and calls to one share its names: looking at each costs less than hashing them for every call.
     fn index(&mut self, leg: &Leg) -> usize {
         let found = self.tallies.iter().position(|tally| tally.is_of(leg));
         found.unwrap_or_else(|| {
@@ -137,9 +148,9 @@ impl WorkerFigures {
 impl Tally {
     /// An instance is registered at one address; only where nothing is known of it does the address count.
     fn is_of(&self, leg: &Leg) -> bool {
-        self.role == leg.role
-            && self.worker.instance == leg.worker.instance
-            && (!leg.worker.instance.is_empty() || self.worker.url == leg.worker.url)
+        let (own, of) = (&self.worker, &leg.worker);
+        let is_instance = || Arc::ptr_eq(&own.instance, &of.instance) || own.instance == of.instance;
+        self.role == leg.role && is_instance() && (!of.instance.is_empty() || own.url == of.url)
     }
 
     fn new(leg: &Leg) -> Self {
@@ -151,21 +162,14 @@ impl Tally {
             timed: 0,
             tokens: 0.0,
             max_tokens: 0.0,
-            work: Nanos(0),
-            calls: Vec::new(),
+            work_s: 0.0,
+            busy: Busy::default(),
         }
     }
 
-    fn figures(mut self, whole: Nanos) -> WorkerFigures {
-        // Calls come in nearly their order, which this sort makes use of.
-        self.calls.sort();
-        let (mut busy, mut reached) = (Nanos(0), UnixNs(i64::MIN));
-        for (start, end) in self.calls {
-            busy = busy.plus(end.since(start.max(reached)));
-            reached = reached.max(end);
-        }
-        let busy_share = busy.0 as f64 / whole.0.max(1) as f64;
-        let speed = self.tokens / self.work.as_secs_f64();
+    fn figures(self, whole: Nanos) -> WorkerFigures {
+        let busy_share = self.busy.time().0 as f64 / whole.0.max(1) as f64;
+        let speed = self.tokens / self.work_s;
         WorkerFigures {
             worker: self.worker,
             role: self.role,
@@ -175,9 +179,55 @@ impl Tally {
             tokens: self.tokens,
             max_tokens: self.max_tokens,
             idle_share: (1.0 - busy_share).clamp(0.0, 1.0),
-            tokens_per_sec: (self.tokens > 0.0 && self.work.0 > 0).then_some(speed),
+            tokens_per_sec: (self.tokens > 0.0 && self.work_s > 0.0).then_some(speed),
             others_tokens_per_sec: None,
             is_straggler: false,
+        }
+    }
+}
+
+// === impl Busy ===
+
+impl Busy {
+    /// Takes a call.
+    fn add(&mut self, start: UnixNs, end: UnixNs) {
+        if self.last.is_some_and(|(from, to)| from <= start && end <= to) {
+            return;
+        }
+        let (mut from, mut to) = (start, end.max(start));
+        // Every stretch that it touches, from the last that begins no later than it ends.
+        while let Some((&first, &last)) = self.stretches.range(..=to).next_back() {
+            if last < from {
+                break;
+            }
+            (from, to) = (from.min(first), to.max(last));
+            self.stretches.remove(&first);
+        }
+        self.stretches.insert(from, to);
+        self.last = Some((from, to));
+    }
+
+    /// All of it.
+    fn time(&self) -> Nanos {
+        self.stretches.iter().fold(Nanos(0), |sum, (from, to)| sum.plus(to.since(*from)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn busy_is_when_any_call_is_under_way(calls in prop::collection::vec((0i64..200, 0i64..20), 0..60)) {
+            let mut busy = Busy::default();
+            for (start, length) in &calls {
+                busy.add(UnixNs(*start), UnixNs(start + length));
+            }
+            let is_busy = |at: i64| calls.iter().any(|(start, length)| *start <= at && at < start + length);
+            prop_assert_eq!(busy.time().0, (0..220).filter(|at| is_busy(*at)).count() as u64);
         }
     }
 }

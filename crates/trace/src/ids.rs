@@ -1,6 +1,7 @@
 //! The names of things: requests, steps, samples, workers.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// One call through the gateway; unique over all writers of a run. Shown as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,13 +22,14 @@ pub struct SampleKey {
     pub sample: Box<str>,
 }
 
-/// A worker as the gateway knew it when it chose it: the instance, not merely the address.
+/// A worker as the gateway knew it when it chose it: the instance, not merely the address. Its names are shared by all
+/// calls that were made to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerRef {
     /// Base URL, as registered.
-    pub url: Box<str>,
+    pub url: Arc<str>,
     /// The registration's own id; a worker that is registered anew at the same URL gets another.
-    pub instance: Box<str>,
+    pub instance: Arc<str>,
 }
 
 // === impl RequestId ===
@@ -56,6 +58,16 @@ impl fmt::Debug for RequestId {
 impl fmt::Display for StepNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+// === impl WorkerRef ===
+
+impl WorkerRef {
+    /// Whether both are the same; at once where they share their names.
+    pub fn is(&self, other: &Self) -> bool {
+        let same = |a: &Arc<str>, b: &Arc<str>| Arc::ptr_eq(a, b) || a == b;
+        same(&self.instance, &other.instance) && same(&self.url, &other.url)
     }
 }
 

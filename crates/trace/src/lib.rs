@@ -7,6 +7,7 @@
 
 mod ids;
 mod measure;
+mod measures;
 mod pass;
 mod profile;
 mod record;
@@ -19,10 +20,11 @@ mod time;
 
 pub use ids::{RequestId, SampleKey, StepNumber, WorkerRef};
 pub use measure::{Measure, Side, Unit};
+pub use measures::{MeasureSet, Measures};
 pub use pass::{ForwardPass, PassLoad};
 pub use profile::{BatchSlot, Join, Leg, LegRole, Outcome, Profile};
 pub use record::{CloseReason, DropCount, Record, SampleMark, StepClose, UserSpan};
-pub use report::{Fault, Finish, FinishKind, Measures, Reading, Report, Scalar};
+pub use report::{Fault, Finish, FinishKind, Reading, Report, Scalar};
 pub use sample::{SampleTrace, StepTrace};
 pub use sink::{Dropped, ProfileSink};
 pub use span::{Attr, Lane, Span, profile_spans, sample_spans};

@@ -171,9 +171,22 @@ const TABLE: &[Row] = {
 // === impl Measure ===
 
 impl Measure {
+    /// How many there are; no more than a set has bits for.
+    pub(crate) const COUNT: usize = TABLE.len();
+    /// Every measure, in the order of the enum.
+    pub(crate) const ALL: [Self; Self::COUNT] = {
+        assert!(Self::COUNT <= 64);
+        let (mut all, mut at) = ([TABLE[0].measure; Self::COUNT], 0);
+        while at < Self::COUNT {
+            all[at] = TABLE[at].measure;
+            at += 1;
+        }
+        all
+    };
+
     /// Every measure, in the order of the enum.
     pub fn all() -> impl Iterator<Item = Self> {
-        TABLE.iter().map(|row| row.measure)
+        Self::ALL.into_iter()
     }
 
     /// The measure that a `meta_info` key names, be it the current or an older spelling.
@@ -187,7 +200,7 @@ impl Measure {
     }
 
     /// Its unit.
-    pub fn unit(self) -> Unit {
+    pub const fn unit(self) -> Unit {
         self.row().unit
     }
 
@@ -210,7 +223,7 @@ impl Measure {
         }
     }
 
-    fn row(self) -> &'static Row {
+    const fn row(self) -> &'static Row {
         &TABLE[self as usize]
     }
 }

@@ -1,7 +1,8 @@
 //! What a worker says of a request: `meta_info` as (name, scalar) pairs, checked for plausibility.
 
 use crate::measure::Measure;
-use crate::time::{Nanos, UnixNs};
+use crate::measures::{MeasureSet, Measures};
+use crate::time::Nanos;
 
 /// A value that is neither a list nor an object.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,10 +29,6 @@ pub struct Report {
     /// `id`: the worker's own name for the request.
     pub worker_request_id: Option<Box<str>>,
 }
-
-/// Numbers by measure; at most one of each.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measures(Vec<(Measure, Reading)>);
 
 /// A number as reported, and what is wrong with it.
 #[derive(Clone, Copy, Debug)]
@@ -132,16 +129,17 @@ impl Report {
     /// Flags durations that are longer than the call itself.
     pub fn bound_by(&mut self, leg: Nanos) {
         let bound = leg.as_secs_f64() * (1.0 + LEG_SLACK_SHARE) + LEG_SLACK_S;
-        for (measure, reading) in &mut self.measures.0 {
-            if measure.unit() == crate::Unit::Seconds && reading.fault.is_none() && reading.value > bound {
-                reading.fault = Some(Fault::LongerThanLeg);
-            }
+        let too_long = |(measure, value)| (value > bound).then_some(measure);
+        let too_long: Vec<Measure> =
+            self.measures.plausible_of(MeasureSet::DURATIONS).filter_map(too_long).collect();
+        for measure in too_long {
+            self.measures.set_fault(measure, Some(Fault::LongerThanLeg));
         }
     }
 
     /// Whether it holds a plausible duration.
     pub fn has_timings(&self) -> bool {
-        self.measures.iter().any(|(m, r)| m.unit() == crate::Unit::Seconds && r.fault.is_none())
+        !self.measures.plausible().and(MeasureSet::DURATIONS).is_empty()
     }
 
     fn check_cached(&mut self) {
@@ -150,64 +148,8 @@ impl Report {
         if let (Some(prompt), Some(cached)) = (prompt, cached)
             && cached > prompt
         {
-            let fault = Some(Fault::MoreThanPrompt);
-            self.measures.set(Measure::CachedTokens, Reading { value: cached, fault });
+            self.measures.set_fault(Measure::CachedTokens, Some(Fault::MoreThanPrompt));
         }
-    }
-}
-
-// === impl Measures ===
-
-impl Measures {
-    /// The reading of a measure, plausible or not.
-    pub fn get(&self, measure: Measure) -> Option<Reading> {
-        self.0.binary_search_by_key(&measure, |(m, _)| *m).ok().map(|at| self.0[at].1)
-    }
-
-    /// The value of a measure if it is plausible.
-    pub fn good(&self, measure: Measure) -> Option<f64> {
-        self.get(measure).and_then(Reading::good)
-    }
-
-    /// A plausible duration.
-    pub fn duration(&self, measure: Measure) -> Option<Nanos> {
-        self.good(measure).and_then(Nanos::from_secs_f64)
-    }
-
-    /// A plausible point in time, by the worker's clock.
-    pub fn stamp(&self, measure: Measure) -> Option<UnixNs> {
-        self.good(measure).and_then(UnixNs::from_secs_f64)
-    }
-
-    /// How long a worker that does everything computed the prompt, and how long it generated; nothing unless all
-    /// three stamps were taken and are in order.
-    pub fn prompt_and_generation(&self) -> Option<(Nanos, Nanos)> {
-        let between = |from, to| Nanos::from_secs_f64(self.good(to)? - self.good(from)?);
-        let prompt = between(Measure::ForwardEntryTime, Measure::PrefillFinishedTime)?;
-        Some((prompt, between(Measure::PrefillFinishedTime, Measure::RequestFinishedTs)?))
-    }
-
-    /// Sets or replaces a reading.
-    pub fn set(&mut self, measure: Measure, reading: Reading) {
-        match self.0.binary_search_by_key(&measure, |(m, _)| *m) {
-            Ok(at) => self.0[at].1 = reading,
-            Err(at) => self.0.insert(at, (measure, reading)),
-        }
-    }
-
-    /// All readings, in the order of [`Measure`].
-    pub fn iter(&self) -> impl Iterator<Item = (Measure, Reading)> {
-        self.0.iter().copied()
-    }
-}
-
-impl FromIterator<(Measure, Reading)> for Measures {
-    fn from_iter<I: IntoIterator<Item = (Measure, Reading)>>(readings: I) -> Self {
-        let mut measures = Self::default();
-        for (measure, reading) in readings {
-            measures.set(measure, reading);
-        }
-        measures
     }
 }
 

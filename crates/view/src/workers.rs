@@ -1,6 +1,7 @@
 //! The workers of a step, and the legs that each served.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use rollscope_trace::{Leg, LegRole, Measure, SampleTrace, UnixNs};
 
@@ -10,7 +11,7 @@ use crate::tracks::Tracks;
 /// A worker, or one data-parallel rank of it where the worker names its ranks.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    pub(crate) url: Box<str>,
+    pub(crate) url: Arc<str>,
     pub(crate) role: LegRole,
     pub(crate) rank: Option<u32>,
     /// In order of their begin.
@@ -34,10 +35,10 @@ pub(crate) struct LegPlace {
 #[derive(Debug)]
 pub(crate) struct Workers {
     pub(crate) list: Vec<Worker>,
-    index: HashMap<(Box<str>, Option<u32>), u32>,
+    index: HashMap<(Arc<str>, Option<u32>), u32>,
 }
 
-type Key = (LegRole, Box<str>, Option<u32>);
+type Key = (LegRole, Arc<str>, Option<u32>);
 
 // === impl Workers ===
 
@@ -60,7 +61,7 @@ impl Workers {
 
     /// The number of the worker with this URL; of its rank, where its legs say which they ran on.
     pub(crate) fn number_at(&self, url: &str, rank: u32) -> Option<u32> {
-        let found = |rank| self.index.get(&(Box::from(url), rank)).copied();
+        let found = |rank| self.index.get(&(Arc::from(url), rank)).copied();
         found(Some(rank)).or_else(|| found(None))
     }
 
@@ -74,7 +75,7 @@ impl Workers {
 // === impl Worker ===
 
 impl Worker {
-    fn new(url: Box<str>, role: LegRole, rank: Option<u32>, mut legs: Vec<LegPlace>) -> Self {
+    fn new(url: Arc<str>, role: LegRole, rank: Option<u32>, mut legs: Vec<LegPlace>) -> Self {
         legs.sort_unstable_by_key(|leg| (leg.start, leg.end, leg.row, leg.request, leg.leg));
         let mut tracks = Tracks::default();
         for leg in &mut legs {

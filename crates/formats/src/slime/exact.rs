@@ -214,8 +214,8 @@ impl LegMirror {
         };
         Self {
             role: leg.role.name().to_owned(),
-            worker: leg.worker.url.clone(),
-            instance: leg.worker.instance.clone(),
+            worker: (&*leg.worker.url).into(),
+            instance: (&*leg.worker.instance).into(),
             dispatch_ns: leg.dispatch.0,
             first_byte_ns: leg.first_byte.map(|at| at.0),
             end_ns: leg.end.0,
@@ -239,7 +239,7 @@ impl LegMirror {
         };
         Some(Leg {
             role: LegRole::from_name(&self.role)?,
-            worker: WorkerRef { url: self.worker, instance: self.instance },
+            worker: WorkerRef { url: self.worker.into(), instance: self.instance.into() },
             dispatch: Nanos(self.dispatch_ns),
             first_byte: self.first_byte_ns.map(Nanos),
             end: Nanos(self.end_ns),

@@ -236,7 +236,7 @@ fn leg() -> impl Strategy<Value = Leg> {
             (measures, finish),
         )| Leg {
             role,
-            worker: WorkerRef { url, instance },
+            worker: WorkerRef { url: url.into(), instance: instance.into() },
             dispatch: Nanos(dispatch),
             first_byte: first_byte.map(Nanos),
             end: Nanos(end),

@@ -7,7 +7,7 @@ use rollscope_trace::{
 };
 
 use crate::error::RunError;
-use crate::parts::rows::{Cells, Rows};
+use crate::parts::rows::{Cells, Rows, SharedTexts};
 use crate::parts::table::Table;
 
 /// The legs of a part, one after the other.
@@ -18,6 +18,7 @@ pub(crate) struct LegRows<'a> {
     role: Cells<ByteArray>,
     worker_url: Cells<ByteArray>,
     worker_instance: Cells<ByteArray>,
+    workers: SharedTexts,
     dispatch: Cells<i64>,
     first_byte: Cells<i64>,
     end: Cells<i64>,
@@ -99,6 +100,7 @@ impl<'a> LegRows<'a> {
             role: rows.texts("role")?,
             worker_url: rows.texts("worker_url")?,
             worker_instance: rows.texts("worker_instance")?,
+            workers: SharedTexts::default(),
             dispatch: rows.ints("dispatch_after_ns")?,
             first_byte: rows.ints("first_byte_after_ns")?,
             end: rows.ints("end_after_ns")?,
@@ -132,8 +134,8 @@ impl<'a> LegRows<'a> {
             role: LegRole::from_name(&self.role.next_text_or_empty())
                 .ok_or_else(|| self.rows.damaged("unknown role"))?,
             worker: WorkerRef {
-                url: self.worker_url.next_text_or_empty(),
-                instance: self.worker_instance.next_text_or_empty(),
+                url: self.workers.of(&self.worker_url.next_text_or_empty()),
+                instance: self.workers.of(&self.worker_instance.next_text_or_empty()),
             },
             dispatch: Nanos(self.dispatch.next_or_default() as u64),
             first_byte: self.first_byte.next().map(|at| Nanos(at as u64)),

@@ -3,7 +3,7 @@
 use rollscope_trace::{ForwardPass, Nanos, PassLoad, StepNumber, UnixNs, WorkerRef};
 
 use crate::error::RunError;
-use crate::parts::rows::Rows;
+use crate::parts::rows::{Rows, SharedTexts};
 use crate::parts::table::{Row, Table};
 
 /// The names of a load's columns.
@@ -76,10 +76,12 @@ pub(crate) fn read(step: StepNumber, rows: &Rows) -> Result<Vec<ForwardPass>, Ru
     let (mut counter_id, mut lost_before) = (rows.ints("counter_id")?, rows.ints("lost_before")?);
     let (mut received, mut uncertainty) = (rows.ints("received_ns")?, rows.ints("uncertainty_ns")?);
     let mut wall = rows.ints("wall_ns")?;
+    let mut workers = SharedTexts::default();
     let scheduled = loads(rows, &SCHEDULED)?;
     let queued = loads(rows, &QUEUED)?;
     let passes = scheduled.into_iter().zip(queued).map(|(scheduled, queued)| {
-        let (url, instance) = (url.next_text(), instance.next_text());
+        let mut shared = |text: Option<Box<str>>| text.map(|text| workers.of(&text));
+        let (url, instance) = (shared(url.next_text()), shared(instance.next_text()));
         ForwardPass {
             step: Some(step),
             endpoint: endpoint.next_text_or_empty(),

@@ -179,7 +179,7 @@ fn leg() -> BoxedStrategy<Leg> {
             )| {
                 Leg {
                     role,
-                    worker: WorkerRef { url, instance },
+                    worker: WorkerRef { url: url.into(), instance: instance.into() },
                     dispatch,
                     first_byte,
                     end,
@@ -314,7 +314,7 @@ pub(crate) fn any_pass(step: u64) -> impl Strategy<Value = ForwardPass> {
         ForwardPass {
             step: Some(StepNumber(step)),
             endpoint,
-            worker: worker.map(|(url, instance)| WorkerRef { url, instance }),
+            worker: worker.map(|(url, instance)| WorkerRef { url: url.into(), instance: instance.into() }),
             worker_id,
             dp_rank,
             life,
