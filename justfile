@@ -1,4 +1,4 @@
-# What CI runs, one recipe each; .ci/run does all of it on a bare machine.
+# The chores of the project, one recipe each. CI runs test, interop, fmt, clippy and tidy; .ci/run does so on a bare machine.
 
 # Everything that needs nothing but Rust.
 check: fmt clippy tidy test
