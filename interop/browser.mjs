@@ -31,7 +31,7 @@ export async function start(...args) {
   child.on('exit', () => running.delete(child));
   for await (const line of createInterface({ input: child.stdout })) {
     const match = /^rollscope \w+ ready on (http:\S+)$/.exec(line);
-    if (match) return { url: match[1], stop: () => stopped(child) };
+    if (match) return { url: match[1], pid: child.pid, stop: () => stopped(child) };
   }
   throw new Error(`rollscope ${args.join(' ')} ended without a ready line`);
 }
@@ -60,8 +60,10 @@ export async function open(browser, url, options = {}) {
     // A page that is left or reloaded drops what it was still loading.
     if (why !== 'net::ERR_ABORTED') complaints.push(`${request.url()}: ${why}`);
   });
+  // A page from disk holds all it needs: its modules are `data:` URLs.
+  const isOwn = (asked) => asked.startsWith('data:') || (url.startsWith('file:') ? asked.split('#')[0] === url : new URL(asked).origin === new URL(url).origin);
   page.on('request', (request) => {
-    if (new URL(request.url()).origin !== new URL(url).origin) complaints.push(`asks another host: ${request.url()}`);
+    if (!isOwn(request.url())) complaints.push(`asks another: ${request.url()}`);
   });
   await page.goto(url);
   return { page, complaints };

@@ -16,7 +16,8 @@ const STAGES = {
   decode: ['prealloc', 'bootstrap', 'transfer', 'forward'],
 };
 
-const viewer = await start('view', RUN, '--no-open', '--listen', '127.0.0.1:0');
+// Compared with itself, so that every difference is known.
+const viewer = await start('view', RUN, '--against', RUN, '--no-open', '--listen', '127.0.0.1:0');
 const browser = await launch();
 try {
   const { page, complaints } = await open(browser, viewer.url);
@@ -271,6 +272,8 @@ async function ordering(page) {
   await settled(page);
   const lanes = new Set((await shapesOf(page)).filter(({ kind }) => kind === 'leg').map(({ lane }) => lane));
   assert.ok(lanes.has('prefill'), 'legs stand on their workers');
+  assert.ok((await page.evaluate(() => window.rollscope.passes())) > 0, 'forward passes stand with them');
+  await pointAtPass(page);
   await page.screenshot({ path: 'workers.png' });
   await page.selectOption('#arrange', 'both');
   const rows = await page.evaluate(() => window.rollscope.rows());
@@ -286,6 +289,21 @@ async function ordering(page) {
   await page.keyboard.press('c');
   await page.click('#falling');
   await page.selectOption('#sort', '');
+}
+
+/** A forward pass under the mouse tells what it was. */
+async function pointAtPass(page) {
+  const box = await page.locator('#canvas').boundingBox();
+  const tooltip = page.locator('#tooltip');
+  for (let x = 200; x < box.width - 10; x += 7) {
+    await page.mouse.move(box.x + x, box.y + 24 + 20);
+    await settled(page);
+    if (!(await tooltip.isVisible())) continue;
+    const told = await tooltip.textContent();
+    assert.match(told, /forward pass.* KV cache .*heard of at/s);
+    return;
+  }
+  assert.fail('no forward pass is in sight');
 }
 
 async function tabs(page) {
@@ -311,7 +329,10 @@ async function tabs(page) {
   await page.fill('#filter', '');
 
   await page.click('[data-tab=compare]');
-  await page.waitForFunction(() => document.querySelector('#compare-content').textContent !== '');
+  const compared = await eventually('the other run is compared', () => page.textContent('#compare-content'), (text) => text.includes('mean, other run, step 1'));
+  assert.match(compared, /Samples that changed most, of \d/);
+  const differences = await page.locator('#compare-content .difference').allTextContents();
+  assert.ok(differences.length > 10 && differences.every((text) => text === '='), `nothing differs: ${differences}`);
   await page.keyboard.press('ArrowRight');
   await eventually('arrows go through the tabs', () => stateOf(page), ({ tab }) => tab === 'timeline');
   await page.keyboard.press('Escape');

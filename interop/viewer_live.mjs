@@ -60,6 +60,8 @@ try {
     await page.goto(`${viewer.url.replace(/\/$/, '')}/${hash}`);
     await eventually(`${hash} is answered`, () => page.evaluate(() => document.querySelector('#message').textContent !== '' || window.rollscope.samples().length > 0), (holds) => holds);
   }
+  await conversation(page);
+  await lateAnswers(page);
   assert.deepEqual(complaints, [], 'nothing to complain of');
 
   await viewer.stop();
@@ -69,6 +71,44 @@ try {
   await browser.close();
   await viewer.stop();
   await gateway.stop();
+}
+
+/** What was said in a turn is shown as it was said, each token by how likely it was. */
+async function conversation(page) {
+  const logprobs = JSON.stringify([[-0.01, 1, 'th'], [-5, 2, HOSTILE], [null, 3, null]]);
+  await send(span('said', 'turn', 1, 2, { prompt_text: `1 + 1 = ?\n${HOSTILE}`, output_text: 'thx', output_token_logprobs: logprobs }));
+  await page.goto(`${viewer.url.replace(/\/$/, '')}/#pin=${encodeURIComponent(`1.0.${HOSTILE}/said`)}`);
+  await page.reload();
+  await page.waitForSelector('.conversation');
+  assert.equal(await page.textContent('.conversation .prompt'), `1 + 1 = ?\n${HOSTILE}`);
+  const tokens = await page.locator('.conversation .output .token').evaluateAll((all) => all.map(({ className, textContent }) => [className, textContent]));
+  assert.deepEqual(tokens, [['token p4', 'th'], ['token p0', HOSTILE], ['token', '⟨3⟩']]);
+  assert.equal(await page.evaluate(() => window.bad), undefined);
+}
+
+/** An answer that comes after a newer one was asked for is not shown. */
+async function lateAnswers(page) {
+  await send({ ...sample('of two'), step: 2, reward: 1 }, { ...span('of two', 'tool', 0, 4), step: 2 });
+  await page.waitForSelector('[data-step="2"]');
+  let release;
+  const held = new Promise((resolve) => (release = resolve));
+  await page.route('**/api/steps/1', async (route) => {
+    await held;
+    await route.continue();
+  });
+  await page.click('[data-step="2"]');
+  await eventually('step 2 is shown', () => page.textContent('#summary h2'), (text) => text === 'Step 2');
+  await page.click('[data-step="1"]');
+  await page.waitForFunction(() => window.rollscope.step() === 1);
+  await page.click('[data-step="2"]');
+  await page.waitForFunction(() => window.rollscope.step() === 2);
+  await eventually('step 2 is told', () => page.textContent('#summary h2').catch(() => ''), (text) => text === 'Step 2');
+  const answered = page.waitForResponse(/api\/steps\/1$/);
+  release();
+  await answered;
+  await settled(page);
+  assert.equal(await page.textContent('#summary h2'), 'Step 2', 'the numbers of step 1 came late');
+  await page.unroute('**/api/steps/1');
 }
 
 function sample(name) {

@@ -11,6 +11,7 @@ import { readTile } from '#tile';
  * @property {string} producer
  * @property {number} created_unix_s
  * @property {{ name: string, state: 'live' | 'ended' | 'interrupted' }[]} writers
+ * @property {boolean} against    Whether there is another run to compare with.
  *
  * @typedef {{ rollout_time_s: number | null, tokens_per_s: number | null, reward: number | null, e2e_latency_p99_s: number | null }} ListedMetrics
  *
@@ -21,6 +22,7 @@ import { readTile } from '#tile';
  * @property {number} requests
  * @property {number} samples
  * @property {number} user_spans
+ * @property {number} passes       Forward passes; they do not change the version.
  * @property {ListedMetrics | null} metrics
  *
  * @typedef {Object} StepsAnswer
@@ -60,6 +62,18 @@ import { readTile } from '#tile';
  * @property {SpanDetails[][]} parts  The requests, then the user's spans.
  * @property {number} left_out
  *
+ * @typedef {Object} CallPasses  The forward passes that one call of a request sat in.
+ * @property {number} part
+ * @property {string} role
+ * @property {string} worker
+ * @property {boolean} is_exact  Else they are those that may have run meanwhile.
+ * @property {number} count
+ * @property {number} busy_s
+ * @property {number} mean_batch
+ * @property {number} slowest_s
+ * @property {number} lost
+ * @property {number} shared_with
+ *
  * @typedef {{ total: number, rows: number[], parts: number[] }} Matches
  */
 
@@ -71,14 +85,19 @@ export const isFollowed = source.isLive;
 /** @returns {Promise<RunAnswer>} */
 export const getRun = () => source.json('api/run');
 
-/** @returns {Promise<StepsAnswer>} */
-export const getSteps = () => source.json('api/steps');
+/** @typedef {'this' | 'other'} Which  The run that is shown, or the one that it is compared with. */
 
-/** @param {number} step @returns {Promise<NumbersAnswer>} */
-export const getNumbers = (step) => source.json(`api/steps/${step}`);
+/** @param {Which} which */
+const pathOf = (which) => (which === 'this' ? 'api/steps' : 'against/api/steps');
 
-/** @param {number} step */
-export const getTable = async (step) => readTable(await source.bytes(`api/steps/${step}/table`));
+/** @param {Which} [which] @returns {Promise<StepsAnswer>} */
+export const getSteps = (which = 'this') => source.json(pathOf(which));
+
+/** @param {number} step @param {Which} [which] @returns {Promise<NumbersAnswer>} */
+export const getNumbers = (step, which = 'this') => source.json(`${pathOf(which)}/${step}`);
+
+/** @param {number} step @param {Which} [which] */
+export const getTable = async (step, which = 'this') => readTable(await source.bytes(`${pathOf(which)}/${step}/table`));
 
 /**
  * @param {import('#table').Table} table
@@ -87,15 +106,20 @@ export const getTable = async (step) => readTable(await source.bytes(`api/steps/
  * @param {import('#tiles').Window} [window]  What of a tile of many spans is wanted; else all.
  */
 export const getTile = async (table, kind, index, window) => {
-  const query = window === undefined ? '' : `?${new URLSearchParams(Object.entries(window).map(([name, value]) => [name, String(value)]))}`;
-  return readTile(await source.bytes(`api/steps/${table.step}/${kind}/${index}${query}`), table.extent?.to ?? 0);
+  return readTile(await source.bytes(`api/steps/${table.step}/${kind}/${index}${queryOf(window)}`), table.extent?.to ?? 0);
 };
 
-/** @param {number} step */
-export const getPasses = async (step) => readPasses(await source.bytes(`api/steps/${step}/passes`));
+/** @param {import('#tiles').Window} [window] */
+const queryOf = (window) => (window === undefined ? '' : `?${new URLSearchParams(Object.entries(window).map(([name, value]) => [name, String(value)]))}`);
+
+/** @param {number} step @param {import('#tiles').Window} window  What is looked at. */
+export const getPasses = async (step, window) => readPasses(await source.bytes(`api/steps/${step}/passes${queryOf(window)}`));
 
 /** @param {number} step @param {number} row @returns {Promise<SampleAnswer>} */
 export const getSample = (step, row) => source.json(`api/steps/${step}/samples/${row}`);
+
+/** @param {number} step @param {number} row @returns {Promise<CallPasses[]>} */
+export const getSamplePasses = (step, row) => source.json(`api/steps/${step}/samples/${row}/passes`);
 
 /** @param {number} step @param {string} text @returns {Promise<Matches>} */
 export const search = (step, text) => source.json(`api/steps/${step}/search?text=${encodeURIComponent(text)}`);

@@ -1,6 +1,7 @@
 // Distributions: values in bins, the share below a value, round bounds.
 
 import { at, lowest } from '#columns';
+import { roundUp } from '#format';
 
 /**
  * @typedef {Object} Bins
@@ -56,13 +57,4 @@ export function quantile(sorted, share) {
  */
 export function shareUpTo(sorted, value) {
   return sorted.length === 0 ? 0 : lowest(0, sorted.length, (index) => at(sorted, index) > value) / sorted.length;
-}
-
-/**
- * The next of 1, 2 or 5 times a power of ten.
- * @param {number} value  Above 0.
- */
-export function roundUp(value) {
-  const power = 10 ** Math.floor(Math.log10(value));
-  return ([1, 2, 5, 10].find((factor) => factor * power >= value * (1 - 1e-9)) ?? 10) * power;
 }

@@ -1,10 +1,10 @@
 // Distributions of a field over the samples: a histogram with the share below each value, and one field against
 // another. What is brushed becomes a filter, which holds in the timeline too.
 
-import { binsOf, quantile, roundUp, shareUpTo, valuesOf } from '#bins';
+import { binsOf, quantile, shareUpTo, valuesOf } from '#bins';
 import { at } from '#columns';
-import { byId, element } from '#dom';
-import { number, percent, tellValue } from '#format';
+import { byId, element, option } from '#dom';
+import { number, percent, roundUp, tellValue } from '#format';
 import { readTheme } from '#theme';
 
 const histogram = byId('histogram', HTMLCanvasElement);
@@ -51,9 +51,9 @@ for (const canvas of [histogram, scatter]) new ResizeObserver(() => draw()).obse
 /** @param {Shown} what */
 export function showCharts(what) {
   if (shown?.table !== what.table) {
-    const fields = [...what.table.fields.values()].filter(({ unit, number }) => unit !== 'text' && unit !== 'flag' && valuesOf(what.rows, number).length > 0);
+    const fields = [...what.table.fields.values()].filter(({ name, unit }) => unit !== 'text' && unit !== 'flag' && what.table.has(name));
     for (const select of [fieldSelect, otherSelect]) {
-      select.replaceChildren(...fields.map(({ name, label }) => Object.assign(element('option', '', label), { value: name })));
+      select.replaceChildren(...fields.map(({ name, label }) => option(name, label)));
     }
   }
   shown = what;

@@ -13,7 +13,7 @@ const FEWEST = 10;
 
 /**
  * @param {import('#table').Table} table
- * @param {Iterable<number>} rows
+ * @param {ArrayLike<number>} rows
  * @param {number} bins
  * @returns {Curve}
  */
@@ -32,7 +32,8 @@ export function liveSamples(table, rows, bins) {
     change[bin] = at(change, bin) + by * (1 - share);
     change[bin + 1] = at(change, bin + 1) + by * share;
   };
-  for (const row of rows) {
+  for (let index = 0; index < rows.length; index++) {
+    const row = at(rows, index);
     const [from, to] = [table.start[row] ?? NaN, table.end[row] ?? NaN];
     if (Number.isNaN(from) || Number.isNaN(to)) continue;
     step(from, 1);

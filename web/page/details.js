@@ -1,11 +1,14 @@
 // The panel beside the timeline: one sample with its stages, its requests and its neighbours, and of the span that is
 // pinned every attribute.
 
-import { getSample } from '#api';
+import { getSample, getSamplePasses } from '#api';
+import { quantile, valuesOf } from '#bins';
 import { colorValue, spanColor } from '#colors';
-import { byId, element, swatch } from '#dom';
-import { duration, number, tellAttribute, tellField } from '#format';
+import { button, byId, element, headCell, swatch, wordsOf } from '#dom';
+import { counted, duration, number, percent, tellAttribute, tellField } from '#format';
+import { Latest } from '#latest';
 import { STAGES } from '#table';
+import { TEXTS, likelihood, turnsOf } from '#texts';
 
 const panel = byId('details', HTMLElement);
 
@@ -18,8 +21,7 @@ const panel = byId('details', HTMLElement);
  * @property {(filter: string) => void} filter
  */
 
-/** What is asked for, so that a late answer is not shown. */
-let asked = 0;
+const asked = new Latest();
 
 /**
  * @param {import('#table').Table} table
@@ -28,29 +30,35 @@ let asked = 0;
  * @param {Actions} actions
  */
 export async function showDetails(table, pin, dark, actions) {
-  const ask = ++asked;
+  const isLast = asked.begin();
   panel.hidden = false;
   let answer;
   try {
     answer = await getSample(table.step, pin.row);
   } catch (error) {
-    if (ask === asked) panel.replaceChildren(head(table, pin, actions), element('p', 'bad', error instanceof Error ? error.message : String(error)));
+    if (isLast()) panel.replaceChildren(head(table, pin, actions), element('p', 'bad', wordsOf(error)));
     return;
   }
-  if (ask !== asked) return;
+  if (!isLast()) return;
   const span = answer.parts[pin.part - 1]?.[pin.span];
+  const passes = element('section', '');
   panel.replaceChildren(
     head(table, pin, actions),
     ...(span === undefined ? [] : [spanSection(answer, pin, span, dark)]),
     sampleSection(table, pin.row, answer.mark),
+    ...conversation(answer, pin, actions),
     stageSection(table, pin.row, dark),
     partSection(answer, pin, dark, actions),
+    passes,
     ...groupSection(table, pin, actions),
   );
+  // They are known of few runs, and a file need not hold them: what is not known is not told.
+  const calls = await getSamplePasses(table.step, pin.row).catch(() => []);
+  if (isLast() && calls.length > 0) passes.replaceChildren(...passSection(calls, pin, actions));
 }
 
 export function hideDetails() {
-  asked++;
+  asked.begin();
   panel.hidden = true;
   panel.replaceChildren();
 }
@@ -61,9 +69,9 @@ export function hideDetails() {
  * @param {Actions} actions
  */
 function head(table, pin, actions) {
-  const close = button('Close', '×', () => actions.pin(undefined));
-  const link = button('Copy a link to this', 'link', () => void copy(location.href, link));
-  const show = button('Show it in the timeline', 'show', () => actions.reveal(pin.row));
+  const close = button('×', () => actions.pin(undefined), { title: 'Close' });
+  const link = button('link', () => void copy(location.href, link), { title: 'Copy a link to this' });
+  const show = button('show', () => actions.reveal(pin.row), { title: 'Show it in the timeline' });
   return element('header', '', element('h2', '', table.label(pin.row)), show, link, close);
 }
 
@@ -78,7 +86,7 @@ function spanSection(answer, pin, span, dark) {
   const part = answer.parts[pin.part - 1] ?? [];
   const leg = span.attrs.length > 0 ? undefined : part.slice(0, pin.span).findLast(({ attrs }) => attrs.length > 0);
   const lines = (leg ?? span).attrs.map(([name, value]) => `${name}: ${value}`);
-  const all = button('Copy all attributes', 'copy', () => void copy(lines.join('\n'), all));
+  const all = button('copy', () => void copy(lines.join('\n'), all), { title: 'Copy all attributes' });
   const color = colorValue(spanColor(span.lane, span.name), dark);
   const side = span.lane === 'request' || span.lane === 'user' ? '' : `${span.lane} `;
   const title = element('h3', '', swatch(color), `${side}${span.name}`, all);
@@ -90,7 +98,7 @@ function spanSection(answer, pin, span, dark) {
 function attributes({ attrs }) {
   const list = element('dl', 'attributes');
   for (const [name, value] of attrs) {
-    if (value === '') continue;
+    if (value === '' || TEXTS.has(name)) continue;
     const told = typeof value === 'string' ? value : tellAttribute(name, value);
     const entry = element('dd', '', told);
     if (typeof value === 'number') entry.title = String(value);
@@ -132,7 +140,7 @@ function stageSection(table, row, dark) {
   const names = ['queue_time', ...STAGES, 'user_time'];
   const fields = names.flatMap((name) => table.fields.get(name) ?? []).filter(({ number }) => !Number.isNaN(number(row)));
   if (fields.length === 0) return '';
-  const medians = fields.map(({ number }) => median(table.count, number));
+  const medians = fields.map(({ name }) => medianOf(table, name));
   const most = Math.max(...fields.map(({ number }) => number(row)), ...medians, Number.MIN_VALUE);
   const rows = fields.map((field, index) => {
     const bar = element('span', 'gauge');
@@ -151,13 +159,19 @@ function stageSection(table, row, dark) {
 /** @type {Record<string, string>} */
 const COLOR_OF = { queue_time: 'queue', user_time: 'user' };
 
+/** Of each table the medians of its fields: they take a sorting each. @type {WeakMap<import('#table').Table, Map<string, number>>} */
+const medians = new WeakMap();
+
 /**
- * @param {number} count
- * @param {(row: number) => number} number
+ * @param {import('#table').Table} table
+ * @param {string} name
  */
-function median(count, number) {
-  const values = Float64Array.from({ length: count }, (_, row) => number(row)).filter((value) => !Number.isNaN(value)).sort();
-  return values[values.length >> 1] ?? 0;
+function medianOf(table, name) {
+  const known = medians.get(table) ?? new Map();
+  medians.set(table, known);
+  const field = table.fields.get(name);
+  if (field !== undefined && !known.has(name)) known.set(name, quantile(valuesOf(table.all(), field.number), 0.5));
+  return known.get(name) ?? 0;
 }
 
 /**
@@ -176,13 +190,65 @@ function partSection(answer, pin, dark, actions) {
       typeof value('completion_tokens') === 'number' ? `${number(Number(value('completion_tokens')))} tokens` : '',
       String(value('error') ?? ''),
     ];
-    const made = button('', '', () => actions.pin({ row: pin.row, part: index + 1, span: 0 }));
+    const made = button('', () => actions.pin({ row: pin.row, part: index + 1, span: 0 }));
     made.replaceChildren(swatch(colorValue(spanColor(first.lane, first.name), dark)), element('b', '', first.name), ` ${about.filter((text) => text !== '').join(' · ')}`);
     if (pin.part === index + 1) made.setAttribute('aria-current', 'true');
     return element('li', '', made);
   });
   if (answer.left_out > 0) items.push(element('li', '', `and ${number(answer.left_out)} more, which are in the run`));
   return element('section', '', element('h3', '', 'Requests and spans'), element('ol', 'parts', ...items));
+}
+
+/**
+ * The forward passes that the sample's requests sat in, call by call.
+ * @param {import('#api').CallPasses[]} calls
+ * @param {Pin} pin
+ * @param {Actions} actions
+ */
+function passSection(calls, pin, actions) {
+  const items = calls.map((call) => {
+    const open = button(`${call.role} on ${call.worker.replace(/^https?:\/\//, '')}`, () => actions.pin({ row: pin.row, part: call.part, span: 0 }), { className: 'link' });
+    const told = [
+      `${call.is_exact ? '' : 'at most '}${number(call.count)} ${call.count === 1 ? 'pass' : 'passes'}`,
+      `${duration(call.busy_s * 1e9)} of computing`,
+      `${number(call.mean_batch)} requests in one`,
+      `slowest ${duration(call.slowest_s * 1e9)}`,
+      call.shared_with > 0 ? `shared with ${counted(call.shared_with, 'request')}` : '',
+      call.lost > 0 ? `${number(call.lost)} not heard of` : '',
+    ];
+    return element('li', '', open, ` ${told.filter((text) => text !== '').join(' · ')}`);
+  });
+  return [element('h3', '', 'Forward passes'), element('ol', 'parts', ...items)];
+}
+
+/**
+ * The turns of the sample as they were said, the generated tokens in the colour of how likely each was.
+ * @param {import('#api').SampleAnswer} answer
+ * @param {Pin} pin
+ * @param {Actions} actions
+ */
+function conversation(answer, pin, actions) {
+  const turns = turnsOf(answer.parts);
+  if (turns.length === 0) return [];
+  const said = turns.flatMap(({ part, prompt, output, tokens }, index) => {
+    const open = button(`turn ${index + 1}`, () => actions.pin({ row: pin.row, part, span: 0 }), { className: 'link' });
+    const text = tokens.length === 0 ? [output] : tokens.map(tokenElement);
+    return [
+      element('dt', '', open, prompt === '' ? '' : ' was asked'),
+      prompt === '' ? '' : element('dd', 'prompt', prompt),
+      element('dt', '', 'and answered'),
+      element('dd', 'output', ...text),
+    ];
+  });
+  const scale = element('p', 'of scale', 'tokens by how likely they were: ', ...['< 2 %', '< 10 %', '< 50 %', '< 90 %', 'more'].map((label, step) => element('span', `token p${step}`, label)));
+  return [element('section', 'conversation', element('h3', '', 'Conversation'), scale, element('dl', '', ...said))];
+}
+
+/** @param {import('#texts').Token} token */
+function tokenElement({ text, logprob }) {
+  const made = element('span', logprob === undefined ? 'token' : `token p${likelihood(logprob)}`, text);
+  if (logprob !== undefined) made.title = `log-probability ${logprob.toPrecision(3)}, ${percent(Math.exp(logprob))}`;
+  return made;
 }
 
 /**
@@ -201,34 +267,15 @@ function groupSection(table, pin, actions) {
   const name = table.fields.get('group')?.text(pin.row) ?? '';
   const [sample, reward, length, tokens] = ['sample', 'reward', 'duration', 'tokens'].map((field) => table.fields.get(field));
   const lines = rows.map((row) => {
-    const open = button('', sample?.text(row) ?? '', () => actions.pin({ row, part: 0, span: 0 }));
-    open.className = 'link';
+    const open = button(sample?.text(row) ?? '', () => actions.pin({ row, part: 0, span: 0 }), { className: 'link' });
     if (row === pin.row) open.setAttribute('aria-current', 'true');
     const values = [reward, length, tokens].map((field) => element('td', '', field === undefined ? '' : tellField(field, row)));
     return element('tr', row === pin.row ? 'current' : '', element('th', '', open), ...values);
   });
-  const headings = ['sample', 'reward', 'duration', 'tokens'].map((text) => {
-    const cell = element('th', '', text);
-    cell.scope = 'col';
-    return cell;
-  });
-  const only = button('Show only this group', 'only', () => actions.filter(`group = ${JSON.stringify(name)}`));
+  const headings = ['sample', 'reward', 'duration', 'tokens'].map(headCell);
+  const only = button('only', () => actions.filter(`group = ${JSON.stringify(name)}`), { title: 'Show only this group' });
   const table_ = element('table', 'neighbours', element('thead', '', element('tr', '', ...headings)), element('tbody', '', ...lines));
   return [element('section', '', element('h3', '', `Group ${name}`, only), table_)];
-}
-
-/**
- * @param {string} title
- * @param {string} text
- * @param {() => void} act
- */
-function button(title, text, act) {
-  const made = element('button', '', text);
-  made.type = 'button';
-  if (title !== '') made.title = title;
-  if (title !== '' && text.length <= 4) made.setAttribute('aria-label', title);
-  made.addEventListener('click', act);
-  return made;
 }
 
 /**

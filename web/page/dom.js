@@ -28,6 +28,39 @@ export function byId(id, type) {
 }
 
 /**
+ * @param {string} text
+ * @param {() => void} act
+ * @param {{ title?: string, className?: string }} [more]  A title says in words what a sign stands for.
+ */
+export function button(text, act, { title = '', className = '' } = {}) {
+  const made = element('button', className, text);
+  made.type = 'button';
+  if (title !== '') {
+    made.title = title;
+    if (text.length <= 4) made.setAttribute('aria-label', title);
+  }
+  made.addEventListener('click', act);
+  return made;
+}
+
+/** @param {string} value @param {string} label */
+export function option(value, label) {
+  return Object.assign(element('option', '', label), { value });
+}
+
+/** The heading of a column. @param {string} text */
+export function headCell(text) {
+  const cell = element('th', '', text);
+  cell.scope = 'col';
+  return cell;
+}
+
+/** What an error says. @param {unknown} error */
+export function wordsOf(error) {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/**
  * A little square of a colour.
  * @param {string} color
  */

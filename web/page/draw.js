@@ -1,11 +1,13 @@
-// Draws a scene on a canvas.
+// Draws a scene: rectangles into memory, then what is no rectangle over them on the canvas. What follows the mouse is
+// drawn on a canvas of its own (marks.js), so that it costs nothing here.
 
 import { at } from '#columns';
-import { axisTime, duration, number, tickStep } from '#format';
-import { AXIS, GUTTER, eachSample, eachShape, isOverview, rectOf, stripOf, tileOf, visibleRows, xOf, yOf } from '#scene';
-import { eachBar } from '#passes';
-import { trackPlace } from '#rows';
-import { FLAG, workerName } from '#table';
+import { tickStep } from '#format';
+import { drawAxis, drawLabels, ticks } from '#labels';
+import { AXIS, GUTTER, eachSample, eachShape, isOverview, rectOf, tileOf, visibleRows, xOf, yOf } from '#scene';
+import { drawPasses } from '#strips';
+import { FLAG } from '#table';
+import { write } from '#words';
 
 /** Pixels between ticks, about. */
 const TICK_PX = 110;
@@ -13,92 +15,72 @@ const TICK_PX = 110;
 const LABEL_PX = 34;
 /** What may lie this much elsewhere is shown to. */
 const BOUND_PX = 3;
+/** An arrow for a shorter transfer says nothing: its stages cannot be told apart. */
+const ARROW_PX = 6;
 
 /**
  * @typedef {import('#scene').Scene} Scene
  * @typedef {import('#theme').Theme} Theme
  *
  * @typedef {Object} Marks
- * @property {import('#scene').Shape | undefined} hover
- * @property {number | undefined} cursor  Where the mouse is, in pixels from the left.
- * @property {import('#viewport').Range | undefined} selected  A range of time.
- * @property {import('#scene').Rect | undefined} box  What is about to be zoomed into.
  * @property {{ row: number, part: number, span: number } | undefined} pinned
  * @property {(row: number) => boolean} isFound  Of a sample: whether the search found it.
  *
- * @typedef {{ context: CanvasRenderingContext2D, scene: Scene, theme: Theme, painter: import('#paint').Painter, marks: Marks }} Picture
+ * @typedef {{ text: string, ink: string, size: number, rect: import('#scene').Rect }} Word
+ *
+ * @typedef {Object} Picture
+ * @property {CanvasRenderingContext2D} context
+ * @property {import('#pixels').Pixels} pixels
+ * @property {Scene} scene
+ * @property {Theme} theme
+ * @property {import('#paint').Painter} painter
+ * @property {Marks} marks
  */
 
 /** @param {Picture} picture */
 export function draw(picture) {
-  const { context, scene, theme, marks } = picture;
-  context.fillStyle = theme.surface;
-  context.fillRect(0, 0, scene.width, scene.height);
+  const { context, pixels, scene, theme } = picture;
   const step = tickStep(scene.range.to - scene.range.from, (scene.width - GUTTER) / TICK_PX);
+  pixels.clip(0, 0);
+  pixels.fill(0, 0, scene.width, scene.height, theme.pixels.surface);
+  pixels.clip(0, AXIS);
   drawBands(picture);
   drawGrid(picture, step);
-  clipped(picture, GUTTER, AXIS, () => {
-    drawSpans(picture);
-    drawTransfers(picture);
-    drawVersions(picture);
-    drawSelection(picture);
-  });
-  clipped(picture, 0, AXIS, () => drawLabels(picture));
-  drawAxis(picture, step);
-  if (marks.box !== undefined) {
-    context.strokeStyle = theme.accent;
-    context.lineWidth = 1;
-    context.setLineDash([4, 3]);
-    context.strokeRect(marks.box.x + 0.5, marks.box.y + 0.5, marks.box.width, marks.box.height);
-    context.setLineDash([]);
-  }
-}
+  pixels.clip(GUTTER, AXIS);
+  const words = drawSpans(picture);
+  const line = drawPasses(picture);
+  if (scene.rows.density === 'overview') drawOverview(picture);
+  pixels.clip(0, 0);
+  pixels.put(context);
 
-/**
- * @param {Picture} picture
- * @param {number} x
- * @param {number} y
- * @param {() => void} inside
- */
-function clipped({ context, scene }, x, y, inside) {
   context.save();
   context.beginPath();
-  context.rect(x, y, scene.width - x, scene.height - y);
+  context.rect(GUTTER, AXIS, scene.width - GUTTER, scene.height - AXIS);
   context.clip();
-  inside();
+  context.textBaseline = 'middle';
+  for (const { text, ink, size, rect } of words) write(context, `${size}px ${theme.font}`, ink, text, rect);
+  context.strokeStyle = theme.text;
+  context.lineWidth = 1;
+  context.stroke(line);
+  drawTransfers(picture);
   context.restore();
-}
-
-/**
- * @param {Picture} picture
- * @param {number} alpha
- * @param {string} color
- * @param {import('#scene').Rect} rect
- */
-function veil({ context }, alpha, color, rect) {
-  context.fillStyle = color;
-  context.globalAlpha = alpha;
-  context.fillRect(rect.x, rect.y, rect.width, rect.height);
-  context.globalAlpha = 1;
+  drawLabels(picture);
+  drawAxis(picture, step);
 }
 
 /** @param {Picture} picture */
-function drawBands(picture) {
-  const { context, scene, theme, marks } = picture;
+function drawBands({ pixels, scene, theme, marks }) {
   const { rows, width } = scene;
   const [first, last] = visibleRows(scene);
   for (let row = first; row < last; row++) {
     const y = yOf(scene, row);
     const height = at(rows.top, row + 1) - at(rows.top, row);
     const index = at(rows.index, row);
-    context.fillStyle = theme.band;
-    if (rows.odd[row] && !isOverview(scene, row)) context.fillRect(0, y, width, height);
-    if (index >= 0 && marks.isFound(index)) veil(picture, 0.12, theme.accent, { x: 0, y, width, height });
-    if (index >= 0 && index === marks.pinned?.row) veil(picture, 0.9, theme.accent, { x: 0, y, width: 3, height });
-    if (rows.first[row] && !isOverview(scene, row)) {
-      context.fillStyle = theme.line;
-      context.fillRect(0, y, width, 1);
-    }
+    const isThin = isOverview(scene, row);
+    if (rows.odd[row] && !isThin) pixels.fill(0, y, width, height, theme.pixels.band);
+    if (index >= 0 && marks.isFound(index)) pixels.veil(0, y, width, height, theme.pixels.accent, 0.12);
+    if (index >= 0 && index === marks.pinned?.row) pixels.veil(0, y, 3, height, theme.pixels.accent, 0.9);
+    if (rows.first[row] && !isThin) pixels.fill(0, y, width, 1, theme.pixels.line);
   }
 }
 
@@ -106,133 +88,89 @@ function drawBands(picture) {
  * @param {Picture} picture
  * @param {number} step
  */
-function drawGrid({ context, scene, theme }, step) {
-  context.fillStyle = theme.line;
+function drawGrid({ pixels, scene, theme }, step) {
   for (const time of ticks(scene, step)) {
     const x = Math.round(xOf(scene, time));
-    if (x > GUTTER) context.fillRect(x, AXIS, 1, scene.height - AXIS);
-  }
-}
-
-/** @param {Picture} picture */
-function drawSpans(picture) {
-  const { context, scene, theme, marks } = picture;
-  context.textBaseline = 'middle';
-  eachShape(scene, (shape) => drawSpan(picture, shape));
-  drawPasses(picture);
-  if (scene.rows.density === 'overview') drawOverview(picture);
-  if (marks.hover !== undefined) outline(picture, marks.hover.rect, theme.text);
-  if (marks.cursor !== undefined && marks.cursor > GUTTER) {
-    veil(picture, 0.5, theme.muted, { x: Math.round(marks.cursor), y: AXIS, width: 1, height: scene.height });
+    if (x > GUTTER) pixels.fill(x, AXIS, 1, scene.height - AXIS, theme.pixels.line);
   }
 }
 
 /**
- * The forward passes of the workers in sight: a bar for each, as high as its batch, prefill on decode; the line is the
- * KV cache in use.
  * @param {Picture} picture
+ * @returns {Word[]}  What is to be written on them.
  */
-function drawPasses({ context, scene, theme }) {
-  const { passes } = scene;
-  const [first, last] = visibleRows(scene);
-  for (let row = first; row < last; row++) {
-    const worker = -1 - at(scene.rows.index, row);
-    const of = passes?.workers.get(worker);
-    if (passes === undefined || of === undefined) continue;
-    const height = stripOf(scene, row) - 6;
-    const foot = yOf(scene, row) + height + 4;
-    const view = { ...scene.range, xOf: (/** @type {number} */ time) => xOf(scene, time) };
-    const [prefill, decode] = ['prefill/forward', 'decode/forward'].map((id) => theme.spans.get(id)?.fill ?? theme.muted);
-    const perRequest = height / Math.max(of.mostRequests, 1);
-    context.fillStyle = theme.line;
-    context.fillRect(GUTTER, foot, scene.width - GUTTER, 1);
-    const line = new Path2D();
-    eachBar(passes, worker, view, (bar) => {
-      const width = Math.max(bar.width - (bar.width > 3 ? 0.5 : 0), 1);
-      context.fillStyle = decode ?? theme.muted;
-      context.fillRect(bar.x, foot - bar.decode * perRequest, width, bar.decode * perRequest);
-      context.fillStyle = prefill ?? theme.muted;
-      context.fillRect(bar.x, foot - (bar.decode + bar.prefill) * perRequest, width, bar.prefill * perRequest);
-      const y = foot - (bar.kv / Math.max(of.mostKv, 1)) * height;
-      line.lineTo(bar.x, y);
-      line.lineTo(bar.x + bar.width, y);
-    });
-    context.strokeStyle = theme.text;
-    context.lineWidth = 1;
-    context.stroke(line);
-  }
+function drawSpans(picture) {
+  /** @type {Word[]} */
+  const words = [];
+  /** @type {import('#tile').Tile | undefined} */
+  let tile;
+  /** @type {(span: number) => import('#paint').Paint} */
+  let paint = () => NO_PAINT;
+  eachShape(picture.scene, (shape) => {
+    if (shape.tile !== tile) {
+      tile = shape.tile;
+      paint = picture.painter.of(tile);
+    }
+    drawSpan(picture, shape, paint(shape.span), words);
+  });
+  return words;
 }
+
+const NO_PAINT = { fill: 'gray', ink: 'black', pixel: 0 };
 
 /**
  * @param {Picture} picture
  * @param {import('#scene').Shape} shape
+ * @param {import('#paint').Paint} paint
+ * @param {Word[]} words
  */
-function drawSpan(picture, { tile, span, kind, row, rect }) {
-  const { context, scene, theme, painter, marks } = picture;
+function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, words) {
+  const { pixels, theme, painter } = picture;
+  const { x, y, width, height } = rect;
   if (kind === 'sample') {
-    veil(picture, 0.06, theme.muted, rect);
+    pixels.veil(x, y, width, height, theme.pixels.muted, 0.06);
     return;
   }
-  const { fill, ink } = painter.of(tile, span);
   const stages = painter.legend === undefined;
-  const outcome = tile.outcome(span);
+  const isOpen = tile.isOpen(span);
   if (kind === 'leg') {
     // What a leg took beside the stages that were reported stays a shade.
-    veil(picture, stages ? 0.2 : 0.55, stages ? theme.muted : fill, rect);
+    pixels.veil(x, y, width, height, stages ? theme.pixels.muted : pixel, stages ? 0.2 : 0.55);
   } else if (stages || kind === 'request' || kind === 'user') {
-    context.fillStyle = fill;
-    context.globalAlpha = tile.isOpen(span) ? 0.5 : 1;
-    context.fillRect(rect.x, rect.y, Math.max(rect.width - (rect.width > 3 ? 0.5 : 0), 1), rect.height);
-    context.globalAlpha = 1;
+    const shown = width > 3 ? width - 0.5 : width;
+    if (isOpen) pixels.veil(x, y, shown, height, pixel, 0.5);
+    else pixels.fill(x, y, shown, height, pixel);
   } else if (kind === 'stage') {
-    veil(picture, tile.nameOf(span).name === 'forward' ? 1 : 0.35, fill, rect);
+    pixels.veil(x, y, width, height, pixel, tile.nameOf(span).name === 'forward' ? 1 : 0.35);
   }
-  if (kind === 'nested' && stages) {
-    // A hair of the surface between a stage and what lies in it.
-    veil(picture, 0.6, theme.surface, { ...rect, y: rect.y - 1, height: 1 });
-  }
-  if (tile.isOpen(span)) drawOpenEnd(picture, rect);
+  // A hair of the surface between a stage and what lies in it.
+  if (kind === 'nested' && stages) pixels.veil(x, y - 1, width, 1, theme.pixels.surface, 0.6);
+  if (isOpen) drawOpenEnd(picture, rect);
   if (kind === 'stage') drawBound(picture, tile, span, rect);
-  if (outcome !== undefined && (kind === 'request' || kind === 'leg')) drawOutcome(picture, outcome, rect);
   if (tile.isOdd(span)) drawOdd(picture, rect);
-  if (kind === 'request' && at(tile.attempt, span) > 0 && rect.width > 2) {
-    // A further try begins with a flag.
-    context.fillStyle = theme.text;
-    context.fillRect(rect.x, rect.y - 2, 2, rect.height + 4);
+  if (kind === 'request' || kind === 'leg') drawOutcome(picture, tile.outcome(span), rect, words);
+  // A further try begins with a flag.
+  if (kind === 'request' && width > 2 && at(tile.attempt, span) > 0) pixels.fill(x, y - 2, 2, height + 4, theme.pixels.text);
+  if ((kind === 'stage' || kind === 'user') && width > LABEL_PX && height >= 8) {
+    const { name, color } = tile.nameOf(span);
+    const isNesting = kind === 'stage' && NESTING.has(color);
+    const room = isNesting ? height - 5 : height;
+    words.push({ text: name, ink, size: kind === 'user' || isNesting ? 8.5 : 10, rect: { x, y, width, height: room } });
   }
-  if ((kind === 'stage' || kind === 'user') && rect.width > LABEL_PX && rect.height >= 8) {
-    const nested = kind === 'stage' && hasNested(tile, span);
-    const height = nested ? rect.height - 5 : rect.height;
-    drawText(picture, kind === 'user' || nested ? 8.5 : 10, ink, tile.nameOf(span).name, { ...rect, height });
-  }
-  const { pinned } = marks;
-  const isPinned = pinned !== undefined && pinned.part === at(tile.part, span) && pinned.span === at(tile.span, span);
-  if (isPinned && pinned.row === at(tile.sample, span) && at(scene.rows.index, row) >= 0) outline(picture, rect, theme.accent);
 }
+
+/** Stages that have others in them. */
+const NESTING = new Set(['prefill/bootstrap_queue', 'prefill/forward', 'decode/prealloc']);
 
 /**
  * Every sample as a line: in the colour of the stage that took longest, or of what else is asked for.
  * @param {Picture} picture
  */
-function drawOverview({ context, scene, theme, painter, marks }) {
+function drawOverview({ pixels, scene, theme, painter, marks }) {
   eachSample(scene, (sample, { x, y, width, height }) => {
-    context.fillStyle = at(scene.table.flags, sample) & FLAG.failed ? theme.bad : painter.ofSample(sample);
-    context.fillRect(x, y, width, height);
-    if (!marks.isFound(sample) && marks.pinned?.row !== sample) return;
-    context.fillStyle = theme.accent;
-    context.fillRect(GUTTER, y, 6, Math.max(height, 2));
+    pixels.fill(x, y, width, height, at(scene.table.flags, sample) & FLAG.failed ? theme.pixels.bad : painter.ofSample(sample).pixel);
+    if (marks.isFound(sample) || marks.pinned?.row === sample) pixels.fill(GUTTER, y, 6, Math.max(height, 2), theme.pixels.accent);
   });
-}
-
-/**
- * @param {Picture} picture
- * @param {import('#scene').Rect} rect
- * @param {string} color
- */
-function outline({ context }, rect, color) {
-  context.strokeStyle = color;
-  context.lineWidth = 1.5;
-  context.strokeRect(rect.x - 0.5, rect.y - 0.5, rect.width + 1, rect.height + 1);
 }
 
 /**
@@ -240,10 +178,9 @@ function outline({ context }, rect, color) {
  * @param {Picture} picture
  * @param {import('#scene').Rect} rect
  */
-function drawOpenEnd({ context, theme }, rect) {
-  context.fillStyle = theme.surface;
+function drawOpenEnd({ pixels, theme }, rect) {
   for (let x = rect.x + rect.width - 4; x > Math.max(rect.x, rect.x + rect.width - 40); x -= 8) {
-    context.fillRect(x, rect.y, 3, rect.height);
+    pixels.fill(x, rect.y, 3, rect.height, theme.pixels.surface);
   }
 }
 
@@ -254,15 +191,14 @@ function drawOpenEnd({ context, theme }, rect) {
  * @param {number} span
  * @param {import('#scene').Rect} rect
  */
-function drawBound(picture, tile, span, rect) {
-  const { scene, theme } = picture;
-  const bound = xOf(scene, at(tile.start, span) + at(tile.bound, span)) - xOf(scene, at(tile.start, span));
+function drawBound({ pixels, scene, theme }, tile, span, rect) {
+  const bound = (at(tile.bound, span) / (scene.range.to - scene.range.from)) * (scene.width - GUTTER);
   // The first of a leg shows it for all: they move together.
   if (bound < BOUND_PX || rect.height < 8 || at(tile.parent, span) < 0 || !isFirstStage(tile, span)) return;
   const reach = Math.min(bound, scene.width);
   const y = rect.y + rect.height / 2;
-  veil(picture, 0.75, theme.text, { x: rect.x - reach, y, width: 2 * reach, height: 1 });
-  for (const x of [rect.x - reach, rect.x + reach]) veil(picture, 0.75, theme.text, { x, y: y - 3, width: 1, height: 7 });
+  pixels.veil(rect.x - reach, y, 2 * reach, 1, theme.pixels.text, 0.75);
+  for (const x of [rect.x - reach, rect.x + reach]) pixels.veil(x, y - 3, 1, 7, theme.pixels.text, 0.75);
 }
 
 /**
@@ -276,16 +212,14 @@ function isFirstStage(tile, span) {
 /**
  * A red head on what did not complete.
  * @param {Picture} picture
- * @param {string} outcome
+ * @param {string | undefined} outcome
  * @param {import('#scene').Rect} rect
+ * @param {Word[]} words
  */
-function drawOutcome(picture, outcome, rect) {
-  const { context, theme } = picture;
-  context.fillStyle = theme.bad;
-  context.fillRect(rect.x, rect.y, Math.max(rect.width, 2), Math.min(rect.height, 4));
-  if (rect.height > 8 && rect.width > LABEL_PX) {
-    drawText(picture, 10, theme.bad, outcome, { ...rect, y: rect.y + 3, height: rect.height - 3 });
-  }
+function drawOutcome({ pixels, theme }, outcome, rect, words) {
+  if (outcome === undefined) return;
+  pixels.fill(rect.x, rect.y, Math.max(rect.width, 2), Math.min(rect.height, 4), theme.pixels.bad);
+  if (rect.height > 8 && rect.width > LABEL_PX) words.push({ text: outcome, ink: theme.bad, size: 10, rect: { ...rect, y: rect.y + 3, height: rect.height - 3 } });
 }
 
 /**
@@ -293,22 +227,16 @@ function drawOutcome(picture, outcome, rect) {
  * @param {Picture} picture
  * @param {import('#scene').Rect} rect
  */
-function drawOdd({ context, theme }, rect) {
+function drawOdd({ pixels, theme }, rect) {
   const size = Math.min(rect.height, rect.width, 8);
-  context.fillStyle = theme.warn;
-  context.beginPath();
-  context.moveTo(rect.x + rect.width - size, rect.y);
-  context.lineTo(rect.x + rect.width, rect.y);
-  context.lineTo(rect.x + rect.width, rect.y + size);
-  context.fill();
+  for (let down = 0; down < size; down++) pixels.fill(rect.x + rect.width - size + down, rect.y + down, size - down, 1, theme.pixels.warn);
 }
 
 /**
  * KV caches on their way, as arrows from the prefill to the decode leg.
  * @param {Picture} picture
  */
-function drawTransfers(picture) {
-  const { context, scene, theme } = picture;
+function drawTransfers({ context, scene, theme }) {
   const [first, last] = visibleRows(scene);
   if (scene.rows.density !== 'roomy') return;
   context.strokeStyle = theme.text;
@@ -318,11 +246,9 @@ function drawTransfers(picture) {
     const { tile } = tileOf(scene, row);
     const index = at(scene.rows.index, row);
     if (tile === undefined || index < 0) continue;
-    for (const [from, to] of tile.transfers) {
-      if (at(tile.sample, from) !== index) continue;
+    for (const [from, to] of tile.transfersOf(index)) {
       const stretch = xOf(scene, at(tile.end, to)) - xOf(scene, at(tile.start, to));
-      // Where the stages are too narrow to be told apart, an arrow says nothing.
-      if (stretch < 6) continue;
+      if (stretch < ARROW_PX || at(tile.end, to) < scene.range.from || at(tile.start, from) > scene.range.to) continue;
       const [sent, received] = [runOf(tile, index, from), runOf(tile, index, to)];
       if (sent === undefined || received === undefined) continue;
       const a = rectOf(scene, row, tile, sent, from);
@@ -362,184 +288,4 @@ function arrow(context, x, y, toX, toY) {
   context.lineTo(toX - 3, toY);
   context.lineTo(toX + 3, toY);
   context.fill();
-}
-
-/**
- * Where the weights changed while the step was going on.
- * @param {Picture} picture
- */
-function drawVersions(picture) {
-  const { context, scene, theme } = picture;
-  const { versions } = scene.table;
-  if (versions.length < 2) return;
-  context.textBaseline = 'middle';
-  for (const { name, first_ns } of versions) {
-    const x = Math.round(xOf(scene, first_ns));
-    if (x < GUTTER || x > scene.width) continue;
-    veil(picture, 0.8, theme.accent, { x, y: AXIS, width: 1, height: scene.height });
-    drawText(picture, 10, theme.accent, `weights ${name}`, { x: x - 1, y: AXIS, width: 130, height: 12 });
-  }
-}
-
-/**
- * The selected range, with its length: what a ruler tells.
- * @param {Picture} picture
- */
-function drawSelection(picture) {
-  const { context, scene, theme, marks } = picture;
-  if (marks.selected === undefined) return;
-  const [from, to] = [xOf(scene, marks.selected.from), xOf(scene, marks.selected.to)];
-  veil(picture, 0.1, theme.accent, { x: from, y: AXIS, width: to - from, height: scene.height });
-  for (const x of [from, to]) veil(picture, 0.9, theme.accent, { x: Math.round(x), y: AXIS, width: 1, height: scene.height });
-  const text = duration(marks.selected.to - marks.selected.from);
-  context.font = `600 11px ${theme.font}`;
-  const width = context.measureText(text).width + 12;
-  const left = Math.min(Math.max((from + to - width) / 2, GUTTER), scene.width - width);
-  context.fillStyle = theme.accent;
-  context.fillRect(left, AXIS + 3, width, 17);
-  context.fillStyle = theme.surface;
-  context.fillText(text, left + 6, AXIS + 12);
-}
-
-/**
- * @param {import('#tile').Tile} tile
- * @param {number} span
- */
-function hasNested(tile, span) {
-  return NESTING.has(tile.nameOf(span).color);
-}
-
-/** Stages that have others in them. */
-const NESTING = new Set(['prefill/bootstrap_queue', 'prefill/forward', 'decode/prealloc']);
-
-/**
- * A text inside a rectangle, or nothing where it does not fit.
- * @param {Picture} picture
- * @param {number} size
- * @param {string} ink
- * @param {string} text
- * @param {import('#scene').Rect} rect
- */
-function drawText({ context, theme }, size, ink, text, rect) {
-  context.font = `${size}px ${theme.font}`;
-  context.fillStyle = ink;
-  const shown = ellipsis(context, text, rect.width - 8);
-  if (shown.length > 2) context.fillText(shown, rect.x + 4, rect.y + rect.height / 2 + 0.5);
-}
-
-/**
- * @param {CanvasRenderingContext2D} context
- * @param {string} text
- * @param {number} width
- */
-function ellipsis(context, text, width) {
-  if (text.length < 40 && context.measureText(text).width <= width) return text;
-  let keep = Math.min(text.length, Math.floor(width / 4));
-  while (keep > 0 && context.measureText(`${text.slice(0, keep)}…`).width > width) keep--;
-  return keep === 0 ? '' : `${text.slice(0, keep)}…`;
-}
-
-/** @param {Picture} picture */
-function drawLabels(picture) {
-  const { context, scene, theme } = picture;
-  const { table, rows } = scene;
-  const [first, last] = visibleRows(scene);
-  context.textBaseline = 'middle';
-  for (let row = first; row < last; row++) {
-    const index = at(rows.index, row);
-    if (isOverview(scene, row)) continue;
-    // Of a row that is higher than the window the label stays in sight.
-    const [top, foot] = [Math.max(yOf(scene, row), AXIS), Math.min(yOf(scene, row + 1), scene.height)];
-    const middle = index < 0 ? Math.min(top + 18, (top + foot) / 2) : (top + foot) / 2;
-    const roomy = rows.density === 'roomy' || index < 0;
-    const below = roomy ? describe(table, index) : '';
-    context.fillStyle = theme.text;
-    context.font = `500 ${roomy ? 12 : 10}px ${theme.font}`;
-    const label = index < 0 ? workerName(table.workers[-1 - index]) : table.label(index);
-    context.fillText(ellipsis(context, label, GUTTER - 36), 12, middle - (below === '' ? 0 : 7));
-    context.fillStyle = theme.muted;
-    context.font = `11px ${theme.font}`;
-    context.fillText(ellipsis(context, below, GUTTER - 36), 12, middle + 8);
-    if (index < 0 || !roomy) continue;
-    context.font = `600 8.5px ${theme.font}`;
-    for (const [lane, letter] of LETTERS) {
-      for (let track = 0; track < at(table.tracks[lane] ?? [], index); track++) {
-        const place = trackPlace(table, index, rows.density, lane, track);
-        const y = yOf(scene, row) + place.top + place.height / 2 + 0.5;
-        if (y > AXIS && y < scene.height) context.fillText(letter, GUTTER - 14, y);
-      }
-    }
-  }
-  context.fillStyle = theme.line;
-  context.fillRect(GUTTER - 1, 0, 1, scene.height);
-}
-
-/** Lanes of prefill and decode. @type {[number, string][]} */
-const LETTERS = [
-  [2, 'P'],
-  [3, 'D'],
-];
-
-/**
- * @param {import('#table').Table} table
- * @param {number} index
- */
-function describe(table, index) {
-  if (index < 0) {
-    const worker = table.workers[-1 - index];
-    return worker === undefined ? '' : `${worker.role} · ${number(worker.legs)} requests`;
-  }
-  const [reward, tokens] = [table.reward[index] ?? NaN, table.fields.get('tokens')?.number(index) ?? NaN];
-  return [
-    Number.isNaN(reward) ? '' : `reward ${number(reward)}`,
-    Number.isNaN(tokens) ? '' : `${number(tokens)} tokens`,
-    at(table.flags, index) & FLAG.evaluation ? 'evaluation' : '',
-  ]
-    .filter((text) => text !== '')
-    .join(' · ');
-}
-
-/**
- * @param {Picture} picture
- * @param {number} step
- */
-function drawAxis({ context, scene, theme, marks: { cursor } }, step) {
-  context.fillStyle = theme.surface;
-  context.fillRect(0, 0, scene.width, AXIS);
-  context.fillStyle = theme.line;
-  context.fillRect(0, AXIS - 1, scene.width, 1);
-  context.fillStyle = theme.muted;
-  context.font = `11px ${theme.font}`;
-  context.textBaseline = 'middle';
-  const largest = Math.max(Math.abs(scene.range.from), Math.abs(scene.range.to));
-  for (const time of ticks(scene, step)) {
-    const x = Math.round(xOf(scene, time));
-    if (x < GUTTER) continue;
-    context.fillRect(x, AXIS - 6, 1, 5);
-    context.fillText(axisTime(time, step, largest), x + 5, AXIS / 2);
-  }
-  const { rows } = scene;
-  const workers = rows.count - rows.samples;
-  const counts = [workers === 0 ? '' : `${number(workers)} workers`, rows.samples === 0 ? '' : `${number(rows.samples)} samples`];
-  context.fillText(counts.filter((text) => text !== '').join(', '), 12, AXIS / 2);
-  if (cursor !== undefined && cursor > GUTTER) {
-    const time = scene.range.from + ((cursor - GUTTER) / (scene.width - GUTTER)) * (scene.range.to - scene.range.from);
-    const text = axisTime(time, step / 100, largest);
-    const width = context.measureText(text).width + 10;
-    const left = Math.min(Math.max(cursor - width / 2, GUTTER), scene.width - width);
-    context.fillStyle = theme.text;
-    context.fillRect(left, 3, width, AXIS - 7);
-    context.fillStyle = theme.surface;
-    context.fillText(text, left + 5, AXIS / 2);
-  }
-}
-
-/**
- * @param {Scene} scene
- * @param {number} step
- */
-function ticks(scene, step) {
-  const first = Math.ceil(scene.range.from / step);
-  const last = Math.floor(scene.range.to / step);
-  return Array.from({ length: Math.max(last - first + 1, 0) }, (_, index) => (first + index) * step);
 }

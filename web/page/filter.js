@@ -124,10 +124,10 @@ function comparison(field, sign, value) {
   const { number, text } = field;
   const wanted = value.text.toLowerCase();
   if (sign === '~') return (row) => text(row).toLowerCase().includes(wanted);
-  if (sign === '!~') return (row) => !text(row).toLowerCase().includes(wanted);
+  if (sign === '!~') return (row) => text(row) !== '' && !text(row).toLowerCase().includes(wanted);
   if (field.unit === 'text') {
     if (sign === '=' || sign === '==') return (row) => text(row) === value.text;
-    if (sign === '!=') return (row) => text(row) !== value.text;
+    if (sign === '!=') return (row) => text(row) !== '' && text(row) !== value.text;
     throw new FilterError(`${field.name} is a text: it can be compared by =, != and ~`, value.at);
   }
   const limit = numberOf(value);

@@ -52,10 +52,16 @@ export function axisTime(ns, step, largest) {
  * @param {number} count
  */
 export function tickStep(range, count) {
-  const rough = Math.max(range / Math.max(count, 1), 1);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const factor = [1, 2, 5, 10].find((f) => f * power >= rough * (1 - 1e-9)) ?? 10;
-  return factor * power;
+  return roundUp(Math.max(range / Math.max(count, 1), 1));
+}
+
+/**
+ * The next of 1, 2 or 5 times a power of ten.
+ * @param {number} value  Above 0.
+ */
+export function roundUp(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return ([1, 2, 5, 10].find((factor) => factor * power >= value * (1 - 1e-9)) ?? 10) * power;
 }
 
 /**

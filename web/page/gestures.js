@@ -9,7 +9,7 @@
 //   two fingers          zoom and move
 
 import { AXIS, GUTTER, timeAt } from '#scene';
-import { pan, zoom } from '#viewport';
+import { NOTHING, pan, zoom } from '#viewport';
 
 /** Zoom by one pixel of wheel: a notch of 100 pixels is a quarter. */
 const ZOOM_PER_PX = 1.0025;
@@ -21,7 +21,7 @@ const WHEEL_PX = [1, 16, 400];
 const STILL_PX = 4;
 
 /**
- * @typedef {{ x: number, y: number }} Point
+ * @typedef {{ x: number, y: number, inWindow: { x: number, y: number } }} Point  On the canvas, and in the window.
  *
  * @typedef {Object} View  What is moved.
  * @property {() => import('#scene').Scene} scene
@@ -34,8 +34,6 @@ const STILL_PX = 4;
  * @property {(at: Point) => void} click
  * @property {() => void} fit
  */
-
-const NOTHING = { from: 0, to: 1e9 };
 
 /**
  * @param {HTMLCanvasElement} canvas
@@ -54,7 +52,7 @@ export function listen(canvas, view) {
   /** @param {MouseEvent} event @returns {Point} */
   const within = (event) => {
     const box = canvas.getBoundingClientRect();
-    return { x: event.clientX - box.left, y: event.clientY - box.top };
+    return { x: event.clientX - box.left, y: event.clientY - box.top, inWindow: { x: event.clientX, y: event.clientY } };
   };
 
   canvas.addEventListener('wheel', (event) => wheel(event, within(event), view), { passive: false });

@@ -15,7 +15,7 @@
  * @property {string} search
  * @property {{ sample: string, part: number, span: number } | undefined} pin
  * @property {import('#viewport').Range | undefined} selected  Nanoseconds.
- * @property {number | undefined} against                      The step that is compared with.
+ * @property {string} against                                 What is compared with: a step, or `other.` and a step of the other run.
  * @property {string} field                                    What is charted.
  * @property {string} other                                    What it is charted against.
  */
@@ -35,7 +35,7 @@ export function initial() {
     search: '',
     pin: undefined,
     selected: undefined,
-    against: undefined,
+    against: '',
     field: 'duration',
     other: 'tokens',
   };
@@ -67,7 +67,7 @@ export function parse(hash) {
     search: text('search'),
     pin: pinOf(text('pin')),
     selected: rangeOf(values.get('a'), values.get('b')),
-    against: whole(values.get('against')),
+    against: /^(other\.)?\d{1,15}$/.exec(text('against'))?.[0] ?? '',
     field: text('field') || first.field,
     other: text('other') || first.other,
   };

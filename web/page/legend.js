@@ -2,6 +2,7 @@
 
 import { COLORS, colorValue } from '#colors';
 import { byId, element, swatch } from '#dom';
+import { number } from '#format';
 
 const legend = byId('legend', HTMLDivElement);
 
@@ -12,14 +13,16 @@ const HEADINGS = { request: '', prefill: 'Prefill', decode: 'Decode', user: '' }
  * @param {import('#table').Table | undefined} table
  * @param {{ label: string, fill: string }[] | undefined} other  Nothing for stages.
  * @param {boolean} dark
+ * @param {number} unplaced  Forward passes of workers that have no row.
  */
-export function showLegend(table, other, dark) {
+export function showLegend(table, other, dark, unplaced) {
   if (table === undefined) {
     legend.replaceChildren();
     return;
   }
+  const note = unplaced === 0 ? '' : element('span', 'entry', `${number(unplaced)} forward ${unplaced === 1 ? 'pass' : 'passes'} of workers that served nothing here`);
   if (other !== undefined) {
-    legend.replaceChildren(...other.map(({ label, fill }) => element('span', 'entry', swatch(fill), label)));
+    legend.replaceChildren(...other.map(({ label, fill }) => element('span', 'entry', swatch(fill), label)), note);
     return;
   }
   const used = usedColors(table);
@@ -29,7 +32,7 @@ export function showLegend(table, other, dark) {
     const items = entries.map(({ id, label }) => element('span', 'entry', swatch(colorValue(id, dark)), label));
     return element('span', 'group', heading === '' ? '' : element('b', '', heading), ...items);
   });
-  legend.replaceChildren(...groups);
+  legend.replaceChildren(...groups, note);
 }
 
 /**
@@ -38,12 +41,6 @@ export function showLegend(table, other, dark) {
  * @returns {(id: string) => boolean}
  */
 function usedColors(table) {
-  /** @param {string} name */
-  const has = (name) => {
-    const field = table.fields.get(name);
-    for (let row = 0; field !== undefined && row < table.count; row++) if (!Number.isNaN(field.number(row))) return true;
-    return false;
-  };
   const roles = new Set(table.workers.map(({ role }) => role));
   const isPair = roles.has('prefill') || roles.has('decode');
   /** @type {Record<string, string>} */
@@ -51,6 +48,6 @@ function usedColors(table) {
   return (id) => {
     if (id === 'forward') return roles.has('regular') && !isPair;
     if (!isPair && roles.has('regular') && (id === 'prefill/forward' || id === 'decode/forward')) return true;
-    return has(asked[id] ?? id.replace('/', '_'));
+    return table.has(asked[id] ?? id.replace('/', '_'));
   };
 }

@@ -1,25 +1,26 @@
 // The page: keeps what is shown in step with the run, with what the user asks for, and with the URL.
 
-import { getNumbers, getPasses, getRun, getSteps, getTable, isFollowed, search } from '#api';
-import { at } from '#columns';
+import { getNumbers, getRun, getSteps, getTable, isFollowed } from '#api';
 import { showCharts } from '#charts';
-import { showCompare } from '#compare';
+import { othersOf, showCompare } from '#compare';
+import { listenToControls, showControls, tellFilter } from '#controls';
 import { hideDetails, showDetails } from '#details';
-import { byId, element } from '#dom';
+import { wordsOf } from '#dom';
 import { FilterError, compile } from '#filter';
+import { Find } from '#find';
 import { number } from '#format';
 import { format, initial, parse } from '#hash';
-import { listenToKeys, toggleHelp } from '#keys';
+import { Latest, whenChanged } from '#latest';
 import { showLegend } from '#legend';
 import { Minimap } from '#minimap';
 import { showNumbers } from '#numbers';
 import { arrange } from '#rows';
+import { forgetState, isLive, say, showRun } from '#runbar';
 import { showSamples } from '#samples';
 import { hideSelection, showSelection } from '#selection';
 import { showSteps } from '#steps';
 import { showSummary } from '#summary';
-import { STAGES } from '#table';
-import { onThemeChange, readTheme, toggleTheme } from '#theme';
+import { onThemeChange, readTheme } from '#theme';
 import { Timeline } from '#timeline';
 
 const POLL_MS = 500;
@@ -27,8 +28,8 @@ const POLL_MS = 500;
 const POLLS_PER_RUN = 8;
 /** A step that takes long to load is not loaded again before it has been shown for as long. */
 const REST = 2;
-/** Search waits until this long after the last key. */
-const SEARCH_MS = 60;
+/** Browsers limit how often the URL may change, so it follows a moving view at a distance. */
+const HASH_MS = 200;
 
 /** What the user asks for: the whole of the URL. */
 let state = parse(location.hash);
@@ -39,6 +40,8 @@ const page = {
   polls: 0,
   /** @type {import('#api').StepEntry[]} */
   steps: [],
+  /** Steps of the run that this one is compared with. @type {import('#api').StepEntry[]} */
+  otherSteps: [],
   /** How much of the step is shown. @type {number | undefined} */
   version: undefined,
   /** @type {import('#api').NumbersAnswer | undefined} */
@@ -47,42 +50,44 @@ const page = {
   table: undefined,
   /** Samples that the filter leaves, by row of the table. @type {Int32Array} */
   rows: new Int32Array(),
-  /** What the search found. @type {{ rows: number[], parts: number[], total: number, at: number, has: Set<number> }} */
-  found: { rows: [], parts: [], total: 0, at: -1, has: new Set() },
-  /** Step and version whose forward passes are shown. */
-  passesOf: '',
   loadedAt_ms: 0,
   loadTook_ms: 0,
 };
 
-const message = byId('message', HTMLElement);
-const filterInput = byId('filter', HTMLInputElement);
-const searchInput = byId('search', HTMLInputElement);
-const controls = {
-  arrange: byId('arrange', HTMLSelectElement),
-  sort: byId('sort', HTMLSelectElement),
-  falling: byId('falling', HTMLButtonElement),
-  density: byId('density', HTMLSelectElement),
-  color: byId('color', HTMLSelectElement),
-};
-const tabs = [...document.querySelectorAll('[role=tab]')].filter((tab) => tab instanceof HTMLButtonElement);
-
-/** Counts what is asked for, so that a late answer does not replace a newer one. */
-let loads = 0;
-let searches = 0;
+const loads = new Latest();
 /** @type {number | undefined} */
 let hashTimer;
-/** @type {number | undefined} */
-let searchTimer;
 
-const minimap = new Minimap((range) => {
-  timeline.look(range);
-  moved();
+const minimap = new Minimap((range) => zoomTo(range));
+const timeline = new Timeline({ moved, pinned: pin, selected: (selected) => change({ selected }), failed: (error) => say(wordsOf(error), true), passesCame: showTheLegend });
+const find = new Find({
+  table: () => page.table,
+  rows: () => page.rows,
+  changed: markRows,
+  goTo: ({ row, part }) => {
+    timeline.reveal(row);
+    pin({ row, part, span: 0 });
+  },
+  failed: (error) => tell(wordsOf(error)),
 });
-const timeline = new Timeline({ moved, pinned: pin, selected: select, failed: (error) => say(wordsOf(error), true) });
 
-listenToControls();
+listenToControls({
+  state: () => state,
+  change,
+  reorder,
+  filter,
+  search: (text) => {
+    state.search = text;
+    find.run(text);
+    writeHash();
+  },
+  warmSearch: () => find.warm(),
+  goToFound: (by) => find.go(by),
+  zoomToSelected: () => state.selected && zoomTo(state.selected),
+  timeline,
+});
 onThemeChange(showAll);
+addEventListener('hashchange', followHash);
 void follow();
 
 /** Asks what is new, for as long as the page is open. */
@@ -98,8 +103,10 @@ async function follow() {
 }
 
 async function refresh() {
-  const answer = await getSteps();
-  const run = page.run === undefined || page.polls++ % POLLS_PER_RUN === 0 ? await getRun() : page.run;
+  const isRunDue = page.run === undefined || page.polls++ % POLLS_PER_RUN === 0;
+  const [answer, run] = await Promise.all([getSteps(), isRunDue ? getRun() : page.run]);
+  if (run === undefined) return;
+  if (run.against && page.otherSteps.length === 0) page.otherSteps = (await getSteps('other')).steps;
   page.run = run;
   page.steps = answer.steps;
   showRun(run, answer);
@@ -107,12 +114,13 @@ async function refresh() {
   const entry = answer.steps.find((other) => other.step === step);
   showSteps(page.steps, step, (chosen) => void choose(chosen));
   if (entry !== undefined && isDue(entry)) await load(entry);
+  if (entry !== undefined && entry.step === page.table?.step) timeline.usePasses(entry.passes);
   if (answer.steps.length === 0) {
-    say(isLive(run) ? 'No step has begun yet. This page follows the run.' : 'This run has no steps.');
+    tell(isLive(run) ? 'No step has begun yet. This page follows the run.' : 'This run has no steps.');
   } else if (entry === undefined) {
-    say(`The run has no step ${step}.`);
+    tell(`The run has no step ${step}.`);
   } else {
-    say(page.table?.extent === undefined ? `Nothing has happened in step ${step} yet.` : nothingLeft());
+    tell(page.table?.extent === undefined ? `Nothing has happened in step ${step} yet.` : nothingLeft());
   }
 }
 
@@ -138,20 +146,20 @@ async function orSay(ask) {
   try {
     await ask();
   } catch (error) {
-    byId('state', HTMLElement).textContent = '';
-    say(wordsOf(error));
+    forgetState();
+    tell(wordsOf(error));
   }
 }
 
 /** @param {import('#api').StepEntry} entry */
 async function load(entry) {
-  const load = ++loads;
+  const isLast = loads.begin();
   const began = performance.now();
   // The samples first: with them the timeline is drawn, and the numbers come on top.
   const numbers = getNumbers(entry.step);
   numbers.catch(() => {});
   const table = await getTable(entry.step);
-  if (load !== loads) return;
+  if (!isLast()) return;
   const isOther = page.table?.step !== entry.step;
   Object.assign(page, { version: entry.version, table, numbers: isOther ? undefined : page.numbers });
   state.step = entry.step === page.steps.at(-1)?.step && state.step === undefined ? undefined : entry.step;
@@ -159,51 +167,34 @@ async function load(entry) {
   showRows();
   if (isOther) {
     lookAgain();
-    runSearch(false);
+    find.run(state.search);
   }
+  timeline.usePasses(entry.passes);
   showAll();
-  await loadPasses(entry);
-  page.numbers = await numbers;
+  const told = await numbers;
+  if (!isLast()) return;
+  page.numbers = told;
   page.loadedAt_ms = performance.now();
   page.loadTook_ms = page.loadedAt_ms - began;
-  if (load === loads) showAll();
+  showAll();
 }
 
-/**
- * Forward passes are drawn along the rows of workers only, so they are not asked for before those are.
- * @param {{ step: number, version: number }} of
- */
-async function loadPasses({ step, version }) {
-  if (state.order.arrange === 'samples' || page.passesOf === `${step}/${version}`) return;
-  page.passesOf = `${step}/${version}`;
-  const passes = await getPasses(step);
-  if (page.table?.step === step) timeline.showPasses(passes.count === 0 ? undefined : passes);
-}
-
-/** Filters anew, and says what is wrong with a filter that cannot be read; then the last that could holds. */
+/** Filters anew, and says what is wrong with a filter that cannot be read; then all rows are shown. */
 function filterRows() {
   const { table } = page;
   if (table === undefined) return;
+  const rows = new Int32Array(table.count);
   try {
     const test = compile(state.filter, table.fields);
-    const rows = new Int32Array(table.count);
     let count = 0;
     for (let row = 0; row < table.count; row++) if (test(row)) rows[count++] = row;
     page.rows = rows.subarray(0, count);
-    tellFilter('', state.filter === '' ? '' : `${number(count)} of ${number(table.count)}`);
+    tellFilter(state.filter === '' ? '' : `${number(count)} of ${number(table.count)}`, false);
   } catch (error) {
     if (!(error instanceof FilterError)) throw error;
-    page.rows = Int32Array.from({ length: table.count }, (_, row) => row);
-    tellFilter(`${error.message} (at ${error.at + 1})`, '');
+    page.rows = rows.map((_, row) => row);
+    tellFilter(`${error.message} (at ${error.at + 1})`, true);
   }
-}
-
-/** @param {string} error @param {string} count */
-function tellFilter(error, count) {
-  filterInput.setAttribute('aria-invalid', String(error !== ''));
-  const told = byId('filter-told', HTMLElement);
-  told.textContent = error === '' ? count : error;
-  told.classList.toggle('bad', error !== '');
 }
 
 function showRows() {
@@ -212,52 +203,74 @@ function showRows() {
   minimap.look(timeline.range);
 }
 
+/** What depends on little is shown when that changes, and not with each change of anything. */
+const panels = {
+  marks: whenChanged((/** @type {number | undefined} */ row, /** @type {number} */ part, /** @type {number} */ span, /** @type {(row: number) => boolean} */ isFound) => {
+    timeline.mark({ pinned: row === undefined ? undefined : { row, part, span }, isFound });
+  }),
+  color: whenChanged((/** @type {import('#paint').ColorBy} */ color) => timeline.colorBy(color)),
+  selected: whenChanged((/** @type {import('#viewport').Range | undefined} */ selected) => timeline.select(selected)),
+  summary: whenChanged((/** @type {typeof page.numbers} */ numbers, /** @type {typeof page.table} */ table, /** @type {boolean} */ dark) => showSummary(numbers, table, dark, goTo)),
+  legend: whenChanged((/** @type {typeof page.table} */ table, /** @type {import('#paint').ColorBy} */ _color, /** @type {boolean} */ dark, /** @type {number} */ unplaced) => showLegend(table, timeline.legend, dark, unplaced)),
+  numbers: whenChanged((/** @type {typeof page.numbers} */ numbers, /** @type {boolean} */ dark) => showNumbers(numbers, dark, goTo)),
+  minimap: whenChanged((/** @type {boolean} */ _dark) => minimap.draw()),
+  details: whenChanged((/** @type {typeof page.table} */ table, /** @type {number | undefined} */ row, /** @type {number} */ part, /** @type {number} */ span, /** @type {boolean} */ dark) => {
+    if (table === undefined || row === undefined) hideDetails();
+    else void showDetails(table, { row, part, span }, dark, { pin, reveal, filter });
+  }),
+  selection: whenChanged((/** @type {typeof page.table} */ table, /** @type {Int32Array} */ rows, /** @type {import('#viewport').Range | undefined} */ selected, /** @type {boolean} */ dark) => {
+    if (table === undefined || selected === undefined) hideSelection();
+    else void showSelection(table, rows, selected, { dark, zoom: () => zoomTo(selected), close: () => change({ selected: undefined }) });
+  }),
+  samples: whenChanged((/** @type {typeof page.table} */ table, /** @type {Int32Array} */ rows, /** @type {import('#rows').Order} */ order, /** @type {number | undefined} */ pinned) => {
+    if (table === undefined) return;
+    const sorted = arrange(table, { ...order, arrange: 'samples' }, rows).index;
+    showSamples({ table, order, rows: sorted, pinned, sort: sortBy, pin: pinSample });
+  }),
+  charts: whenChanged((/** @type {typeof page.table} */ table, /** @type {Int32Array} */ rows, /** @type {string} */ field, /** @type {string} */ other, /** @type {boolean} */ _dark) => {
+    if (table !== undefined) showCharts({ table, rows, field, other, choose: change, filter });
+  }),
+  compare: whenChanged((/** @type {typeof page.numbers} */ numbers, /** @type {typeof page.table} */ table, /** @type {string} */ against, /** @type {string} */ _others, /** @type {boolean} */ dark) => {
+    if (numbers === undefined || table === undefined) return;
+    const others = othersOf(numbers.step, page.steps, page.otherSteps);
+    void showCompare({ of: { numbers, table }, others, against, dark, choose: (against) => change({ against }), pin: pinSample });
+  }),
+};
+
 /** Everything but the rows. */
 function showAll() {
   const { dark } = readTheme();
-  const { table, numbers } = page;
-  showControls();
-  timeline.colorBy(state.color);
-  const pinned = state.pin && table && { ...state.pin, row: table.find(state.pin.sample) };
-  timeline.mark({ selected: state.selected, pinned: pinned && pinned.row >= 0 ? pinned : undefined, isFound: (row) => page.found.has.has(row) });
-  showSummary(numbers, table, dark, goTo);
-  showLegend(table, timeline.legend, dark);
-  showNumbers(numbers, dark, goTo);
-  minimap.draw();
-  showTab(dark);
-  if (table !== undefined && pinned !== undefined && pinned.row >= 0) {
-    void showDetails(table, pinned, dark, { pin, reveal, filter });
-  } else {
-    hideDetails();
-  }
-  if (table !== undefined && state.selected !== undefined && state.tab === 'timeline') {
-    const { selected } = state;
-    void showSelection(table, page.rows, selected, { dark, zoom: () => zoomTo(selected), close: () => select(undefined) });
-  } else {
-    hideSelection();
-  }
+  const { table, numbers, rows } = page;
+  const { pin, selected, tab, color, order } = state;
+  showControls(table, state);
+  panels.color(color);
+  markRows();
+  panels.selected(selected);
+  panels.summary(numbers, table, dark);
+  showTheLegend();
+  panels.numbers(numbers, dark);
+  panels.minimap(dark);
+  const row = pinnedRow();
+  if (tab === 'samples') panels.samples(table, rows, order, row);
+  if (tab === 'charts') panels.charts(table, rows, state.field, state.other, dark);
+  if (tab === 'compare') panels.compare(numbers, table, state.against, [...page.steps, ...page.otherSteps].map(({ step }) => step).join(), dark);
+  panels.details(table, row, pin?.part ?? 0, pin?.span ?? 0, dark);
+  panels.selection(table, rows, tab === 'timeline' ? selected : undefined, dark);
   writeHash();
 }
 
-/** @param {boolean} dark */
-function showTab(dark) {
-  const { table, numbers } = page;
-  for (const tab of tabs) {
-    const isShown = tab.dataset.tab === state.tab;
-    tab.setAttribute('aria-selected', String(isShown));
-    tab.tabIndex = isShown ? 0 : -1;
-    byId(`tab-${tab.dataset.tab}`, HTMLElement).hidden = !isShown;
-  }
-  if (table === undefined) return;
-  if (state.tab === 'samples') {
-    const rows = arrange(table, { ...state.order, arrange: 'samples' }, page.rows).index;
-    const pinned = state.pin && table.find(state.pin.sample);
-    showSamples({ table, order: state.order, rows, pinned, sort: sortBy, pin: (row) => pin({ row, part: 0, span: 0 }) });
-  } else if (state.tab === 'charts') {
-    showCharts({ table, rows: page.rows, field: state.field, other: state.other, choose: (fields) => change(fields), filter });
-  } else if (state.tab === 'compare' && numbers !== undefined) {
-    void showCompare({ of: { numbers, table }, steps: page.steps, against: state.against, dark, choose: (against) => change({ against }), pin: (row) => pin({ row, part: 0, span: 0 }) });
-  }
+function showTheLegend() {
+  panels.legend(page.table, state.color, readTheme().dark, timeline.passes?.unplaced ?? 0);
+}
+
+/** Which rows stand out. */
+function markRows() {
+  panels.marks(pinnedRow(), state.pin?.part ?? 0, state.pin?.span ?? 0, find.isFound);
+}
+
+function pinnedRow() {
+  const row = state.pin === undefined ? -1 : (page.table?.find(state.pin.sample) ?? -1);
+  return row < 0 ? undefined : row;
 }
 
 /** @param {Partial<import('#hash').State>} changes */
@@ -272,8 +285,6 @@ function reorder(order) {
   showRows();
   // Another order begins at its top; higher or lower rows stay about what is in sight.
   if (order.density === undefined) timeline.look(state.range, '');
-  const { table, version } = page;
-  if (table !== undefined && version !== undefined) void orSay(() => loadPasses({ step: table.step, version }));
   showAll();
 }
 
@@ -285,11 +296,10 @@ function sortBy(sort) {
 /** @param {string} text */
 function filter(text) {
   state.filter = text;
-  filterInput.value = text;
   filterRows();
   showRows();
   showAll();
-  say(nothingLeft());
+  tell(nothingLeft());
 }
 
 /** @param {import('#timeline').Pin | undefined} pin */
@@ -297,9 +307,9 @@ function pin(pin) {
   change({ pin: pin && page.table && { sample: page.table.label(pin.row), part: pin.part, span: pin.span } });
 }
 
-/** @param {import('#viewport').Range | undefined} selected */
-function select(selected) {
-  change({ selected });
+/** @param {number} row */
+function pinSample(row) {
+  pin({ row, part: 0, span: 0 });
 }
 
 /** @param {import('#viewport').Range} range */
@@ -326,204 +336,30 @@ function goTo(label) {
   const row = page.table?.find(label) ?? -1;
   if (row < 0) return;
   reveal(row);
-  pin({ row, part: 0, span: 0 });
+  pinSample(row);
 }
 
-/** @param {boolean} go  To the first that is found. */
-function runSearch(go) {
-  const ask = ++searches;
-  const { table } = page;
-  const nothing = { rows: [], parts: [], total: 0, at: -1, has: new Set() };
-  if (table === undefined || state.search === '') {
-    page.found = nothing;
-    tellFound('');
-    showAll();
+function followHash() {
+  const before = state.search;
+  state = parse(location.hash);
+  if (page.table === undefined || (state.step ?? page.steps.at(-1)?.step) !== page.table.step) {
+    void orSay(refresh);
     return;
   }
-  void orSay(async () => {
-    const { rows, parts, total } = await search(table.step, state.search);
-    if (ask !== searches) return;
-    page.found = { rows, parts, total, at: -1, has: new Set(rows) };
-    tellFound(total === 0 ? 'not found' : `${number(total)} found`);
-    showAll();
-    if (go) goToFound(1);
-  });
-}
-
-/** @param {number} by  1 is the next, −1 the one before; those that the filter leaves, in the order of the table. */
-function goToFound(by) {
-  const { found } = page;
-  const shown = new Set(page.rows);
-  for (let tried = 0; tried < found.rows.length; tried++) {
-    found.at = (found.at + by + found.rows.length) % found.rows.length;
-    const row = at(found.rows, found.at);
-    if (!shown.has(row)) continue;
-    tellFound(`${number(found.at + 1)} of ${number(found.total)}`);
-    timeline.reveal(row);
-    pin({ row, part: at(found.parts, found.at), span: 0 });
-    return;
-  }
+  filterRows();
+  showRows();
+  lookAgain();
+  if (state.search !== before) find.run(state.search);
+  showAll();
 }
 
 /** @param {string} text */
-function tellFound(text) {
-  byId('search-told', HTMLElement).textContent = text;
-}
-
-function listenToControls() {
-  filterInput.value = state.filter;
-  searchInput.value = state.search;
-  filterInput.addEventListener('input', () => filter(filterInput.value));
-  searchInput.addEventListener('input', () => {
-    state.search = searchInput.value;
-    clearTimeout(searchTimer);
-    searchTimer = setTimeout(() => runSearch(false), SEARCH_MS);
-  });
-  // The first search makes the server read all texts: that is done by the time that something is typed.
-  searchInput.addEventListener('focus', () => {
-    if (page.table !== undefined) search(page.table.step, '').catch(() => {});
-  });
-  searchInput.addEventListener('keydown', (event) => {
-    if (event.key === 'Enter') goToFound(event.shiftKey ? -1 : 1);
-  });
-  for (const input of [filterInput, searchInput]) {
-    input.addEventListener('keydown', (event) => {
-      if (event.key === 'Escape') input.blur();
-    });
-  }
-  byId('search-next', HTMLButtonElement).addEventListener('click', () => goToFound(1));
-  byId('search-before', HTMLButtonElement).addEventListener('click', () => goToFound(-1));
-  controls.arrange.addEventListener('change', () => reorder({ arrange: parse(`#rows=${controls.arrange.value}`).order.arrange }));
-  controls.sort.addEventListener('change', () => reorder({ sort: controls.sort.value }));
-  controls.falling.addEventListener('click', () => reorder({ falling: !state.order.falling }));
-  controls.density.addEventListener('change', () => reorder({ density: parse(`#density=${controls.density.value}`).order.density }));
-  controls.color.addEventListener('change', () => change({ color: parse(`#color=${controls.color.value}`).color }));
-  for (const tab of tabs) {
-    tab.addEventListener('click', () => change({ tab: parse(`#tab=${tab.dataset.tab}`).tab }));
-    tab.addEventListener('keydown', (event) => {
-      const by = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
-      const next = tabs[(tabs.indexOf(tab) + by + tabs.length) % tabs.length];
-      if (by === 0 || next === undefined) return;
-      event.stopPropagation();
-      next.click();
-      next.focus();
-    });
-  }
-  byId('fit', HTMLButtonElement).addEventListener('click', () => timeline.fit());
-  byId('help-open', HTMLButtonElement).addEventListener('click', toggleHelp);
-  byId('theme', HTMLButtonElement).addEventListener('click', toggleTheme);
-  byId('toggle', HTMLButtonElement).addEventListener('click', toggleNumbers);
-  addEventListener('hashchange', () => {
-    const before = state.search;
-    state = parse(location.hash);
-    filterInput.value = state.filter;
-    searchInput.value = state.search;
-    if (page.table === undefined || (state.step ?? page.steps.at(-1)?.step) !== page.table.step) {
-      void orSay(refresh);
-      return;
-    }
-    filterRows();
-    showRows();
-    lookAgain();
-    if (state.search !== before) runSearch(false);
-    showAll();
-  });
-  listenToKeys(keys());
-}
-
-/** @returns {import('#keys').Key[]} */
-function keys() {
-  return [
-    { keys: ['w'], shown: 'W', does: 'zoom in', act: () => timeline.step(0, 1) },
-    { keys: ['s'], shown: 'S', does: 'zoom out', act: () => timeline.step(0, -1) },
-    { keys: ['a', 'ArrowLeft'], shown: 'A ←', does: 'earlier', act: () => timeline.step(-1, 0) },
-    { keys: ['d', 'ArrowRight'], shown: 'D →', does: 'later', act: () => timeline.step(1, 0) },
-    { keys: ['ArrowUp'], shown: '↑', does: 'rows above', act: () => timeline.scroll(-1) },
-    { keys: ['ArrowDown'], shown: '↓', does: 'rows below', act: () => timeline.scroll(1) },
-    { keys: ['f'], shown: 'F', does: 'show all', act: () => timeline.fit() },
-    { keys: ['z'], shown: 'Z', does: 'zoom to the selected time', act: () => state.selected && zoomTo(state.selected) },
-    { keys: ['c'], shown: 'C', does: 'rows: roomy, compact, all in sight', act: toggleDensity },
-    { keys: ['/'], shown: '/', does: 'search', act: () => searchInput.select() },
-    { keys: ['e'], shown: 'E', does: 'edit the filter', act: () => filterInput.select() },
-    { keys: ['n'], shown: 'N', does: 'next that was found', act: () => goToFound(1) },
-    { keys: ['p'], shown: 'P', does: 'the one before', act: () => goToFound(-1) },
-    { keys: ['m'], shown: 'M', does: 'numbers of the step', act: toggleNumbers },
-    { keys: ['Escape'], shown: 'Esc', does: 'close details and selection', act: () => change({ pin: undefined, selected: undefined }) },
-    { keys: ['?'], shown: '?', does: 'this help', act: toggleHelp },
-  ];
-}
-
-function showControls() {
-  const { table } = page;
-  if (table !== undefined && controls.sort.dataset.step !== String(table.step)) {
-    const names = ['start', 'duration', 'reward', 'tokens', 'prompt_tokens', 'requests', 'e2e_latency', 'queue_time', ...STAGES, 'user_time', 'worker', 'weight_version'];
-    const options = names.flatMap((name) => table.fields.get(name) ?? []);
-    controls.sort.replaceChildren(option('', 'group'), ...options.map(({ name, label }) => option(name, label)));
-    controls.sort.dataset.step = String(table.step);
-  }
-  controls.arrange.value = state.order.arrange;
-  controls.sort.value = state.order.sort;
-  controls.falling.textContent = state.order.falling ? '↓' : '↑';
-  controls.falling.setAttribute('aria-pressed', String(state.order.falling));
-  controls.density.value = state.order.density;
-  controls.color.value = state.color;
-}
-
-/** @param {string} value @param {string} label */
-function option(value, label) {
-  return Object.assign(element('option', '', label), { value });
-}
-
-/** The next of the densities. */
-function toggleDensity() {
-  const all = /** @type {const} */ (['roomy', 'compact', 'overview']);
-  reorder({ density: all[(all.indexOf(state.order.density) + 1) % all.length] ?? 'roomy' });
-}
-
-/**
- * @param {import('#api').RunAnswer} run
- * @param {import('#api').StepsAnswer} answer
- */
-function showRun(run, answer) {
-  document.title = `${run.name} · Rollscope`;
-  byId('run', HTMLElement).textContent = run.name;
-  const told = byId('state', HTMLElement);
-  const interrupted = run.writers.filter((writer) => writer.state === 'interrupted');
-  told.textContent = isLive(run) ? 'live' : interrupted.length > 0 ? 'interrupted' : 'ended';
-  told.className = `state ${told.textContent}`;
-  const { profiles, user_records } = answer.dropped;
-  const warnings = [
-    profiles + user_records > 0 ? `records dropped and missing from the numbers: ${number(profiles + user_records)}` : '',
-    ...answer.damage,
-  ].filter((text) => text !== '');
-  byId('warning', HTMLElement).textContent = warnings.join(' · ');
-}
-
-/** @param {import('#api').RunAnswer} run */
-function isLive(run) {
-  return isFollowed && run.writers.some((writer) => writer.state === 'live');
-}
-
-function toggleNumbers() {
-  const panel = byId('numbers', HTMLElement);
-  panel.hidden = !panel.hidden;
-  byId('toggle', HTMLButtonElement).setAttribute('aria-expanded', String(!panel.hidden));
+function tell(text) {
+  say(text, page.table?.extent !== undefined);
 }
 
 function nothingLeft() {
   return page.table !== undefined && page.table.count > 0 && page.rows.length === 0 && state.order.arrange === 'samples' ? 'No sample passes the filter.' : '';
-}
-
-/** @param {string} text @param {boolean} [isOver]  Over what is shown: a note at its foot. */
-function say(text, isOver = page.table?.extent !== undefined) {
-  message.textContent = text;
-  message.hidden = text === '';
-  message.classList.toggle('over', isOver);
-}
-
-/** @param {unknown} error */
-function wordsOf(error) {
-  return error instanceof Error ? error.message : String(error);
 }
 
 /** The view was moved. */
@@ -534,14 +370,13 @@ function moved() {
   writeHash();
 }
 
-/** Browsers limit how often the URL may change, so it follows a moving view at a distance. */
 function writeHash() {
   clearTimeout(hashTimer);
   hashTimer = setTimeout(() => {
     if (page.table === undefined) return;
     const written = format({ ...state, step: page.table.step });
     if (written !== location.hash) history.replaceState(null, '', written);
-  }, 200);
+  }, HASH_MS);
 }
 
 /** Lets a browser test read what is drawn. */
@@ -552,6 +387,7 @@ Object.defineProperty(window, 'rollscope', {
     rows: () => Array.from(timeline.rows.index),
     range: () => ({ ...timeline.range }),
     shapes: () => timeline.shapes(),
+    passes: () => timeline.passes?.count ?? 0,
     isWaiting: () => timeline.isWaiting,
     drawings: () => timeline.drawings,
     state: () => structuredClone({ ...initial(), ...state }),

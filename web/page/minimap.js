@@ -7,7 +7,8 @@ import { byId } from '#dom';
 import { duration, number, percent } from '#format';
 import { GUTTER } from '#scene';
 import { readTheme } from '#theme';
-import { fit } from '#viewport';
+import { NOTHING, fit } from '#viewport';
+import { widthOf } from '#words';
 
 /** Pixels beside an edge of the part in sight that still mean the edge. */
 const EDGE_PX = 5;
@@ -26,7 +27,14 @@ export class Minimap {
   #range = { from: 0, to: 1 };
   /** @type {import('#curve').Curve} */
   #curve = { live: new Float64Array(), most: 0 };
+  /** @type {ReturnType<typeof tailOf>} */
+  #tail;
+  /** The curve as it was drawn last: only what is in sight moves. @type {HTMLCanvasElement} */
+  #drawn = document.createElement('canvas');
+  #size = { width: 0, height: 0 };
   #chosen;
+  /** @type {number | undefined} */
+  #frame;
 
   /** @param {(range: import('#viewport').Range) => void} chosen */
   constructor(chosen) {
@@ -36,6 +44,11 @@ export class Minimap {
     this.#chosen = chosen;
     canvas.addEventListener('pointerdown', (event) => this.#drag(event));
     new ResizeObserver(() => {
+      this.#size = { width: canvas.clientWidth, height: canvas.clientHeight };
+      for (const of of [canvas, this.#drawn]) {
+        of.width = Math.round(this.#size.width * devicePixelRatio);
+        of.height = Math.round(this.#size.height * devicePixelRatio);
+      }
       this.#count();
       this.draw();
     }).observe(canvas);
@@ -54,35 +67,58 @@ export class Minimap {
   /** @param {import('#viewport').Range} range */
   look(range) {
     this.#range = range;
-    this.draw();
+    this.#frame ??= requestAnimationFrame(() => this.#drawOver());
   }
 
   /** All of the step, as the timeline fits it. */
   get #whole() {
-    return fit(this.#shown?.table.extent ?? { from: 0, to: 1e9 });
+    return fit(this.#shown?.table.extent ?? NOTHING);
   }
 
   #count() {
-    const bins = Math.max(canvas.clientWidth - GUTTER, 0);
+    const bins = Math.max(this.#size.width - GUTTER, 0);
     if (this.#shown === undefined) return;
     const { table, rows } = this.#shown;
-    this.#curve = liveSamples(table, Array.from(rows), bins);
-    const tail = tailOf(table);
-    const told = tail === undefined ? '' : `; tail ${percent(tail.share)}`;
+    this.#curve = liveSamples(table, rows, bins);
+    this.#tail = tailOf(table);
+    const told = this.#tail === undefined ? '' : `; tail ${percent(this.#tail.share)}`;
     canvas.setAttribute('aria-label', `Live samples over time, at most ${number(Math.round(this.#curve.most))}${told}`);
   }
 
+  /** Draws the curve anew, and what is in sight of it. */
   draw() {
-    const context = this.#context;
-    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
-    canvas.width = Math.round(width * devicePixelRatio);
-    canvas.height = Math.round(height * devicePixelRatio);
+    const context = this.#drawn.getContext('2d');
+    const { width, height } = this.#size;
+    if (context === null || width === 0) return;
     context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    this.#drawCurve(context);
+    this.#drawOver();
+  }
+
+  #drawOver() {
+    if (this.#frame !== undefined) cancelAnimationFrame(this.#frame);
+    this.#frame = undefined;
+    const context = this.#context;
+    const { width, height } = this.#size;
+    if (width === 0) return;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(this.#drawn, 0, 0);
+    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    if (this.#shown?.table.extent === undefined) return;
+    const theme = readTheme();
+    this.#drawRange(theme, width, height - 1);
+    this.#drawWords(theme);
+  }
+
+  /** @param {CanvasRenderingContext2D} context */
+  #drawCurve(context) {
+    const { height } = this.#size;
     const extent = this.#shown?.table.extent;
     if (this.#shown === undefined || extent === undefined) return;
     const theme = readTheme();
-    const [live, most] = [this.#curve.live, Math.max(this.#curve.most, 1)];
-    const tail = tailOf(this.#shown.table);
+    const [live, most, tail] = [this.#curve.live, Math.max(this.#curve.most, 1), this.#tail];
     const foot = height - 1;
     if (tail !== undefined) {
       const [from, to] = [this.#xOf(tail.from), this.#xOf(tail.to)];
@@ -106,8 +142,6 @@ export class Minimap {
     context.strokeStyle = theme.accent;
     context.lineWidth = 1;
     context.stroke();
-    this.#drawRange(theme, width, foot);
-    this.#drawWords(theme, most, tail);
   }
 
   /**
@@ -127,32 +161,28 @@ export class Minimap {
     context.strokeRect(from + 0.5, 0.5, Math.max(to - from - 1, 1), foot - 0.5);
   }
 
-  /**
-   * @param {import('#theme').Theme} theme
-   * @param {number} most
-   * @param {ReturnType<typeof tailOf>} tail
-   */
-  #drawWords(theme, most, tail) {
-    const context = this.#context;
+  /** @param {import('#theme').Theme} theme */
+  #drawWords(theme) {
+    const [context, tail] = [this.#context, this.#tail];
     context.textBaseline = 'middle';
     context.font = `11px ${theme.font}`;
     context.fillStyle = theme.muted;
     context.fillText('live samples', 12, 12);
     context.fillStyle = theme.text;
     context.font = `600 12px ${theme.font}`;
-    context.fillText(`${number(Math.round(most))} at most`, 12, 28);
+    context.fillText(`${number(Math.round(Math.max(this.#curve.most, 1)))} at most`, 12, 28);
     if (tail === undefined) return;
     context.font = `11px ${theme.font}`;
     const text = `tail ${duration(tail.to - tail.from)} · ${percent(tail.share)}`;
-    const length = context.measureText(text).width;
+    const length = widthOf(context, text);
     context.fillStyle = theme.text;
-    context.fillText(text, Math.max(Math.min(this.#xOf(tail.from) + 6, canvas.clientWidth - length - 6), GUTTER + 6), 11);
+    context.fillText(text, Math.max(Math.min(this.#xOf(tail.from) + 6, this.#size.width - length - 6), GUTTER + 6), 11);
   }
 
   /** @param {number} time */
   #xOf(time) {
     const { from, to } = this.#whole;
-    return GUTTER + ((time - from) / (to - from)) * (canvas.clientWidth - GUTTER);
+    return GUTTER + ((time - from) / (to - from)) * (this.#size.width - GUTTER);
   }
 
   /** @param {PointerEvent} event */

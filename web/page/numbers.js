@@ -1,7 +1,7 @@
 // The numbers of a step: a table for each side, and the slowest sample taken apart.
 
 import { colorValue, partColor, seriesColor } from '#colors';
-import { byId, element, swatch } from '#dom';
+import { button, byId, element, headCell, swatch } from '#dom';
 import { duration, inUnit, number, percent } from '#format';
 
 const section = byId('numbers', HTMLElement);
@@ -68,23 +68,13 @@ function table(title, prefix, rows, dark) {
   return element('table', '', element('thead', '', head), element('tbody', '', ...body));
 }
 
-/** @param {string} text */
-function headCell(text) {
-  const cell = element('th', '', text);
-  cell.scope = 'col';
-  return cell;
-}
-
 /**
  * @param {NonNullable<import('#api').NumbersAnswer['slowest']>} sample
  * @param {boolean} dark
  * @param {(sample: string) => void} find
  */
 function slowest(sample, dark, find) {
-  const button = element('button', 'link', sample.sample);
-  button.type = 'button';
-  button.title = 'Show it in the timeline';
-  button.addEventListener('click', () => find(sample.sample));
+  const show = button(sample.sample, () => find(sample.sample), { title: 'Show it in the timeline', className: 'link' });
   const rows = sample.breakdown.filter(({ share }) => share >= LEAST_SHARE).map(({ part, time_s, share }) => {
     const id = partColor(part);
     const mark = id === undefined ? element('i', 'swatch none') : swatch(colorValue(id, dark));
@@ -96,7 +86,7 @@ function slowest(sample, dark, find) {
     'div',
     'slowest',
     element('h3', '', 'Slowest sample'),
-    element('p', '', button, ` ${duration(sample.duration_s * 1e9)}`),
+    element('p', '', show, ` ${duration(sample.duration_s * 1e9)}`),
     element('table', '', element('tbody', '', ...rows)),
     sample.worker === null ? '' : element('p', 'worker', `answered by ${sample.worker}`),
   );

@@ -1,16 +1,17 @@
 // What a span is filled with: by stage, or by what its sample or its worker is.
 
 import { at } from '#columns';
+import { pixelOf } from '#pixels';
 import { workerName } from '#table';
 
 /**
  * @typedef {'stage' | 'worker' | 'reward' | 'version'} ColorBy
  *
- * @typedef {{ fill: string, ink: string }} Paint
+ * @typedef {{ fill: string, ink: string, pixel: number }} Paint
  *
  * @typedef {Object} Painter
- * @property {(tile: import('#tile').Tile, span: number) => Paint} of
- * @property {(sample: number) => string} ofSample
+ * @property {(tile: import('#tile').Tile) => (span: number) => Paint} of
+ * @property {(sample: number) => Paint} ofSample
  * @property {{ label: string, fill: string }[] | undefined} legend  Nothing where the stages' own legend holds.
  */
 
@@ -32,24 +33,31 @@ const SCALE = {
  * @returns {Painter}
  */
 export function painter(by, table, theme) {
-  const missing = { fill: theme.muted, ink: theme.surface };
+  const missing = { fill: theme.muted, ink: theme.surface, pixel: pixelOf(theme.muted) };
   if (by === 'stage') {
+    /** Of each tile the paints of its names. @type {WeakMap<import('#tile').Tile, Paint[]>} */
+    const paints = new WeakMap();
     return {
-      of: (tile, span) => theme.spans.get(tile.nameOf(span).color) ?? missing,
-      ofSample: (sample) => (theme.spans.get(longestStage(table, sample)) ?? missing).fill,
+      of: (tile) => {
+        const known = paints.get(tile) ?? tile.names.map(({ color }) => theme.spans.get(color) ?? missing);
+        paints.set(tile, known);
+        return (span) => known[at(tile.name, span)] ?? missing;
+      },
+      ofSample: (sample) => theme.spans.get(longestStage(table, sample)) ?? missing,
       legend: undefined,
     };
   }
-  if (by === 'reward') return byReward(table, theme, missing);
-  const palette = CATEGORIES[theme.dark ? 'dark' : 'light'].map((fill) => ({ fill, ink: theme.inkOn(fill) }));
+  const paintOf = (/** @type {string} */ fill) => ({ fill, ink: theme.inkOn(fill), pixel: pixelOf(fill) });
+  if (by === 'reward') return byReward(table, SCALE[theme.dark ? 'dark' : 'light'].map(paintOf), missing);
+  const palette = CATEGORIES[theme.dark ? 'dark' : 'light'].map(paintOf);
   /** @param {number} category */
   const paint = (category) => (category < 0 ? missing : (palette[category % palette.length] ?? missing));
   const names = by === 'worker' ? table.workers.map(workerName) : table.versions.map(({ name }) => name);
   const legend = names.slice(0, palette.length).map((label, category) => ({ label, fill: paint(category).fill }));
   if (names.length > palette.length) legend.push({ label: `and ${names.length - palette.length} more, in the same colours`, fill: 'transparent' });
   return {
-    ofSample: (sample) => paint(at(by === 'worker' ? table.worker : table.version, sample)).fill,
-    of: by === 'worker' ? (tile, span) => paint(at(tile.worker, span)) : (tile, span) => paint(at(table.version, at(tile.sample, span))),
+    ofSample: (sample) => paint(at(by === 'worker' ? table.worker : table.version, sample)),
+    of: by === 'worker' ? (tile) => (span) => paint(at(tile.worker, span)) : (tile) => (span) => paint(at(table.version, at(tile.sample, span))),
     legend,
   };
 }
@@ -80,18 +88,17 @@ function longestStage(table, sample) {
 
 /**
  * @param {import('#table').Table} table
- * @param {import('#theme').Theme} theme
+ * @param {Paint[]} scale
  * @param {Paint} missing
  * @returns {Painter}
  */
-function byReward(table, theme, missing) {
+function byReward(table, scale, missing) {
   let [least, most] = [Infinity, -Infinity];
   for (let row = 0; row < table.count; row++) {
     const reward = table.reward[row] ?? NaN;
     if (reward < least) least = reward;
     if (reward > most) most = reward;
   }
-  const scale = SCALE[theme.dark ? 'dark' : 'light'].map((fill) => ({ fill, ink: theme.inkOn(fill) }));
   const width = Math.max(most - least, Number.MIN_VALUE);
   /** @param {number} reward */
   const paint = (reward) => {
@@ -100,8 +107,8 @@ function byReward(table, theme, missing) {
   };
   const told = (/** @type {number} */ value) => Number(value.toPrecision(3));
   return {
-    of: (tile, span) => paint(table.reward[at(tile.sample, span)] ?? NaN),
-    ofSample: (sample) => paint(table.reward[sample] ?? NaN).fill,
+    of: (tile) => (span) => paint(table.reward[at(tile.sample, span)] ?? NaN),
+    ofSample: (sample) => paint(table.reward[sample] ?? NaN),
     legend:
       most < least
         ? [{ label: 'no sample has a reward', fill: missing.fill }]

@@ -170,3 +170,15 @@ function compareNumbers(a, b, sign) {
   if (Number.isNaN(a) || Number.isNaN(b)) return Number(Number.isNaN(a)) - Number(Number.isNaN(b));
   return sign * (a - b);
 }
+
+/** @type {Rows} */
+export const NO_ROWS = {
+  count: 0,
+  index: new Int32Array(),
+  top: new Float64Array(1),
+  first: new Uint8Array(),
+  odd: new Uint8Array(),
+  density: 'roomy',
+  samples: 0,
+  strip: () => 0,
+};

@@ -1,7 +1,7 @@
 // The table of samples: sorted by any column; only the rows in sight are in the document.
 
 import { at } from '#columns';
-import { byId, element } from '#dom';
+import { button, byId, element } from '#dom';
 import { number, tellField } from '#format';
 import { STAGES } from '#table';
 
@@ -54,7 +54,7 @@ new ResizeObserver(() => fill()).observe(scroller);
 /** @param {Shown} what */
 export function showSamples(what) {
   if (shown?.table !== what.table) {
-    fields = COLUMNS.flatMap((name) => what.table.fields.get(name) ?? []).filter((field) => isThere(what.table, field));
+    fields = COLUMNS.flatMap((name) => what.table.fields.get(name) ?? []).filter(({ name }) => what.table.has(name));
   }
   shown = what;
   note.textContent = what.rows.length === what.table.count ? `${number(what.table.count)} samples` : `${number(what.rows.length)} of ${number(what.table.count)} samples`;
@@ -69,14 +69,12 @@ export function showSamples(what) {
 function headCell(field, { order, sort }) {
   const cell = element('th', field.unit === 'text' ? 'text' : '');
   cell.scope = 'col';
-  const button = element('button', '', field.label);
-  button.type = 'button';
-  button.addEventListener('click', () => sort(field.name));
+  const turn = button(field.label, () => sort(field.name));
   if (order.sort === field.name) {
     cell.setAttribute('aria-sort', order.falling ? 'descending' : 'ascending');
-    button.append(order.falling ? ' ↓' : ' ↑');
+    turn.append(order.falling ? ' ↓' : ' ↑');
   }
-  cell.append(button);
+  cell.append(turn);
   return cell;
 }
 
@@ -105,9 +103,7 @@ function fill() {
 function cell(field, row) {
   if (field.name !== 'sample') return element('td', field.unit === 'text' ? 'text' : '', tellField(field, row));
   // The name is a button, so that keys can open the sample.
-  const button = element('button', 'link', field.text(row));
-  button.type = 'button';
-  return element('td', 'text', button);
+  return element('td', 'text', button(field.text(row), () => shown?.pin(row), { className: 'link' }));
 }
 
 /** @param {number} rows */
@@ -116,15 +112,4 @@ function spacer(rows) {
   made.setAttribute('aria-hidden', 'true');
   made.style.height = `${rows * ROW_PX}px`;
   return made;
-}
-
-/**
- * @param {import('#table').Table} table
- * @param {import('#table').Field} field
- */
-function isThere(table, field) {
-  for (let row = 0; row < table.count; row++) {
-    if (field.unit === 'text' ? field.text(row) !== '' : !Number.isNaN(field.number(row))) return true;
-  }
-  return false;
 }

@@ -10,6 +10,8 @@ export const AXIS = 24;
 export const GUTTER = 168;
 /** A span this near to the mouse is meant, though it be narrower than a pixel. */
 const NEAR_PX = 3;
+/** What ends so near behind a span is passed over. */
+const FREE_PX = 1;
 /** Height of the strip of nested stages along the foot of their track. */
 const NESTED = { roomy: 5, compact: 2, overview: 1 };
 
@@ -80,20 +82,29 @@ export function stripOf({ rows }, row) {
 }
 
 /**
+ * What is looked at, for what is asked of the server.
+ * @param {Scene} scene
+ * @returns {import('#tiles').Window}
+ */
+export function viewOf({ range: { from, to }, width }) {
+  return { from, to, pixel: (to - from) / Math.max(width - GUTTER, 1) };
+}
+
+/**
  * The tile that has a row's spans, if it is here, and the row's number in it.
  * @param {Scene} scene
  * @param {number} row
  */
 export function tileOf(scene, row) {
   const index = at(scene.rows.index, row);
-  const { from, to } = scene.range;
-  const view = { from, to, pixel: (to - from) / Math.max(scene.width - GUTTER, 1) };
+  const view = viewOf(scene);
   if (index < 0) return { tile: scene.tiles.get('workers', -1 - index, view), within: 0 };
   return { tile: scene.tiles.get('tiles', Math.floor(index / scene.table.tileRows), view), within: index };
 }
 
 /**
- * Every span in sight from back to front. Of those that would share one pixel only the first is told.
+ * Every span in sight from back to front. Of those that would share two pixels only the first is told. A shape holds
+ * until the next is told.
  * @param {Scene} scene
  * @param {(shape: Shape) => void} visit
  */
@@ -207,7 +218,7 @@ export function shapeAt(scene, x, y) {
     if (shape.kind === 'sample' || y < rect.y || y >= rect.y + rect.height) return;
     const away = Math.max(rect.x - x, x - (rect.x + rect.width), 0);
     if (away <= distance) {
-      found = shape;
+      found = { ...shape, rect: { ...rect } };
       distance = away;
     }
   });
@@ -235,12 +246,15 @@ function sampleAt(scene, row, x) {
  * @param {Scene} scene
  * @param {number} y
  */
-export function rowAt(scene, y) {
+function rowAt(scene, y) {
   if (y < AXIS) return undefined;
   const height = y - AXIS + scene.scroll;
   const [row] = rowsWithin(scene.rows, height, height + 1);
   return row < scene.rows.count ? row : undefined;
 }
+
+/** The shape that is told: one for all, since a frame has tens of thousands. @type {Shape} */
+const told = { tile: /** @type {any} */ (undefined), span: 0, kind: 'sample', row: 0, rect: { x: 0, y: 0, width: 0, height: 0 } };
 
 /**
  * @param {Scene} scene
@@ -251,16 +265,44 @@ export function rowAt(scene, y) {
  */
 function walk(scene, tile, run, { row, y, height }, visit) {
   const { start, end } = tile;
-  const { range } = scene;
-  let span = lowest(run.first, run.last, (index) => at(end, index) >= range.from);
-  while (span < run.last && at(start, span) <= range.to) {
-    const left = Math.max(xOf(scene, at(start, span)), GUTTER);
-    const right = Math.min(xOf(scene, at(end, span)), scene.width);
+  const { from, to } = scene.range;
+  const perTime = (scene.width - GUTTER) / (to - from);
+  const { rect } = told;
+  let span = lowest(run.first, run.last, (index) => at(end, index) >= from);
+  while (span < run.last && at(start, span) <= to) {
+    const left = Math.max(GUTTER + (at(start, span) - from) * perTime, GUTTER);
+    const right = Math.min(GUTTER + (at(end, span) - from) * perTime, scene.width);
     const width = Math.max(right - left, 1);
-    visit({ tile, span, kind: run.kind, row, rect: { x: left, y, width, height } });
+    const next = span + 1;
     // What ends on the pixels that are taken is passed over.
-    const reached = timeAt(scene, left + width + 0.5);
-    span++;
-    if (span < run.last && at(end, span) < reached) span = lowest(span + 1, run.last, (index) => at(end, index) >= reached);
+    const reached = from + (left + width + FREE_PX - GUTTER) / perTime;
+    const following = next < run.last && at(end, next) < reached ? nextEnding(end, next + 1, run.last, reached) : next;
+    told.tile = tile;
+    told.kind = run.kind;
+    told.row = row;
+    told.span = span;
+    rect.x = left;
+    rect.y = y;
+    rect.width = following > next ? width + FREE_PX : width;
+    rect.height = height;
+    visit(told);
+    span = following;
   }
+}
+
+/**
+ * The first span from `from` to before `last` that ends at a time or later. Mostly it is near.
+ * @param {Float64Array} end
+ * @param {number} from
+ * @param {number} last
+ * @param {number} time
+ */
+function nextEnding(end, from, last, time) {
+  let [low, high, stride] = [from, from, 1];
+  while (high < last && at(end, high) < time) {
+    low = high + 1;
+    high += stride;
+    stride *= 2;
+  }
+  return lowest(low, Math.min(high, last), (index) => at(end, index) >= time);
 }

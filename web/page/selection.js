@@ -3,8 +3,9 @@
 import { getTile } from '#api';
 import { COLORS, colorValue } from '#colors';
 import { at, lowest } from '#columns';
-import { byId, element, swatch } from '#dom';
+import { button, byId, element, swatch, wordsOf } from '#dom';
 import { counted, duration, number, percent } from '#format';
+import { Latest } from '#latest';
 
 const panel = byId('selection', HTMLElement);
 
@@ -13,8 +14,10 @@ const panel = byId('selection', HTMLElement);
  * @typedef {{ time_ns: number, spans: number }} Sum
  */
 
-/** Counts what is asked for, so that one that was given up stops. */
-let asked = 0;
+/** A range that is still being dragged is not added up. */
+const STILL_MS = 120;
+
+const asked = new Latest();
 
 /**
  * @param {import('#table').Table} table
@@ -23,7 +26,7 @@ let asked = 0;
  * @param {{ dark: boolean, zoom: () => void, close: () => void }} how
  */
 export async function showSelection(table, rows, range, how) {
-  const ask = ++asked;
+  const isLast = asked.begin();
   const within = Array.from(rows).filter((row) => at(table.start, row) <= range.to && at(table.end, row) >= range.from);
   const ended = within.filter((row) => at(table.end, row) <= range.to).length;
   const began = within.filter((row) => at(table.start, row) >= range.from).length;
@@ -34,13 +37,13 @@ export async function showSelection(table, rows, range, how) {
     ['live at a time', number(meanLive(table, within, range))],
   ];
   const list = element('dl', 'attributes', ...facts.flatMap(([name = '', value = '']) => [element('dt', '', name), element('dd', '', value)]));
-  const zoom = button('Zoom in', how.zoom);
-  const close = button('×', how.close);
-  close.setAttribute('aria-label', 'Close');
+  const [zoom, close] = [button('Zoom in', how.zoom), button('×', how.close, { title: 'Close' })];
   const stages = element('div', '', element('p', 'of', 'adding up the stages…'));
   panel.hidden = false;
   panel.replaceChildren(element('header', '', element('h2', '', 'Selected time'), zoom, close), list, element('h3', '', 'Stages'), stages);
 
+  await new Promise((resolve) => setTimeout(resolve, STILL_MS));
+  if (!isLast()) return;
   /** @type {Map<string, Sum>} */
   const sums = new Map();
   /** @type {Map<number, Set<number>>} */
@@ -54,10 +57,10 @@ export async function showSelection(table, rows, range, how) {
     try {
       addUp(await getTile(table, 'tiles', index), wanted, range, sums);
     } catch (error) {
-      stages.replaceChildren(element('p', 'bad', error instanceof Error ? error.message : String(error)));
+      if (isLast()) stages.replaceChildren(element('p', 'bad', wordsOf(error)));
       return;
     }
-    if (ask !== asked) return;
+    if (!isLast()) return;
     done++;
     if (done % 8 === 0 || done === tiles.size) stages.replaceChildren(stageTable(sums, how.dark, done / tiles.size));
   }
@@ -65,7 +68,7 @@ export async function showSelection(table, rows, range, how) {
 }
 
 export function hideSelection() {
-  asked++;
+  asked.begin();
   panel.hidden = true;
   panel.replaceChildren();
 }
@@ -77,7 +80,7 @@ export function hideSelection() {
  * @param {Range} range
  * @param {Map<string, Sum>} sums  By colour, which tells the stage and its side.
  */
-export function addUp(tile, rows, range, sums) {
+function addUp(tile, rows, range, sums) {
   for (const row of rows) {
     for (const run of tile.rows.get(row) ?? []) {
       if (run.kind !== 'stage' && run.kind !== 'user') continue;
@@ -128,13 +131,5 @@ function stageTable(sums, dark, done) {
   });
   const made = element('div', '', element('table', 'neighbours', element('tbody', '', ...rows)));
   if (done < 1) made.append(element('p', 'of', `${percent(done)} added up`));
-  return made;
-}
-
-/** @param {string} text @param {() => void} act */
-function button(text, act) {
-  const made = element('button', '', text);
-  made.type = 'button';
-  made.addEventListener('click', act);
   return made;
 }

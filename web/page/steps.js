@@ -1,6 +1,6 @@
 // The list of steps, and how they went over the run: a line for each of a few numbers.
 
-import { byId, element } from '#dom';
+import { button, byId, element } from '#dom';
 import { counted, duration, number } from '#format';
 
 const list = byId('steps', HTMLElement);
@@ -29,7 +29,7 @@ export function showSteps(steps, current, choose) {
   shown = state;
   const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.step : undefined;
   const longest = Math.max(...steps.map(({ metrics }) => metrics?.rollout_time_s ?? 0), Number.MIN_VALUE);
-  const buttons = steps.map((entry) => button(entry, { current: entry.step === current, longest }, choose));
+  const buttons = steps.map((entry) => stepButton(entry, { current: entry.step === current, longest }, choose));
   list.replaceChildren(lines(steps, current), ...buttons);
   buttons.find((made) => made.dataset.step === focused)?.focus();
   buttons.find((made) => made.hasAttribute('aria-current'))?.scrollIntoView({ block: 'nearest' });
@@ -88,18 +88,17 @@ function sparkline(values, current) {
  * @param {{ current: boolean, longest: number }} among
  * @param {(step: number) => void} choose
  */
-function button(entry, among, choose) {
+function stepButton(entry, among, choose) {
   const time = entry.metrics?.rollout_time_s ?? undefined;
   const state = entry.closed === null ? element('span', 'open', 'open') : element('span', 'time', time === undefined ? '' : duration(time * 1e9));
-  const made = element('button', '', element('b', '', `Step ${entry.step}`), state, element('small', '', counted(entry.samples, 'sample')));
+  const made = button('', () => choose(entry.step));
+  made.append(element('b', '', `Step ${entry.step}`), state, element('small', '', counted(entry.samples, 'sample')));
   if (time !== undefined) {
     const bar = element('i', 'bar-of-time');
     bar.style.width = `${(time / among.longest) * 100}%`;
     made.append(bar);
   }
-  made.type = 'button';
   made.dataset.step = String(entry.step);
   if (among.current) made.setAttribute('aria-current', 'true');
-  made.addEventListener('click', () => choose(entry.step));
   return made;
 }

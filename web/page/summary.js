@@ -2,7 +2,7 @@
 
 import { colorValue, partColor } from '#colors';
 import { tailOf } from '#curve';
-import { byId, element } from '#dom';
+import { button, byId, element } from '#dom';
 import { duration, number, percent } from '#format';
 
 const section = byId('summary', HTMLElement);
@@ -45,11 +45,8 @@ export function showSummary(answer, table, dark, find) {
  */
 function slowest({ slowest: sample }, find) {
   if (sample === null) return [];
-  const button = element('button', 'link', sample.sample);
-  button.type = 'button';
-  button.title = 'Show it in the timeline';
-  button.addEventListener('click', () => find(sample.sample));
-  return [' · slowest sample ', button, ` ${duration(sample.duration_s * 1e9)}`];
+  const show = button(sample.sample, () => find(sample.sample), { title: 'Show it in the timeline', className: 'link' });
+  return [' · slowest sample ', show, ` ${duration(sample.duration_s * 1e9)}`];
 }
 
 /** @param {import('#api').NumbersAnswer} answer */

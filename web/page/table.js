@@ -37,6 +37,8 @@ import { at, readColumns } from '#columns';
  * @property {(row: number) => string} label  `group/sample`, or the sample alone.
  * @property {(row: number) => number} group  The same for samples of one group; −1 for none.
  * @property {(label: string) => number} find  The row of a label, or −1.
+ * @property {() => Int32Array} all  Every row.
+ * @property {(field: string) => boolean} has     Whether any sample of the step has a field, whatever a filter leaves.
  * @property {Map<string, Field>} fields
  */
 
@@ -75,6 +77,9 @@ export function readTable(buffer) {
   };
   /** @type {Map<string, number> | undefined} */
   let rows;
+  /** @type {Map<string, boolean>} */
+  const there = new Map();
+  /** @type {Table} */
   const table = {
     step: meta.step,
     originUnixNs: BigInt(meta.origin_unix_ns),
@@ -96,10 +101,27 @@ export function readTable(buffer) {
       rows ??= new Map(Array.from({ length: count }, (_, row) => [label(row), row]));
       return rows.get(wanted) ?? -1;
     },
+    all: () => Int32Array.from({ length: count }, (_, row) => row),
+    has: (/** @type {string} */ name) => {
+      const known = there.get(name) ?? isThere(table.fields.get(name), count);
+      there.set(name, known);
+      return known;
+    },
     fields: new Map(),
   };
   for (const field of fields(table, column, strings)) table.fields.set(field.name, field);
   return table;
+}
+
+/**
+ * @param {Field | undefined} field
+ * @param {number} count
+ */
+function isThere(field, count) {
+  for (let row = 0; field !== undefined && row < count; row++) {
+    if (field.unit === 'text' ? field.text(row) !== '' : !Number.isNaN(field.number(row))) return true;
+  }
+  return false;
 }
 
 /**
@@ -113,7 +135,7 @@ export function workerName(worker) {
 }
 
 /**
- * @param {Omit<Table, 'fields'>} table
+ * @param {Table} table
  * @param {(name: string) => ArrayLike<number>} column
  * @param {string[]} strings
  * @returns {Field[]}
@@ -156,3 +178,27 @@ function fields(table, column, strings) {
     ...Object.entries(FLAG).map(([flag, bit]) => computed(flag, 'flag', (row) => (at(table.flags, row) & bit ? 1 : 0))),
   ];
 }
+
+/** Where there is none yet. @type {Table} */
+export const NO_TABLE = {
+  step: -1,
+  originUnixNs: 0n,
+  extent: undefined,
+  count: 0,
+  tileRows: 1,
+  workers: [],
+  versions: [],
+  start: [],
+  end: [],
+  reward: [],
+  worker: [],
+  version: [],
+  flags: [],
+  tracks: [],
+  label: () => '',
+  group: () => -1,
+  find: () => -1,
+  all: () => new Int32Array(),
+  has: () => false,
+  fields: new Map(),
+};

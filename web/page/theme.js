@@ -1,6 +1,7 @@
 // Colours of the canvas that are not a span's: read from the style sheet, so that they stand in one place.
 
 import { COLORS, colorValue } from '#colors';
+import { pixelOf } from '#pixels';
 
 /**
  * @typedef {Object} Theme
@@ -14,13 +15,16 @@ import { COLORS, colorValue } from '#colors';
  * @property {string} bad       What did not complete.
  * @property {string} warn      What cannot be true, and the tail.
  * @property {string} font
- * @property {Map<string, { fill: string, ink: string }>} spans  Ink is what can be read on the fill.
+ * @property {Map<string, import('#paint').Paint>} spans  Ink is what can be read on the fill.
+ * @property {Record<'surface' | 'band' | 'line' | 'text' | 'muted' | 'accent' | 'bad' | 'warn', number>} pixels
  * @property {(fill: string) => string} inkOn
  */
 
 const DARK = matchMedia('(prefers-color-scheme: dark)');
 /** @type {(() => void)[]} */
 const listeners = [];
+
+DARK.addEventListener('change', tell);
 
 /** Light or dark: as the system says, until the user says otherwise. */
 function isDark() {
@@ -31,30 +35,35 @@ function isDark() {
 /** Goes over to the other theme, for as long as the page is open. */
 export function toggleTheme() {
   document.documentElement.dataset.theme = isDark() ? 'light' : 'dark';
-  for (const changed of listeners) changed();
+  tell();
 }
+
+/** What was read last: asking for a style makes the browser lay out the page. @type {Theme | undefined} */
+let read;
 
 /** @returns {Theme} */
 export function readTheme() {
+  read ??= make();
+  return read;
+}
+
+/** @returns {Theme} */
+function make() {
   const style = getComputedStyle(document.documentElement);
   /** @param {string} name */
   const value = (name) => style.getPropertyValue(name).trim();
   const dark = isDark();
+  const names = /** @type {const} */ (['surface', 'band', 'line', 'text', 'muted', 'accent', 'bad', 'warn']);
+  const plain = /** @type {Record<typeof names[number], string>} */ (Object.fromEntries(names.map((name) => [name, value(`--${name}`)])));
   return {
     dark,
-    surface: value('--surface'),
-    band: value('--band'),
-    line: value('--line'),
-    text: value('--text'),
-    muted: value('--muted'),
-    accent: value('--accent'),
-    bad: value('--bad'),
-    warn: value('--warn'),
+    ...plain,
+    pixels: /** @type {Theme['pixels']} */ (Object.fromEntries(names.map((name) => [name, pixelOf(plain[name])]))),
     font: value('--font'),
     spans: new Map(
       COLORS.map(({ id }) => {
         const fill = colorValue(id, dark);
-        return [id, { fill, ink: inkOn(fill) }];
+        return [id, { fill, ink: inkOn(fill), pixel: pixelOf(fill) }];
       }),
     ),
     inkOn,
@@ -69,7 +78,11 @@ function inkOn(fill) {
 /** @param {() => void} changed */
 export function onThemeChange(changed) {
   listeners.push(changed);
-  DARK.addEventListener('change', changed);
+}
+
+function tell() {
+  read = undefined;
+  for (const changed of listeners) changed();
 }
 
 /**

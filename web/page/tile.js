@@ -21,11 +21,13 @@ import { at, readColumns } from '#columns';
  * @property {ArrayLike<number>} span    Within its part.
  * @property {ArrayLike<number>} worker  Its number, or −1.
  * @property {ArrayLike<number>} attempt
+ * @property {ArrayLike<number>} name    Index of its name.
+ * @property {SpanName[]} names
  * @property {(span: number) => SpanName} nameOf
  * @property {(span: number) => boolean} isOpen
  * @property {(span: number) => boolean} isOdd      A value of it cannot be true.
  * @property {(span: number) => string | undefined} outcome  How it ended, unless it completed.
- * @property {[number, number][]} transfers  KV caches: from which span to which.
+ * @property {(row: number) => [number, number][]} transfersOf  KV caches of a row: from which span to which.
  *
  * @typedef {{ lane: string, name: string, color: string }} SpanName
  */
@@ -42,6 +44,7 @@ const [OPEN, ODD] = [1, 2];
  */
 export function readTile(buffer, last) {
   const { meta, column } = readColumns(buffer);
+  /** @type {SpanName[]} */
   const names = meta.names.map(readName);
   const [start, ends, name, flags, outcome] = ['start_ns', 'end_ns', 'name', 'flags', 'outcome'].map(column);
   if (!start || !ends || !name || !flags || !outcome) throw new Error('the server’s answer is malformed: a tile');
@@ -50,7 +53,6 @@ export function readTile(buffer, last) {
   for (let span = 0; span < end.length; span++) {
     if (!(at(end, span) >= at(start, span))) end[span] = Math.max(last, at(start, span));
   }
-  const [from, to] = [column('transfer_from'), column('transfer_to')];
   return {
     count: start.length,
     leftOut: meta.left_out ?? 0,
@@ -64,13 +66,35 @@ export function readTile(buffer, last) {
     span: column('span'),
     worker: column('worker'),
     attempt: column('attempt'),
+    name,
+    names,
     nameOf: (span) => names[at(name, span)] ?? { lane: '', name: '', color: 'request' },
     isOpen: (span) => (at(flags, span) & OPEN) !== 0,
     isOdd: (span) => (at(flags, span) & ODD) !== 0,
     outcome: (span) => OUTCOMES[at(outcome, span)],
-    transfers: Array.from(from, (sent, index) => [sent, at(to, index)]),
+    transfersOf: transfersBy(column),
   };
 }
+
+/**
+ * @param {(name: string) => ArrayLike<number>} column
+ * @returns {Tile['transfersOf']}
+ */
+function transfersBy(column) {
+  const [from, to, sample] = [column('transfer_from'), column('transfer_to'), column('sample')];
+  /** @type {Map<number, [number, number][]>} */
+  const byRow = new Map();
+  for (let index = 0; index < from.length; index++) {
+    const row = at(sample, at(from, index));
+    const of = byRow.get(row) ?? [];
+    byRow.set(row, of);
+    of.push([at(from, index), at(to, index)]);
+  }
+  return (row) => byRow.get(row) ?? NONE;
+}
+
+/** @type {[number, number][]} */
+const NONE = [];
 
 /**
  * @param {(name: string) => ArrayLike<number>} column

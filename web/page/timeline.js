@@ -1,19 +1,23 @@
 // The timeline: holds what is shown and has it drawn.
 
-import { getTile } from '#api';
+import { getPasses, getTile } from '#api';
 import { at } from '#columns';
 import { byId } from '#dom';
 import { draw } from '#draw';
 import { listen } from '#gestures';
+import { Layers } from '#layers';
+import { drawMarks } from '#marks';
 import { painter } from '#paint';
-import { arrange, rowsWithin } from '#rows';
-import { AXIS, GUTTER, eachShape, shapeAt, timeAt } from '#scene';
+import { PassWindow } from '#passes';
+import { NO_ROWS, arrange, rowsWithin } from '#rows';
+import { AXIS, GUTTER, eachShape, shapeAt, timeAt, viewOf } from '#scene';
+import { passAt } from '#strips';
+import { NO_TABLE } from '#table';
 import { onThemeChange, readTheme } from '#theme';
 import { Tiles } from '#tiles';
-import { hideTooltip, showTooltip } from '#tooltip';
-import { fit, pan, zoom } from '#viewport';
+import { hideTooltip, showPass, showSpan } from '#tooltip';
+import { NOTHING, fit, pan, zoom } from '#viewport';
 
-const NOTHING = { from: 0, to: 1e9 };
 /** Share of the view by which a key moves it, and by which one zooms. */
 const KEY_PAN = 0.15;
 const KEY_ZOOM = 1.4;
@@ -28,18 +32,18 @@ const STRIP = { roomy: 34, compact: 16, overview: 10 };
  * @property {(pin: Pin | undefined) => void} pinned
  * @property {(range: import('#viewport').Range | undefined) => void} selected
  * @property {(error: unknown) => void} failed
+ * @property {() => void} passesCame  Other forward passes are shown.
  */
 
 export class Timeline {
-  #scroller = byId('scroller', HTMLDivElement);
   #content = byId('content', HTMLDivElement);
-  #canvas = byId('canvas', HTMLCanvasElement);
-  #context;
+  #layers;
   #theme = readTheme();
   #tiles;
+  #passWindow;
   /** @type {import('#table').Table | undefined} */
   #table;
-  /** @type {import('#passes').Passes | undefined} */
+  /** Those that the rows have strips for. @type {import('#passes').Passes | undefined} */
   #passes;
   /** @type {import('#rows').Rows} */
   #rows = NO_ROWS;
@@ -51,54 +55,57 @@ export class Timeline {
   #color = 'stage';
   /** @type {import('#paint').Painter | undefined} */
   #painter;
-  /** @type {{ x: number, y: number } | undefined} */
+  /** @type {import('#gestures').Point | undefined} */
   #mouse;
   /** @type {import('#draw').Marks} */
-  #marks = { hover: undefined, cursor: undefined, selected: undefined, box: undefined, pinned: undefined, isFound: () => false };
-  /** @type {number | undefined} */
-  #frame;
-  #size = { width: 0, height: 0 };
-  /** When the last drawing began and how long it took, for who measures. */
-  #drawings = { count: 0, last_ms: 0 };
+  #marks = { pinned: undefined, isFound: () => false };
+  /** @type {Pick<import('#marks').Over, 'selected' | 'box'>} */
+  #over = { selected: undefined, box: undefined };
+  /** Counts the drawings, for who measures. */
+  #drawings = 0;
   #told;
 
   /** @param {Told} told */
   constructor(told) {
-    const context = this.#canvas.getContext('2d', { alpha: false });
-    if (context === null) throw new Error('this browser draws no canvas');
-    this.#context = context;
     this.#told = told;
-    this.#tiles = new Tiles(getTile, (error) => {
+    const arrived = (/** @type {unknown} */ error) => {
       if (error !== undefined) told.failed(error);
-      this.#redraw();
+      this.#layers.redraw();
+    };
+    this.#tiles = new Tiles(getTile, arrived);
+    this.#passWindow = new PassWindow(getPasses, arrived);
+    this.#layers = new Layers(
+      (layers) => this.#draw(layers),
+      // An overview fills the window.
+      () => this.#rows.density === 'overview' && this.#arrange(),
+      () => this.#moved(),
+    );
+    this.#listen();
+    onThemeChange(() => {
+      this.#theme = readTheme();
+      this.#painter = undefined;
+      this.#layers.redraw();
     });
-    listen(this.#canvas, {
+  }
+
+  #listen() {
+    listen(this.#layers.canvas, {
       scene: () => this.#scene(),
       setRange: (range) => this.#setRange(range),
-      setScroll: (scroll) => {
-        this.#scroller.scrollTop = scroll;
-      },
-      select: (range) => told.selected(range),
+      setScroll: (scroll) => this.#layers.scrollTo(scroll),
+      select: (range) => this.#told.selected(range),
       showBox: (box) => {
-        this.#marks.box = box;
-        this.#redraw();
+        this.#over.box = box;
+        this.#layers.redraw(false);
       },
       zoomInto: (box) => this.#zoomInto(box),
       point: (point) => {
         this.#mouse = point;
-        this.#redraw();
+        this.#layers.redraw(false);
       },
       click: (point) => this.#click(point),
       fit: () => this.fit(),
     });
-    this.#scroller.addEventListener('scroll', () => this.#moved());
-    onThemeChange(() => {
-      this.#theme = readTheme();
-      this.#painter = undefined;
-      this.#redraw();
-    });
-    new ResizeObserver(() => this.#resize()).observe(this.#scroller);
-    this.#resize();
   }
 
   /**
@@ -115,14 +122,14 @@ export class Timeline {
     this.#painter = undefined;
     this.#asked = { order, samples };
     this.#arrange();
-    this.#canvas.setAttribute('aria-label', `Timeline of ${samples.length} samples`);
+    this.#layers.canvas.setAttribute('aria-label', `Timeline of ${samples.length} samples`);
     if (top !== undefined) this.#scrollTo(top.label, top.below);
-    this.#redraw();
+    this.#layers.redraw();
   }
 
   #arrange() {
     const { order, samples } = this.#asked;
-    this.#rows = this.#table === undefined ? NO_ROWS : arrange(this.#table, order, samples, { room: this.#size.height - AXIS - 1, strip: (worker) => this.#stripOf(worker) });
+    this.#rows = this.#table === undefined ? NO_ROWS : arrange(this.#table, order, samples, { room: this.#layers.size.height - AXIS - 1, strip: (worker) => this.#stripOf(worker) });
     this.#content.style.height = `${Math.floor(at(this.#rows.top, this.#rows.count)) + AXIS}px`;
   }
 
@@ -131,24 +138,32 @@ export class Timeline {
     return this.#passes?.workers.has(worker) ? STRIP[this.#asked.order.density] : 0;
   }
 
-  /** @param {import('#passes').Passes | undefined} passes  Of the step that is shown. */
-  showPasses(passes) {
-    this.#passes = passes;
-    this.#arrange();
-    this.#redraw();
+  /**
+   * Forward passes are asked for when rows of workers are in sight.
+   * @param {number} heard  How many the server has of the step.
+   */
+  usePasses(heard) {
+    if (this.#table !== undefined) this.#passWindow.use(this.#table.step, heard);
+    if (this.#asked.order.arrange !== 'samples') this.#layers.redraw();
   }
 
   /** @param {import('#paint').ColorBy} color */
   colorBy(color) {
     this.#color = color;
     this.#painter = undefined;
-    this.#redraw();
+    this.#layers.redraw();
   }
 
-  /** @param {Partial<import('#draw').Marks>} marks */
+  /** @param {import('#draw').Marks} marks */
   mark(marks) {
-    Object.assign(this.#marks, marks);
-    this.#redraw();
+    this.#marks = marks;
+    this.#layers.redraw();
+  }
+
+  /** @param {import('#viewport').Range | undefined} selected */
+  select(selected) {
+    this.#over.selected = selected;
+    this.#layers.redraw(false);
   }
 
   /** What the user chose to see; nothing while everything is shown. */
@@ -158,7 +173,7 @@ export class Timeline {
 
   /** Label of the first sample in sight, unless it is the very first row. */
   get top() {
-    return this.#scroller.scrollTop < 1 ? '' : (this.#topSample()?.label ?? '');
+    return this.#layers.scroll < 1 ? '' : (this.#topSample()?.label ?? '');
   }
 
   /** What the colours stand for, unless for stages. */
@@ -177,7 +192,7 @@ export class Timeline {
   look(range, top) {
     this.#chosen = range;
     if (top !== undefined) this.#scrollTo(top, 0);
-    this.#redraw();
+    this.#layers.redraw();
   }
 
   /** Shows the whole step. */
@@ -200,7 +215,7 @@ export class Timeline {
 
   /** @param {number} down  Shares of the window. */
   scroll(down) {
-    this.#scroller.scrollTop += down * (this.#size.height - AXIS) * KEY_PAN;
+    this.#layers.scrollTo(this.#layers.scroll + down * (this.#layers.size.height - AXIS) * KEY_PAN);
   }
 
   /**
@@ -211,9 +226,9 @@ export class Timeline {
     const row = this.#rows.index.indexOf(sample);
     if (row < 0 || this.#table === undefined) return;
     const [top, foot] = [at(this.#rows.top, row), at(this.#rows.top, row + 1)];
-    const { scrollTop } = this.#scroller;
-    const room = this.#size.height - AXIS;
-    if (top < scrollTop || foot > scrollTop + room) this.#scroller.scrollTop = top - (room - (foot - top)) / 2;
+    const { scroll } = this.#layers;
+    const room = this.#layers.size.height - AXIS;
+    if (top < scroll || foot > scroll + room) this.#layers.scrollTo(top - (room - (foot - top)) / 2);
     const [from, to] = [at(this.#table.start, sample), at(this.#table.end, sample)];
     const { range } = this;
     if (to < range.from || from > range.to) {
@@ -238,11 +253,16 @@ export class Timeline {
   /** Whether spans in sight have not come yet. */
   get isWaiting() {
     this.shapes();
-    return this.#tiles.isWaiting;
+    return this.#tiles.isWaiting || this.#passWindow.isWaiting;
   }
 
   get drawings() {
-    return { ...this.#drawings };
+    return this.#drawings;
+  }
+
+  /** The forward passes that are here. */
+  get passes() {
+    return this.#passes;
   }
 
   /** The range of time that is shown. */
@@ -258,8 +278,8 @@ export class Timeline {
       tiles: this.#tiles,
       passes: this.#passes,
       range: this.range,
-      scroll: this.#scroller.scrollTop,
-      ...this.#size,
+      scroll: this.#layers.scroll,
+      ...this.#layers.size,
     };
   }
 
@@ -274,7 +294,7 @@ export class Timeline {
     const scene = this.#scene();
     const [from, to] = [timeAt(scene, box.x), timeAt(scene, box.x + box.width)];
     const [row] = rowsWithin(this.#rows, scene.scroll + box.y - AXIS, scene.scroll + box.y - AXIS + 1);
-    this.#scroller.scrollTop = at(this.#rows.top, row);
+    this.#layers.scrollTo(at(this.#rows.top, row));
     this.#setRange(zoom({ from, to }, (from + to) / 2, 1, scene.table.extent ?? NOTHING));
   }
 
@@ -298,11 +318,11 @@ export class Timeline {
 
   /** The first sample in sight, and how far above the top it begins. */
   #topSample() {
-    const { scrollTop } = this.#scroller;
-    const [row] = rowsWithin(this.#rows, scrollTop, scrollTop + 1);
+    const { scroll } = this.#layers;
+    const [row] = rowsWithin(this.#rows, scroll, scroll + 1);
     const index = row < this.#rows.count ? at(this.#rows.index, row) : -1;
     if (index < 0 || this.#table === undefined) return undefined;
-    return { label: this.#table.label(index), below: scrollTop - at(this.#rows.top, row) };
+    return { label: this.#table.label(index), below: scroll - at(this.#rows.top, row) };
   }
 
   /**
@@ -311,30 +331,12 @@ export class Timeline {
    */
   #scrollTo(label, below) {
     const row = label === '' ? 0 : this.#rows.index.indexOf(this.#table?.find(label) ?? -1);
-    if (row >= 0) this.#scroller.scrollTop = at(this.#rows.top, row) + below;
+    if (row >= 0) this.#layers.scrollTo(at(this.#rows.top, row) + below);
   }
 
   #moved() {
-    this.#redraw();
+    this.#layers.redraw();
     this.#told.moved();
-  }
-
-  #resize() {
-    const { clientWidth: width, clientHeight: height } = this.#scroller;
-    const ratio = devicePixelRatio;
-    this.#size = { width, height };
-    this.#canvas.width = Math.round(width * ratio);
-    this.#canvas.height = Math.round(height * ratio);
-    this.#canvas.style.width = `${width}px`;
-    this.#canvas.style.height = `${height}px`;
-    // An overview fills the window.
-    if (this.#rows.density === 'overview') this.#arrange();
-    // The size of a canvas clears it: draw before the browser shows it.
-    this.#draw();
-  }
-
-  #redraw() {
-    this.#frame ??= requestAnimationFrame(() => this.#draw());
   }
 
   #paintedBy() {
@@ -342,61 +344,54 @@ export class Timeline {
     return this.#painter;
   }
 
-  #draw() {
-    if (this.#frame !== undefined) cancelAnimationFrame(this.#frame);
-    this.#frame = undefined;
-    const began = performance.now();
+  /** @param {Parameters<ConstructorParameters<typeof Layers>[0]>[0]} layers */
+  #draw({ context, pixels, over, isStale }) {
     const scene = this.#scene();
+    if (isStale) this.#takePasses(scene);
     const painted = this.#paintedBy() ?? NO_PAINTER;
-    const hover = this.#mouse && shapeAt(scene, this.#mouse.x, this.#mouse.y);
-    this.#context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    const marks = { ...this.#marks, hover, cursor: this.#mouse?.x };
-    draw({ context: this.#context, scene, theme: this.#theme, painter: painted, marks });
-    this.#canvas.dataset.rows = String(this.#rows.count);
-    if (hover === undefined || this.#mouse === undefined || this.#canvas.classList.contains('dragging')) {
-      hideTooltip();
-    } else {
-      const box = this.#canvas.getBoundingClientRect();
-      showTooltip(scene.table, hover, { x: box.left + this.#mouse.x, y: box.top + this.#mouse.y }, painted.of(hover.tile, hover.span).fill);
+    if (isStale) {
+      draw({ context, pixels, scene, theme: this.#theme, painter: painted, marks: this.#marks });
+      this.#layers.canvas.dataset.rows = String(this.#rows.count);
+      this.#drawings++;
     }
-    this.#drawings.count++;
-    this.#drawings.last_ms = performance.now() - began;
+    const hover = this.#mouse && shapeAt(scene, this.#mouse.x, this.#mouse.y);
+    drawMarks({ context: over, scene, theme: this.#theme, over: { ...this.#over, pinned: this.#marks.pinned, hover, cursor: this.#mouse?.x } });
+    this.#tell(scene, hover, painted);
+  }
+
+  /** What the passes need of height, and what of them is here. @param {import('#scene').Scene} scene */
+  #takePasses(scene) {
+    const passes = this.#asked.order.arrange === 'samples' ? undefined : this.#passWindow.get(viewOf(scene));
+    const before = this.#passes;
+    this.#passes = passes;
+    scene.passes = passes;
+    if (passes !== before) this.#told.passesCame();
+    const isHigher = (passes?.workers.size ?? 0) !== (before?.workers.size ?? 0);
+    if (!isHigher) return;
+    this.#arrange();
+    scene.rows = this.#rows;
+  }
+
+  /**
+   * What is under the mouse, in words.
+   * @param {import('#scene').Scene} scene
+   * @param {import('#scene').Shape | undefined} hover
+   * @param {import('#paint').Painter} painted
+   */
+  #tell(scene, hover, painted) {
+    const mouse = this.#mouse;
+    const pass = mouse && passAt(scene, mouse.x, mouse.y);
+    if (mouse === undefined || (hover === undefined && pass === undefined) || this.#layers.canvas.classList.contains('dragging')) {
+      hideTooltip();
+    } else if (hover !== undefined) {
+      showSpan(scene.table, hover, mouse.inWindow, painted.of(hover.tile)(hover.span).fill);
+    } else if (scene.passes !== undefined && pass !== undefined) {
+      showPass(scene.passes, pass, mouse.inWindow);
+    }
   }
 }
 
+/** @type {import('#paint').Paint} */
+const GRAY = { fill: 'gray', ink: 'black', pixel: 0xff808080 };
 /** @type {import('#paint').Painter} */
-const NO_PAINTER = { of: () => ({ fill: 'gray', ink: 'black' }), ofSample: () => 'gray', legend: undefined };
-
-/** @type {import('#rows').Rows} */
-const NO_ROWS = {
-  count: 0,
-  index: new Int32Array(),
-  top: new Float64Array(1),
-  first: new Uint8Array(),
-  odd: new Uint8Array(),
-  density: 'roomy',
-  samples: 0,
-  strip: () => 0,
-};
-
-/** @type {import('#table').Table} */
-const NO_TABLE = {
-  step: -1,
-  originUnixNs: 0n,
-  extent: undefined,
-  count: 0,
-  tileRows: 1,
-  workers: [],
-  versions: [],
-  start: [],
-  end: [],
-  reward: [],
-  worker: [],
-  version: [],
-  flags: [],
-  tracks: [],
-  label: () => '',
-  group: () => -1,
-  find: () => -1,
-  fields: new Map(),
-};
+const NO_PAINTER = { of: () => () => GRAY, ofSample: () => GRAY, legend: undefined };

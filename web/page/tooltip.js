@@ -1,10 +1,10 @@
-// What is told at once of the span under the mouse; its attributes come when it is pinned, or has been pointed at for
+// What is told at once of what is under the mouse; a span's attributes come when it is pinned, or has been pointed at for
 // a moment.
 
 import { getSample } from '#api';
 import { at } from '#columns';
 import { byId, element, swatch } from '#dom';
-import { duration, tellAttribute } from '#format';
+import { counted, duration, number, tellAttribute } from '#format';
 import { workerName } from '#table';
 
 /** Beyond this attributes are counted. */
@@ -15,8 +15,10 @@ const AWAY_PX = 14;
 const DWELL_MS = 120;
 
 const tooltip = byId('tooltip', HTMLDivElement);
-/** What the tooltip tells of now. @type {{ tile: import('#tile').Tile, span: number } | undefined} */
+/** What the tooltip tells of now: a tile or the passes, and the place in it. @type {{ of: object, index: number } | undefined} */
 let shown;
+/** Its size, measured when it changes. */
+let size = { width: 0, height: 0 };
 /** @type {number | undefined} */
 let dwell;
 
@@ -26,30 +28,69 @@ let dwell;
  * @param {{ x: number, y: number }} mouse  In the window.
  * @param {string} color
  */
-export function showTooltip(table, shape, mouse, color) {
-  if (shown?.tile !== shape.tile || shown.span !== shape.span) {
-    tooltip.replaceChildren(...contents(table, shape, color));
-    shown = { tile: shape.tile, span: shape.span };
-    clearTimeout(dwell);
+export function showSpan(table, shape, mouse, color) {
+  if (!isShown(shape.tile, shape.span)) {
+    tell(shape.tile, shape.span, contents(table, shape, color));
     dwell = setTimeout(() => void addAttributes(table, shape, mouse), DWELL_MS);
   }
-  tooltip.hidden = false;
+  place(mouse);
+}
+
+/**
+ * A forward pass: what was computed, what waited, and how much is known of it.
+ * @param {import('#passes').Passes} passes
+ * @param {number} pass
+ * @param {{ x: number, y: number }} mouse
+ */
+export function showPass(passes, pass, mouse) {
+  if (!isShown(passes, pass)) {
+    const { end, wall, bound, prefillRequests, prefillTokens, decodeRequests, kv, queued, lostBefore } = passes.columns;
+    const lost = at(lostBefore, pass);
+    const lines = [
+      `${counted(at(decodeRequests, pass), 'request')} at the next token`,
+      at(prefillRequests, pass) > 0 ? `${counted(at(prefillRequests, pass), 'prompt')}, ${counted(at(prefillTokens, pass), 'token')}` : '',
+      `${number(at(kv, pass))} tokens in the KV cache of the batch`,
+      at(queued, pass) > 0 ? `${counted(at(queued, pass), 'request')} waiting` : '',
+      `heard of at ${duration(at(end, pass))}; ended up to ${duration(at(bound, pass))} before`,
+      lost > 0 ? `${counted(lost, 'message')} lost before it` : '',
+    ];
+    const head = element('header', '', element('b', '', 'forward pass'), element('span', '', duration(at(wall, pass))));
+    tell(passes, pass, [head, ...lines.filter((line) => line !== '').map((line) => element('p', '', line))]);
+  }
   place(mouse);
 }
 
 export function hideTooltip() {
+  if (shown === undefined) return;
   tooltip.hidden = true;
   shown = undefined;
   clearTimeout(dwell);
 }
 
+/** @param {object} of @param {number} index */
+function isShown(of, index) {
+  return shown?.of === of && shown.index === index;
+}
+
+/** @param {object} of @param {number} index @param {Node[]} contents */
+function tell(of, index, contents) {
+  clearTimeout(dwell);
+  tooltip.replaceChildren(...contents);
+  tooltip.hidden = false;
+  shown = { of, index };
+  measure();
+}
+
+function measure() {
+  size = { width: tooltip.offsetWidth, height: tooltip.offsetHeight };
+}
+
 /** @param {{ x: number, y: number }} mouse */
 function place(mouse) {
-  const { offsetWidth: width, offsetHeight: height } = tooltip;
   const right = mouse.x + AWAY_PX;
   const below = mouse.y + AWAY_PX;
-  const x = right + width > innerWidth ? Math.max(mouse.x - AWAY_PX - width, 0) : right;
-  const y = below + height > innerHeight ? Math.max(Math.min(mouse.y - AWAY_PX - height, innerHeight - height), 0) : below;
+  const x = right + size.width > innerWidth ? Math.max(mouse.x - AWAY_PX - size.width, 0) : right;
+  const y = below + size.height > innerHeight ? Math.max(Math.min(mouse.y - AWAY_PX - size.height, innerHeight - size.height), 0) : below;
   tooltip.style.transform = `translate(${x}px, ${y}px)`;
 }
 
@@ -86,7 +127,6 @@ function contents(table, { tile, span }, color) {
  * @param {{ x: number, y: number }} mouse
  */
 async function addAttributes(table, { tile, span }, mouse) {
-  const isShown = () => shown?.tile === tile && shown.span === span;
   let answer;
   try {
     answer = await getSample(table.step, at(tile.sample, span));
@@ -94,7 +134,7 @@ async function addAttributes(table, { tile, span }, mouse) {
     // The rest of what is told stays; who wants more pins the span and is told why there is none.
     return;
   }
-  if (!isShown()) return;
+  if (!isShown(tile, span)) return;
   const part = answer.parts[at(tile.part, span) - 1] ?? [];
   let of = span;
   let details = part[at(tile.span, of)];
@@ -112,5 +152,6 @@ async function addAttributes(table, { tile, span }, mouse) {
   if (found.length > MOST_ATTRIBUTES) {
     list.append(element('dt', 'from', `and ${found.length - MOST_ATTRIBUTES} more: click`), element('dd', ''));
   }
+  measure();
   place(mouse);
 }

@@ -4,6 +4,8 @@
  * @typedef {{ from: number, to: number }} Range
  */
 
+/** What is shown of a step in which nothing has happened. @type {Range} */
+export const NOTHING = { from: 0, to: 1e9 };
 /** No narrower than this: a microsecond over the whole width. */
 const NARROWEST = 1000;
 /** No wider than this many times what there is. */

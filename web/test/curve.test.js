@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { binsOf, quantile, roundUp, shareUpTo, valuesOf } from '#bins';
+import { binsOf, quantile, shareUpTo, valuesOf } from '#bins';
 import { liveSamples, tailOf } from '#curve';
+import { roundUp } from '#format';
 import { readTable } from '#table';
 import { table } from './made.js';
 

@@ -33,6 +33,9 @@ test('filters leave what they say', () => {
     ['reward', [0]],
     ['group', [0, 1]],
     ['group = ""', [2]],
+    ['group != h', [0, 1]],
+    ['group != g', []],
+    ['group !~ h', [0, 1]],
     ['sample !~ a and start < 1', [1]],
     ['NOT failed AND reward = 1', [0]],
   ]) {

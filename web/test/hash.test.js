@@ -15,7 +15,7 @@ test('what is written is read', () => {
     search: '50% </script>',
     pin: { sample: 'a.b/c\nd', part: 2, span: 11 },
     selected: { from: -1e9, to: 1e9 },
-    against: 0,
+    against: 'other.12',
     field: 'tokens',
     other: 'reward',
   };
@@ -28,7 +28,7 @@ test('what is as it is at first is not written', () => {
 });
 
 test('nonsense is as if it were not there', () => {
-  for (const hash of ['', '#', '#step=x&from=1', '#step=-1&tab=none', '#from=2&to=1', '#from=NaN&to=Infinity', '#step=', '#pin=1.2', '#pin=x.1.a', '#rows=up&density=&color=red']) {
+  for (const hash of ['', '#', '#step=x&from=1', '#step=-1&tab=none', '#from=2&to=1', '#from=NaN&to=Infinity', '#step=', '#pin=1.2', '#pin=x.1.a', '#rows=up&density=&color=red', '#against=-1', '#against=else.3']) {
     assert.deepEqual(parse(hash), initial(), hash);
   }
 });

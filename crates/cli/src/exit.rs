@@ -1,9 +1,9 @@
 //! How the program ends: exit codes, and the one place that prints an error.
 
-use std::error::Error;
 use std::process::ExitCode;
 
 use rollscope_config::ConfigError;
+use rollscope_trace::sentence;
 
 use crate::output;
 
@@ -50,14 +50,6 @@ pub(crate) fn of_parse(error: &clap::Error) -> Exit {
     if wanted { Exit::Done } else { Exit::Usage }
 }
 
-/// An error and its causes in one sentence; a cause that the error before it has told already is left out.
-pub(crate) fn sentence(error: &(dyn Error + 'static)) -> String {
-    std::iter::successors(error.source(), |cause| (*cause).source()).fold(error.to_string(), |said, cause| {
-        let cause = cause.to_string();
-        if said.contains(&cause) { said } else { format!("{said}: {cause}") }
-    })
-}
-
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let cause = error.downcast_ref::<std::io::Error>();
     cause.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
@@ -99,17 +91,5 @@ impl From<anyhow::Error> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Self::Other(error.into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use anyhow::Context as _;
-
-    #[test]
-    fn a_cause_is_told_once() {
-        let told = std::io::Error::other("no such thing");
-        let error = Err::<(), _>(told).context("cannot read x: no such thing").context("report").unwrap_err();
-        assert_eq!(super::sentence(error.as_ref()), "report: cannot read x: no such thing");
     }
 }

@@ -1,15 +1,18 @@
 //! The run that a command reads: a folder, or a foreign file that becomes a run for as long as the command lasts.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, value_parser};
 use rollscope_formats::{FormatError, ImportOptions, import};
-use rollscope_record::{OfflineRecorder, StepClosed, StepEnd};
+use rollscope_record::{MakeGlance, OfflineRecorder, StepClosed, StepEnd};
 use rollscope_run::{Run, RunInfo};
-use rollscope_trace::{StepNumber, UnixNs};
-use serde_json::json;
+use rollscope_trace::{CloseReason, Record, StepClose, StepNumber, StepTrace, UnixNs};
+use rollscope_view::Shown;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::exit::Failure;
@@ -46,11 +49,10 @@ impl Opened {
             let run = Run::open(path).map_err(anyhow::Error::from)?;
             return Ok(Self { run, path: path.to_owned(), _made: None });
         }
-        let made = TempDir::with_prefix("rollscope-").context("cannot make a folder for the run")?;
-        // The page shows the folder's name.
-        let dir = made.path().join(path.file_stem().unwrap_or_default());
-        let run = make_run(&dir, &[path.to_owned()])?;
-        import_files(run.clone(), &[path.to_owned()], &ImportOptions::default(), StepEnd::default())?;
+        let (run, made) = made_for(path)?;
+        // It is read once: sealing it and computing its numbers would only make the user wait.
+        let recorder = import_into(&run, &[path.to_owned()], &ImportOptions::default())?;
+        recorder.close(StepEnd::default()).map_err(anyhow::Error::from)?;
         Ok(Self { run, path: path.to_owned(), _made: Some(made) })
     }
 
@@ -58,6 +60,35 @@ impl Opened {
     pub(crate) fn steps(&self, wanted: Option<u64>) -> Result<Vec<StepNumber>, Failure> {
         steps(&self.run, wanted)
     }
+}
+
+/// What the viewer shows of a path. A foreign file is read into memory, which is all that is wanted of it; the folder that
+/// goes with it only has its name.
+pub(crate) fn shown_at(path: &Path) -> Result<(Shown, Option<TempDir>), Failure> {
+    if !path.is_file() {
+        return Ok((Run::open(path).map_err(anyhow::Error::from)?.into(), None));
+    }
+    let (run, folder) = made_for(path)?;
+    let mut records: BTreeMap<StepNumber, Vec<Record>> = BTreeMap::new();
+    import_each(&[path.to_owned()], &ImportOptions::default(), |record| {
+        if let Some(step) = record.step() {
+            records.entry(step).or_default().push(record);
+        }
+        Ok(())
+    })?;
+    let given = records.into_iter().map(|(step, mut records)| {
+        let (at, reason) = (UnixNs::default(), CloseReason::Told);
+        records.push(Record::Close(StepClose { step, at, reason, rollout_time: None, gpus: None }));
+        StepTrace::gather(step, records)
+    });
+    Ok((Shown { run, given: given.collect() }, Some(folder)))
+}
+
+/// A run in a folder that is removed with the second of the two; pages show its name.
+fn made_for(path: &Path) -> Result<(Run, TempDir), Failure> {
+    let folder = TempDir::with_prefix("rollscope-").context("cannot make a folder for the run")?;
+    let run = make_run(&folder.path().join(path.file_stem().unwrap_or_default()), &[path.to_owned()])?;
+    Ok((run, folder))
 }
 
 /// The steps of a run, or the one of them that was asked for.
@@ -77,29 +108,53 @@ pub(crate) fn steps(run: &Run, wanted: Option<u64>) -> Result<Vec<StepNumber>, F
 
 /// A new run for what is in files, or the run that is there.
 pub(crate) fn make_run(dir: &Path, files: &[PathBuf]) -> Result<Run, Failure> {
+    let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+    create_run(dir, json!({ "imported": files }))
+}
+
+/// A run that is made now, with what it was made by; or the run that is there.
+pub(crate) fn create_run(dir: &Path, config: Value) -> Result<Run, Failure> {
     let since =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
-    let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
     let info = RunInfo {
         producer: format!("rollscope {}", env!("CARGO_PKG_VERSION")),
         created: UnixNs(i64::try_from(since.as_nanos()).context("the clock is beyond 2262")?),
-        config: json!({ "imported": files }),
+        config,
     };
     Run::create(dir, &info).map_err(Failure::usage)
 }
 
+/// What the viewer shows first of a step, for recorders to make.
+pub(crate) fn glance() -> MakeGlance {
+    Arc::new(rollscope_view::glance)
+}
+
 /// Reads files into a run and closes its steps.
 pub(crate) fn import_files(
-    run: Run,
+    run: &Run,
     files: &[PathBuf],
     options: &ImportOptions,
     end: StepEnd,
 ) -> Result<Vec<StepClosed>, Failure> {
-    let mut recorder = OfflineRecorder::start(run, "import").map_err(anyhow::Error::from)?;
+    let recorder = import_into(run, files, options)?;
+    Ok(recorder.finish(end, Some(&glance())).map_err(anyhow::Error::from)?)
+}
+
+fn import_into(run: &Run, files: &[PathBuf], options: &ImportOptions) -> Result<OfflineRecorder, Failure> {
+    let mut recorder = OfflineRecorder::start(run.clone(), "import").map_err(anyhow::Error::from)?;
+    import_each(files, options, |record| recorder.put(&record).map_err(FormatError::sink))?;
+    Ok(recorder)
+}
+
+/// Hands over every record of the files.
+fn import_each(
+    files: &[PathBuf],
+    options: &ImportOptions,
+    mut put: impl FnMut(Record) -> Result<(), FormatError>,
+) -> Result<(), Failure> {
     let own_line = |line: &[u8]| Ok(rollscope_record::read_line(line)?);
     for file in files {
-        let mut put = |record| recorder.put(&record).map_err(FormatError::sink);
         import(file, options, &own_line, &mut put).map_err(anyhow::Error::from)?;
     }
-    Ok(recorder.finish(end).map_err(anyhow::Error::from)?)
+    Ok(())
 }

@@ -40,6 +40,10 @@ fn steps(out: &Path) -> Vec<StepTrace> {
 
 /// What both modes must show.
 fn check_common(printed: &str, out: &Path) {
+    // What is said to come next can be run as it stands.
+    let (_, told) = printed.rsplit_once("the timeline: ").unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_rollscope")).canonicalize().unwrap();
+    assert_eq!(told, format!("{} view {}\n", program.display(), out.display()));
     let report = report(out);
     assert_eq!(report["steps"].as_array().unwrap().len(), 2);
     for step in report["steps"].as_array().unwrap() {

@@ -44,7 +44,9 @@ fn a_dump_becomes_a_run_like_any_other() {
     {
         assert!(numbers.contains_key(name), "{name} of {:?}", numbers.keys());
     }
-    assert!(run.join("steps/step=000000/stats.json").exists() && run.join("metrics.jsonl").exists());
+    for made in ["steps/step=000000/stats.json", "steps/step=000000/glance.bin", "metrics.jsonl"] {
+        assert!(run.join(made).exists(), "{made}");
+    }
 
     // Without a run on disk the numbers are the same but for what only the user knows.
     let of_file = report(&file);

@@ -37,7 +37,7 @@ pub use ingest::read_line;
 pub use offline::OfflineRecorder;
 pub use passes::{PassListener, PassSource, PassStream};
 pub use routes::routes;
-pub use sealing::StepClosed;
+pub use sealing::{MakeGlance, StepClosed};
 pub use tracking::{catch_up, origin_of};
 
 use inbox::{Command, Inbox};
@@ -57,6 +57,8 @@ pub struct RecordOptions {
     pub superseded_after: Duration,
     /// Trackers that get the numbers of each step that is closed.
     pub trackers: Vec<Target>,
+    /// What a viewer shows first of a step, made with the step's numbers, so that it need not read the step for it.
+    pub glance: Option<MakeGlance>,
     /// Told of trouble: of a log that cannot be written once until it can be again, of a step that cannot be sealed
     /// each time.
     pub on_trouble: OnTrouble,
@@ -100,6 +102,7 @@ impl Default for RecordOptions {
             queue_bytes: 64 << 20,
             superseded_after: Duration::from_secs(10),
             trackers: Vec::new(),
+            glance: None,
             on_trouble: Arc::new(|_| {}),
         }
     }

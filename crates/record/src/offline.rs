@@ -6,7 +6,7 @@ use rollscope_run::{LogOptions, LogWriter, Run};
 use rollscope_trace::{CloseReason, Record, StepClose, StepNumber, UnixNs};
 
 use crate::sealing::put_numbers;
-use crate::{RecordError, StepClosed, StepEnd};
+use crate::{MakeGlance, RecordError, StepClosed, StepEnd};
 
 /// Writes records into a run, without a queue and without losses: whoever has them waits for the disk.
 #[derive(Debug)]
@@ -40,23 +40,38 @@ impl OfflineRecorder {
         Ok(self.log.append(record)?)
     }
 
-    /// Closes every step, seals them and computes their numbers. `end` is what is known of each.
-    pub fn finish(mut self, end: StepEnd) -> Result<Vec<StepClosed>, RecordError> {
-        for (step, at) in &self.steps {
-            let (rollout_time, gpus) = (end.rollout_time, end.gpus);
-            let close = StepClose { step: *step, at: *at, reason: CloseReason::Told, rollout_time, gpus };
-            self.log.append(&Record::Close(close))?;
-        }
-        self.log.flush()?;
+    /// Closes every step and leaves all of it in the log: for a run that is read once.
+    pub fn close(mut self, end: StepEnd) -> Result<(), RecordError> {
+        self.close_steps(end)?;
+        Ok(self.log.end()?)
+    }
+
+    /// Closes every step, seals them and computes their numbers. `end` is what is known of each; a viewer's first sight
+    /// of each is made by `glance`.
+    pub fn finish(
+        mut self,
+        end: StepEnd,
+        glance: Option<&MakeGlance>,
+    ) -> Result<Vec<StepClosed>, RecordError> {
+        self.close_steps(end)?;
         let name = self.log.name().to_owned();
         self.run.sealer(&name).seal(self.log.position())?;
         self.log.end()?;
         let mut metrics = self.run.metrics_log();
         let closed = self.steps.into_keys().map(|step| {
-            let closed = put_numbers(&self.run, step)?;
+            let closed = put_numbers(&self.run, step, glance)?;
             metrics.append(step, &closed.metrics)?;
             Ok(closed)
         });
         closed.collect()
+    }
+
+    fn close_steps(&mut self, end: StepEnd) -> Result<(), RecordError> {
+        for (step, at) in &self.steps {
+            let (rollout_time, gpus) = (end.rollout_time, end.gpus);
+            let close = StepClose { step: *step, at: *at, reason: CloseReason::Told, rollout_time, gpus };
+            self.log.append(&Record::Close(close))?;
+        }
+        Ok(self.log.flush()?)
     }
 }

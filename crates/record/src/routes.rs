@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use rollscope_run::{Run, RunError, StepSummary};
 use rollscope_stats::step_numbers;
-use rollscope_trace::{Nanos, StepNumber};
+use rollscope_trace::{Nanos, StepNumber, sentence};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -142,8 +142,7 @@ fn failed(error: &RecordError) -> Response {
         RecordError::Run(RunError::NoSuchStep { .. }) => StatusCode::NOT_FOUND,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    refuse(status, &causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}")))
+    refuse(status, &sentence(error))
 }
 
 fn refuse(status: StatusCode, message: &str) -> Response {

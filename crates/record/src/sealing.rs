@@ -6,12 +6,12 @@ use std::thread::JoinHandle;
 
 use rollscope_run::{LogPosition, MetricsLog, Run, Sealer};
 use rollscope_stats::{Figures, LateSample, WorkerFigures, step_numbers};
-use rollscope_trace::StepNumber;
+use rollscope_trace::{StepNumber, StepTrace};
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use crate::tracking::Tracking;
-use crate::{OnTrouble, RecordError};
+use crate::{OnTrouble, RecordError, RecordOptions};
 
 /// What came of closing a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +21,9 @@ pub struct StepClosed {
     /// Its numbers, by the names that trackers show.
     pub metrics: Map<String, Value>,
 }
+
+/// Makes what a viewer shows first of a step, as the run keeps it; nothing where it cannot be made.
+pub type MakeGlance = Arc<dyn Fn(StepTrace) -> Option<Vec<u8>> + Send + Sync>;
 
 /// To whom the numbers of a step go, or why there are none.
 pub(crate) type Reply = oneshot::Sender<Result<StepClosed, Arc<RecordError>>>;
@@ -45,6 +48,7 @@ struct Sealing {
     sealer: Sealer,
     metrics: MetricsLog,
     tracking: Tracking,
+    glance: Option<MakeGlance>,
     on_trouble: OnTrouble,
 }
 
@@ -55,10 +59,11 @@ pub(crate) fn spawn(
     run: Run,
     sealer: Sealer,
     tracking: Tracking,
-    on_trouble: OnTrouble,
+    options: &RecordOptions,
 ) -> Result<(SyncSender<Job>, JoinHandle<()>), RecordError> {
     let (jobs, queue) = sync_channel(QUEUE_JOBS);
-    let mut sealing = Sealing { metrics: run.metrics_log(), run, sealer, tracking, on_trouble };
+    let (glance, on_trouble) = (options.glance.clone(), Arc::clone(&options.on_trouble));
+    let mut sealing = Sealing { metrics: run.metrics_log(), run, sealer, tracking, glance, on_trouble };
     let work = move || queue.into_iter().for_each(|job| sealing.work(job));
     let thread = std::thread::Builder::new().name("rollscope-sealing".to_owned()).spawn(work);
     Ok((jobs, thread.map_err(RecordError::Thread)?))
@@ -74,15 +79,24 @@ pub(crate) fn answer(replies: Vec<Reply>, closed: Result<StepClosed, RecordError
 }
 
 /// Computes the numbers of a step and writes them, with what trackers do not get: the workers one by one, and the
-/// samples that the step waited for.
-pub(crate) fn put_numbers(run: &Run, step: StepNumber) -> Result<StepClosed, RecordError> {
-    let numbers = step_numbers(&run.step(step)?);
+/// samples that the step waited for. Then, what a viewer shows first.
+pub(crate) fn put_numbers(
+    run: &Run,
+    step: StepNumber,
+    glance: Option<&MakeGlance>,
+) -> Result<StepClosed, RecordError> {
+    let sealed = run.sealed_state(step)?;
+    let trace = run.step(step)?;
+    let numbers = step_numbers(&trace);
     let details = details(numbers.shown());
     let metrics: Map<String, Value> =
         numbers.metrics.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
     let mut stats = Map::from_iter([("metrics".to_owned(), Value::Object(metrics.clone()))]);
     stats.extend(details);
     run.put_stats(step, &stats)?;
+    if let Some(glance) = glance.and_then(|make| make(trace)) {
+        run.put_glance(step, sealed, &glance)?;
+    }
     Ok(StepClosed { step, metrics })
 }
 
@@ -90,7 +104,7 @@ pub(crate) fn put_numbers(run: &Run, step: StepNumber) -> Result<StepClosed, Rec
 fn details(figures: &Figures) -> [(String, Value); 2] {
     let worker = |of: &WorkerFigures| {
         json!({
-            "url": of.worker.url, "instance": of.worker.instance, "role": of.role.name(),
+            "url": &*of.worker.url, "instance": &*of.worker.instance, "role": of.role.name(),
             "requests": of.requests, "completed": of.completed, "requests_with_timings": of.timed,
             "tokens": of.tokens, "max_tokens": of.max_tokens, "idle_share": of.idle_share,
             "tokens_per_sec": of.tokens_per_sec, "others_tokens_per_sec": of.others_tokens_per_sec,
@@ -118,7 +132,7 @@ impl Sealing {
         let mut late = self.tell(&sealed).map(|sealed| sealed.late.clone()).unwrap_or_default();
         for ClosedStep { step, replies } in job.steps {
             late.remove(&step);
-            let numbers = put_numbers(&self.run, step).and_then(|numbers| {
+            let numbers = put_numbers(&self.run, step, self.glance.as_ref()).and_then(|numbers| {
                 self.metrics.append(step, &numbers.metrics)?;
                 self.tracking.tell();
                 Ok(numbers)
@@ -128,7 +142,7 @@ impl Sealing {
         }
         // What trackers were sent of a step is not sent again: late records amend the step's own file.
         for step in late {
-            self.tell(&put_numbers(&self.run, step));
+            self.tell(&put_numbers(&self.run, step, self.glance.as_ref()));
         }
     }
 

@@ -64,7 +64,7 @@ pub(crate) fn spawn(
     let on_trouble = Arc::clone(&options.on_trouble);
     let tracking = Tracking::spawn(&run, &options.trackers, &on_trouble)?;
     let of_log = run.sealer(log.name());
-    let (jobs, sealing) = sealing::spawn(run.clone(), of_log, tracking, Arc::clone(&on_trouble))?;
+    let (jobs, sealing) = sealing::spawn(run.clone(), of_log, tracking, options)?;
     let abandon = AbandonOnExit(Arc::clone(&inbox));
     let writing = Writing {
         run,

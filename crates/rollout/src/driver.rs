@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::RolloutError;
 use crate::client::{CallError, Client, GenerateReply, GenerateRequest, SamplingParams};
 use crate::clock::Moment;
-use crate::ingest::{Line, Reporter, end_step};
+use crate::ingest::{Line, Reporter, Texts, end_step};
 use crate::prompts::Prompt;
 use crate::reward::chained_addition_reward;
 use crate::sample::{Sample, write_step};
@@ -41,6 +41,8 @@ pub struct RolloutOptions {
     pub seed: Option<u64>,
     /// Tries of a sample before it counts as failed.
     pub attempts: u32,
+    /// Whether to send what was asked and answered, with a span for each turn.
+    pub record_text: bool,
     /// Folder for the samples of each step.
     pub out: Option<PathBuf>,
 }
@@ -196,8 +198,14 @@ fn summarise(
 async fn sample(options: &RolloutOptions, client: &Client, slot: Slot, reporter: &Reporter) -> Sample {
     let mut attempt = 0;
     loop {
+        let begun = Moment::now();
         match generate(options, client, slot, attempt).await {
-            Ok(reply) => return reward(options, slot, attempt, reply, reporter),
+            Ok(reply) => {
+                if options.record_text {
+                    report_turn(options, slot, (attempt, begun), &reply, reporter);
+                }
+                return reward(options, slot, attempt, reply, reporter);
+            }
             Err(error) if error.retry && attempt + 1 < options.attempts => {
                 tokio::time::sleep(backoff(attempt)).await;
                 attempt += 1;
@@ -239,6 +247,32 @@ async fn generate(
     client.generate(&request, &headers).await
 }
 
+/// Reports what was asked and answered.
+fn report_turn(
+    options: &RolloutOptions,
+    slot: Slot,
+    (attempt, begun): (u32, Moment),
+    reply: &GenerateReply,
+    reporter: &Reporter,
+) {
+    // Lists of numbers and texts can be encoded.
+    let logprobs = serde_json::to_string(&reply.meta_info.output_token_logprobs).unwrap_or_default();
+    reporter.report(Line::Span {
+        step: slot.step,
+        group: slot.group.to_string(),
+        sample: slot.index.to_string(),
+        attempt,
+        name: "turn",
+        start: begun.unix_s,
+        end: begun.now_unix_s(),
+        attrs: Some(Texts {
+            prompt_text: options.prompts[slot.prompt].text.clone(),
+            output_text: reply.text.clone(),
+            output_token_logprobs: logprobs,
+        }),
+    });
+}
+
 /// Rewards a reply and reports it.
 fn reward(
     options: &RolloutOptions,
@@ -266,7 +300,7 @@ fn reward(
     let (step, group, name) = (slot.step, slot.group.to_string(), slot.index.to_string());
     if reward.is_some() {
         let (group, sample) = (group.clone(), name.clone());
-        reporter.report(Line::Span { step, group, sample, attempt, name: "reward", start, end });
+        reporter.report(Line::Span { step, group, sample, attempt, name: "reward", start, end, attrs: None });
     }
     let (truncated, response_tokens) = (sample.is_truncated(), sample.response_tokens);
     reporter.report(Line::Sample { step, group, sample: name, reward, truncated, response_tokens });

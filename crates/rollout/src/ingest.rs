@@ -19,7 +19,17 @@ use crate::client::Client;
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Line {
     /// A span of the rollout code.
-    Span { step: u64, group: String, sample: String, attempt: u32, name: &'static str, start: f64, end: f64 },
+    Span {
+        step: u64,
+        group: String,
+        sample: String,
+        attempt: u32,
+        name: &'static str,
+        start: f64,
+        end: f64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        attrs: Option<Texts>,
+    },
     /// What is known of a finished sample.
     Sample {
         step: u64,
@@ -32,6 +42,15 @@ pub(crate) enum Line {
         #[serde(skip_serializing_if = "Option::is_none")]
         response_tokens: Option<u64>,
     },
+}
+
+/// What was said in a turn, by the names that the viewer makes a conversation of.
+#[derive(Debug, Serialize)]
+pub(crate) struct Texts {
+    pub(crate) prompt_text: String,
+    pub(crate) output_text: String,
+    /// As JSON: a list of log-probability, token id and text.
+    pub(crate) output_token_logprobs: String,
 }
 
 /// The sending side.

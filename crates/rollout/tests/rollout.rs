@@ -60,6 +60,7 @@ fn options(url: String) -> RolloutOptions {
         max_new_tokens: 64,
         seed: None,
         attempts: 3,
+        record_text: false,
         out: None,
     }
 }
@@ -115,6 +116,25 @@ async fn every_sample_is_named_rewarded_and_reported() {
     let first: Value = serde_json::from_str(written.lines().next().unwrap()).unwrap();
     assert_eq!((&first["output_logprobs"], &first["weight_version"]), (&json!([-0.5, null]), &json!("v1")));
     assert_eq!(written.lines().count(), 4);
+}
+
+#[tokio::test]
+async fn what_was_said_is_reported_where_it_is_asked_for() {
+    for record_text in [false, true] {
+        let (server, url) = serve(Box::new(|_, body| (StatusCode::OK, good(body)))).await;
+        let options = RolloutOptions { record_text, steps: 1, ..options(url) };
+        Rollout::new(options).unwrap().run(|_| {}).await.unwrap();
+        let ingested = server.ingested.lock();
+        let turns: Vec<_> = ingested.iter().filter(|line| line["name"] == "turn").collect();
+        assert_eq!(turns.len(), if record_text { 4 } else { 0 });
+        for turn in turns {
+            assert!(turn["start"].as_f64() <= turn["end"].as_f64());
+            let attrs = &turn["attrs"];
+            assert_eq!(attrs["output_text"], format!("#{}", sum(&json!({"text": attrs["prompt_text"]}))));
+            assert_eq!(attrs["output_token_logprobs"], "[[-0.5,1,null],[null,2,null]]");
+        }
+        assert!(ingested.iter().all(|line| line["name"] == "turn" || line["attrs"].is_null()));
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 //! log/WRITER/000001.seg               one folder per writer: framed, checksummed records
 //! steps/step=000001/TABLE/*.parquet   parts: the records of a step as tables, made from the logs
 //! steps/step=000001/stats.json        the numbers of a step
+//! steps/step=000001/glance.bin        what a viewer shows first of it
 //! manifest/N.json                     which parts there are, and which stretches of the logs they replace
 //! metrics.jsonl                       what trackers were sent, one line a step
 //! ```
@@ -25,6 +26,7 @@ mod seal;
 mod sealed;
 
 mod follow;
+mod glance;
 mod numbers;
 mod read;
 
@@ -33,6 +35,7 @@ mod files;
 
 pub use error::RunError;
 pub use follow::Follow;
+pub use glance::SealedState;
 pub use log::writer::{LogOptions, LogWriter};
 pub use log::{Damage, DamageKind, LogPosition};
 pub use numbers::{MetricsLog, SentMetrics};

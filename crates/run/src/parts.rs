@@ -139,6 +139,11 @@ pub(crate) fn step_folder(step: StepNumber) -> String {
 // === impl StepParts ===
 
 impl StepParts {
+    /// Forward passes in them.
+    pub(crate) fn passes_count(&self) -> u64 {
+        self.parts.iter().filter(|part| part.table == "forward_passes").map(|part| part.rows).sum()
+    }
+
     /// The records that the parts were made from; a part that is damaged takes nothing from the others.
     pub(crate) fn read(&self, run: &Path) -> Result<PartsRead, RunError> {
         let step = StepNumber(self.step);

@@ -31,6 +31,8 @@ pub struct StepSummary {
     pub samples: u64,
     /// Spans of the user's own code.
     pub user_spans: u64,
+    /// Forward passes that were heard of meanwhile.
+    pub passes: u64,
 }
 
 /// A writer of a run.
@@ -78,10 +80,24 @@ struct StepTally {
     late: bool,
     requests: u64,
     user_spans: u64,
+    passes: u64,
     /// Samples of its parts; those of different parts may be the same.
     sealed_samples: Vec<u64>,
     /// Samples of records that are not in parts.
     samples: BTreeSet<(Option<Box<str>>, Box<str>)>,
+}
+
+// === impl WriterState ===
+
+impl WriterState {
+    /// As written in reports and on pages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Ended => "ended",
+            Self::Interrupted => "interrupted",
+        }
+    }
 }
 
 // === impl Run ===
@@ -91,26 +107,29 @@ impl Run {
     pub fn steps(&self) -> Result<Vec<StepSummary>, RunError> {
         let manifest = Newest::read(self)?.manifest;
         let mut tallies = sealed_tallies(&manifest);
-        self.for_each_unsealed(&manifest, |record, late| {
-            // Passes alone make no step: its requests are yet to come.
-            if let Some(step) = record.step().filter(|_| !matches!(record, Record::ForwardPass(_))) {
-                tallies.entry(step).or_default().add(&record, late);
-            }
+        let mut passes = sealed_passes(&manifest);
+        self.for_each_unsealed(&manifest, |record, late| match (&record, record.step()) {
+            (Record::ForwardPass(_), Some(step)) => *passes.entry(step).or_default() += 1,
+            (_, Some(step)) => tallies.entry(step).or_default().add(&record, late),
+            (_, None) => {}
         })?;
-        self.summaries(&manifest, tallies)
+        self.summaries(&manifest, tallies, &passes)
     }
 
     /// The steps as far as they have been sealed.
     pub(crate) fn sealed_steps(&self, manifest: &Manifest) -> Result<Vec<StepSummary>, RunError> {
-        self.summaries(manifest, sealed_tallies(manifest))
+        self.summaries(manifest, sealed_tallies(manifest), &sealed_passes(manifest))
     }
 
     fn summaries(
         &self,
         manifest: &Manifest,
         tallies: BTreeMap<StepNumber, StepTally>,
+        passes: &BTreeMap<StepNumber, u64>,
     ) -> Result<Vec<StepSummary>, RunError> {
         let summary = |(step, mut tally): (StepNumber, StepTally)| {
+            // Passes alone make no step: its requests are yet to come.
+            tally.passes = passes.get(&step).copied().unwrap_or_default();
             if tally.sealed_samples.len() > usize::from(tally.samples.is_empty()) {
                 tally.sealed_samples.clear();
                 for (seal, parts) in parts_of(manifest, step) {
@@ -262,6 +281,14 @@ fn sealed_tallies(manifest: &Manifest) -> BTreeMap<StepNumber, StepTally> {
     tallies
 }
 
+fn sealed_passes(manifest: &Manifest) -> BTreeMap<StepNumber, u64> {
+    let mut passes = BTreeMap::new();
+    for parts in manifest.seals().flat_map(|seal| &seal.steps) {
+        *passes.entry(StepNumber(parts.step)).or_default() += parts.passes_count();
+    }
+    passes
+}
+
 fn parts_of(manifest: &Manifest, step: StepNumber) -> impl Iterator<Item = (&Seal, &StepParts)> {
     let all = manifest.seals().flat_map(|seal| seal.steps.iter().map(move |parts| (seal, parts)));
     all.filter(move |(_, parts)| parts.step == step.0)
@@ -296,6 +323,7 @@ impl StepTally {
             requests: self.requests,
             samples: self.samples.len() as u64 + self.sealed_samples.iter().sum::<u64>(),
             user_spans: self.user_spans,
+            passes: self.passes,
         }
     }
 }

@@ -1,21 +1,25 @@
 //! Writes a large run to measure the viewer with: one closed step of a disaggregated fleet.
 //!
 //! `cargo run --release -p rollscope-view --example make_run -- DIR SAMPLES TURNS WORKERS`: each turn of a sample is a
-//! request of 12 spans and a reward span of the user's. The same arguments make the same records.
+//! request of 12 spans and a reward span of the user's; each worker tells of a forward pass 30 times a second. The same
+//! arguments make the same records.
 
 use std::error::Error;
 use std::path::Path;
 
 use rollscope_run::{LogOptions, Run, RunInfo};
 use rollscope_trace::{
-    Attr, CloseReason, Finish, FinishKind, Join, Leg, LegRole, Measure, Nanos, Profile, Reading, Record,
-    Report, RequestId, SampleKey, SampleMark, StepClose, StepNumber, UnixNs, UserSpan, WorkerRef,
+    Attr, CloseReason, Finish, FinishKind, ForwardPass, Join, Leg, LegRole, Measure, Nanos, PassLoad,
+    Profile, Reading, Record, Report, RequestId, SampleKey, SampleMark, StepClose, StepNumber, UnixNs,
+    UserSpan, WorkerRef,
 };
 
 const BEGIN: UnixNs = UnixNs(1_760_000_000_000_000_000);
 const STEP: StepNumber = StepNumber(1);
 const GROUP: u64 = 8;
 const MS: u64 = 1_000_000;
+/// From one forward pass of a worker to the next.
+const PASS_NS: u64 = 33 * MS;
 
 /// A small generator of pseudo-random numbers (xorshift64*), so that the run needs no crate for it.
 struct Dice(u64);
@@ -47,11 +51,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         writer.append(&Record::Sample(mark))?;
         last = last.max(at);
     }
+    for worker in 0..workers {
+        for pass in 0..last / PASS_NS {
+            let pass = forward_pass(worker, workers, pass, &mut dice);
+            writer.append(&Record::ForwardPass(Box::new(pass)))?;
+        }
+    }
     let (at, reason) = (BEGIN.after(Nanos(last)), CloseReason::Told);
     let close = StepClose { step: STEP, at, reason, rollout_time: None, gpus: Some(8) };
     writer.append(&Record::Close(close))?;
     writer.flush()?;
     run.sealer(writer.name()).seal(writer.position())?;
+    let sealed = run.sealed_state(STEP)?;
+    let glance = rollscope_view::glance(run.step(STEP)?).ok_or("no first sight of the step")?;
+    run.put_glance(STEP, sealed, &glance)?;
     Ok(writer.end()?)
 }
 
@@ -68,6 +81,41 @@ fn reward(sample: u64, start_ns: u64, end_ns: u64) -> UserSpan {
         start: BEGIN.after(Nanos(start_ns)),
         end: Some(BEGIN.after(Nanos(end_ns))),
         attrs: vec![("checker".into(), Attr::from("exact"))],
+    }
+}
+
+/// A worker by its number: the first half compute prompts, the others generate.
+fn worker_of(worker: u64, workers: u64) -> WorkerRef {
+    let pair = (workers / 2).max(1);
+    let role = if worker < pair { LegRole::Prefill } else { LegRole::Decode };
+    let number = worker % pair;
+    WorkerRef {
+        url: format!("http://{}-{number}:30000", role.name()).into(),
+        instance: format!("w-{number}").into(),
+    }
+}
+
+fn forward_pass(worker: u64, workers: u64, number: u64, dice: &mut Dice) -> ForwardPass {
+    let (some, few) = (dice.below(60), dice.below(4));
+    let scheduled = if worker < (workers / 2).max(1) {
+        PassLoad { prefill_requests: few, prefill_tokens: few * 900, ..PassLoad::default() }
+    } else {
+        PassLoad { decode_requests: some, decode_kv_tokens: some * 1200, ..PassLoad::default() }
+    };
+    ForwardPass {
+        step: Some(STEP),
+        endpoint: format!("tcp://worker-{worker}:20380").into(),
+        worker: Some(worker_of(worker, workers)),
+        worker_id: "".into(),
+        dp_rank: 0,
+        life: 0,
+        counter_id: number,
+        lost_before: u64::from(dice.below(2000) == 0),
+        received: BEGIN.after(Nanos((number + 1) * PASS_NS)),
+        uncertainty: Nanos(MS),
+        wall: Nanos((5 + dice.below(25)) * MS),
+        scheduled,
+        queued: PassLoad { decode_requests: few, ..PassLoad::default() },
     }
 }
 
@@ -116,10 +164,7 @@ fn request(sample: u64, turn: u64, at_ns: u64, workers: u64, dice: &mut Dice) ->
             },
             ..Leg::new(
                 role,
-                WorkerRef {
-                    url: format!("http://{}-{worker}:30000", role.name()).into(),
-                    instance: format!("w-{worker}").into(),
-                },
+                worker_of(if role == LegRole::Prefill { worker } else { pair + worker }, workers),
                 Nanos(MS),
                 Nanos(end_ns),
             )

@@ -2,18 +2,21 @@
 //!
 //! | path | answer |
 //! |---|---|
-//! | `/api/run` | `{name, producer, created_unix_s, writers: [{name, state}]}`; state is `live`, `ended` or `interrupted` |
-//! | `/api/steps` | `{steps: [{step, version, closed, requests, samples, user_spans, metrics}], dropped: {profiles, user_records}, damage: […]}`; `version` grows with every record of the step, `closed` says why or is null, `metrics` are the few that a list shows |
+//! | `/api/run` | `{name, producer, created_unix_s, writers: [{name, state}], against}`; state is `live`, `ended` or `interrupted`; `against` says whether there is a run to compare with |
+//! | `/api/steps` | `{steps: [{step, version, closed, requests, samples, user_spans, passes, metrics}], dropped: {profiles, user_records}, damage: […]}`; `version` grows with every record of the step but forward passes, which `passes` counts; `closed` says why or is null, `metrics` are the few that a list shows |
 //! | `/api/steps/N` | the numbers: `{step, closed, metrics: {name: number}, series: [{name, unit, count, mean, median, p90, p99, max}], sentence, findings: [{check, explain}], breakdown: [{part, time_s, share}], slowest: {sample, duration_s, worker, breakdown}}` |
 //! | `/api/steps/N/table` | the samples, as columns: see `table.rs` |
 //! | `/api/steps/N/tiles/T` | the spans of a tile of samples, as columns: see `tile.rs` |
 //! | `/api/steps/N/workers/W` | the spans of the legs on a worker, as columns; both take `?from=&to=&pixel=`, the window that is looked at, which says what may be left out of a tile of many spans |
-//! | `/api/steps/N/passes` | the forward passes, as columns: see `passes.rs` |
+//! | `/api/steps/N/passes` | the forward passes, as columns, with `?from=&to=&pixel=` as above: see `passes.rs` |
 //! | `/api/steps/N/samples/ROW` | the attributes of a sample's spans: see `details.rs` |
+//! | `/api/steps/N/samples/ROW/passes` | the forward passes that its requests sat in: `[{part, role, worker, is_exact, count, busy_s, mean_batch, slowest_s, lost, shared_with}]` |
 //! | `/api/steps/N/search?text=` | `{total, rows, parts}`: where the text is found |
 //!
+//! The run to compare with, where there is one, answers the same below `/against/api`.
+//!
 //! Columns are described in `columns.rs`. An error is `{error: "one sentence"}` with its status: 404 for what is not
-//! there, 500 for a run that cannot be read. Nothing else is served.
+//! there, 413 for a step that is too large to be shown, 500 for a run that cannot be read. Nothing else is served.
 
 use std::sync::Arc;
 
@@ -24,12 +27,12 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use rollscope_run::{RunError, SentMetrics, WriterState};
-use rollscope_trace::{CloseReason, StepNumber};
+use rollscope_run::{RunError, SentMetrics};
+use rollscope_trace::{CloseReason, StepNumber, sentence};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use crate::passes;
+use crate::passes::Passes;
 use crate::source::{Index, Source, StepState};
 use crate::step::{SharedStep, Wanted};
 use crate::tile::Window;
@@ -39,12 +42,16 @@ const CONCURRENT_READS: usize = 2;
 
 /// Requests and spans of the user's of a step: a step is read into memory, at about a kilobyte each.
 const MAX_RECORDS: u64 = 3_000_000;
+/// Forward passes of a step, at about a third of that.
+const MAX_PASSES: u64 = 3_000_000;
 
 /// What the handlers share.
 #[derive(Clone, Debug)]
 pub(crate) struct Api {
     source: Arc<Source>,
     reads: Arc<Semaphore>,
+    /// Whether there is a run to compare with.
+    against: bool,
 }
 
 /// Why there is no answer.
@@ -59,6 +66,8 @@ enum ApiError {
          rollscope report and the tables of the run have no such limit", step.0
     )]
     TooLarge { step: StepNumber, records: u64 },
+    #[error("step {} has {passes} forward passes, more than the {MAX_PASSES} that the viewer takes", step.0)]
+    TooManyPasses { step: StepNumber, passes: u64 },
     #[error("cannot encode the answer")]
     Encode(#[from] serde_json::Error),
     #[error("reading the run was broken off")]
@@ -71,6 +80,7 @@ struct RunAnswer {
     producer: String,
     created_unix_s: f64,
     writers: Vec<WriterAnswer>,
+    against: bool,
 }
 
 #[derive(Serialize)]
@@ -94,6 +104,7 @@ struct StepAnswer {
     requests: u64,
     samples: u64,
     user_spans: u64,
+    passes: u64,
     metrics: Option<ListedMetrics>,
 }
 
@@ -126,9 +137,22 @@ struct ErrorAnswer {
     error: String,
 }
 
-/// The routes of the API over a run.
-pub(crate) fn routes(source: Source) -> Router {
-    let api = Api { source: Arc::new(source), reads: Arc::new(Semaphore::new(CONCURRENT_READS)) };
+/// The routes of the API over a run, and over one to compare it with.
+pub(crate) fn routes(source: Source, against: Option<Source>) -> Router {
+    let of = |source, against| Api {
+        source: Arc::new(source),
+        reads: Arc::new(Semaphore::new(CONCURRENT_READS)),
+        against,
+    };
+    let main = routes_of(of(source, against.is_some()));
+    let all = match against {
+        Some(other) => main.nest("/against", routes_of(of(other, false))),
+        None => main,
+    };
+    all.fallback(async || ApiError::NotFound)
+}
+
+fn routes_of(api: Api) -> Router {
     Router::new()
         .route("/api/run", get(run))
         .route("/api/steps", get(steps))
@@ -138,27 +162,25 @@ pub(crate) fn routes(source: Source) -> Router {
         .route("/api/steps/{step}/workers/{worker}", get(worker))
         .route("/api/steps/{step}/passes", get(forward_passes))
         .route("/api/steps/{step}/samples/{row}", get(sample))
+        .route("/api/steps/{step}/samples/{row}/passes", get(sample_passes))
         .route("/api/steps/{step}/search", get(search))
-        .fallback(async || ApiError::NotFound)
         .with_state(api)
 }
 
 async fn run(State(api): State<Api>) -> Result<Response, ApiError> {
-    api.answer(|source| {
-        let writers = source.writers()?.into_iter().map(|writer| WriterAnswer {
-            name: writer.name,
-            state: match writer.state {
-                WriterState::Live => "live",
-                WriterState::Ended => "ended",
-                WriterState::Interrupted => "interrupted",
-            },
-        });
+    let against = api.against;
+    api.answer(move |source| {
+        let writers = source
+            .writers()?
+            .into_iter()
+            .map(|writer| WriterAnswer { name: writer.name, state: writer.state.name() });
         let (dir, info) = (source.run().dir(), source.run().info());
         Ok(RunAnswer {
             name: dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned(),
             producer: info.producer.clone(),
             created_unix_s: info.created.as_secs_f64(),
             writers: writers.collect(),
+            against,
         })
     })
     .await
@@ -194,13 +216,29 @@ async fn worker(
         .await
 }
 
-async fn forward_passes(State(api): State<Api>, Path(step): Path<String>) -> Result<Response, ApiError> {
+async fn forward_passes(
+    State(api): State<Api>,
+    Path(step): Path<String>,
+    window: Result<Query<Window>, QueryRejection>,
+) -> Result<Response, ApiError> {
     let step = StepNumber(number(&step)?);
     let read = move |source: &Source| {
-        let view = step_of(source, step)?;
-        Ok(passes::answer(&view, &source.run().forward_passes(step)?)?.into())
+        let (_, passes) = passes_of(source, step)?;
+        Ok(passes.answer(window.ok().map(|Query(window)| window))?.into())
     };
     api.blocking(COLUMNS, read).await
+}
+
+async fn sample_passes(
+    State(api): State<Api>,
+    Path((step, row)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let (step, row) = (StepNumber(number(&step)?), number(&row)?);
+    api.answer(move |source| {
+        let (view, passes) = passes_of(source, step)?;
+        passes.of_sample(&view, row).ok_or(ApiError::NotFound)
+    })
+    .await
 }
 
 async fn sample(
@@ -221,11 +259,23 @@ async fn search(
 
 /// A step, unless it would not fit into memory.
 fn step_of(source: &Source, step: StepNumber) -> Result<SharedStep, ApiError> {
-    let records = source.records(step)?;
+    let state = source.state(step)?;
+    let records = state.requests + state.user_spans;
     if records > MAX_RECORDS {
         return Err(ApiError::TooLarge { step, records });
     }
     Ok(source.step(step)?)
+}
+
+/// A step with its forward passes, unless they would not fit into memory.
+fn passes_of(source: &Source, step: StepNumber) -> Result<(SharedStep, Arc<Passes>), ApiError> {
+    let state = source.state(step)?;
+    if state.passes > MAX_PASSES {
+        return Err(ApiError::TooManyPasses { step, passes: state.passes });
+    }
+    let view = step_of(source, step)?;
+    let passes = source.passes(&view, state)?;
+    Ok((view, passes))
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> Result<N, ApiError> {
@@ -244,8 +294,10 @@ impl Api {
         window: Option<Window>,
     ) -> Result<Response, ApiError> {
         let step = StepNumber(number(step)?);
-        let read =
-            move |source: &Source| step_of(source, step)?.answer(wanted, window)?.ok_or(ApiError::NotFound);
+        let read = move |source: &Source| match source.glanced(step, wanted)? {
+            Some(made) => Ok(made),
+            None => step_of(source, step)?.answer(wanted, window)?.ok_or(ApiError::NotFound),
+        };
         self.blocking(kind, read).await
     }
 
@@ -281,6 +333,7 @@ impl StepsAnswer {
             requests: state.requests,
             samples: state.samples,
             user_spans: state.user_spans,
+            passes: state.passes,
             metrics: sent.map(|sent| ListedMetrics::of(&sent)),
         };
         let dropped =
@@ -313,15 +366,9 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = match &self {
             Self::NotFound | Self::Run(RunError::NoSuchStep { .. }) => StatusCode::NOT_FOUND,
-            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooLarge { .. } | Self::TooManyPasses { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Run(_) | Self::Encode(_) | Self::BrokenOff => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        let mut error = self.to_string();
-        let mut source = std::error::Error::source(&self);
-        while let Some(cause) = source {
-            error = format!("{error}: {cause}");
-            source = cause.source();
-        }
-        (status, Json(ErrorAnswer { error })).into_response()
+        (status, Json(ErrorAnswer { error: sentence(&self) })).into_response()
     }
 }

@@ -3,10 +3,14 @@
 use rollscope_trace::{Attr, SampleMark, SampleTrace, Span, profile_spans};
 use serde::Serialize;
 
-use crate::strings::cut;
+use crate::strings::{cut, cut_at};
 
 /// Whole numbers beyond this are sent as text, since a double cannot hold them.
 const MAX_EXACT_INT: u64 = 1 << 53;
+/// Attributes that hold what was said in a turn: shown as a conversation, so that more of them is sent.
+const TEXTS: [&str; 3] = ["prompt_text", "output_text", "output_token_logprobs"];
+/// A text of theirs is cut after this many bytes.
+const MAX_SAID_BYTES: usize = 256 << 10;
 /// Beyond this many spans the attributes are left in the run.
 const MAX_SPANS: usize = 4096;
 
@@ -58,7 +62,7 @@ impl<'a> SampleDetails<'a> {
         if parts.len() == sample.requests.len() {
             for span in sample.spans.iter().take(MAX_SPANS.saturating_sub(spans)) {
                 let mut attrs = vec![("attempt".to_owned(), Value::Int(span.attempt.into()))];
-                attrs.extend(span.attrs.iter().map(|(name, value)| (cut(name).to_owned(), Value::of(value))));
+                attrs.extend(span.attrs.iter().map(|(name, value)| attr(name, value)));
                 parts.push(vec![SpanDetails { name: cut(&span.name).to_owned(), lane: "user", attrs }]);
             }
         }
@@ -89,9 +93,17 @@ fn mark(mark: &SampleMark) -> Vec<(&'static str, Value)> {
     told.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
+fn attr(name: &str, value: &Attr) -> (String, Value) {
+    let value = match value {
+        Attr::Text(text) if TEXTS.contains(&name) => Value::Text(cut_at(text, MAX_SAID_BYTES).to_owned()),
+        other => Value::of(other),
+    };
+    (cut(name).to_owned(), value)
+}
+
 impl SpanDetails {
     fn of(span: Span) -> Self {
-        let attrs = span.attrs.iter().map(|(name, value)| (cut(name).to_owned(), Value::of(value)));
+        let attrs = span.attrs.iter().map(|(name, value)| attr(name, value));
         Self { attrs: attrs.collect(), lane: span.lane.name(), name: span.name.into_owned() }
     }
 }

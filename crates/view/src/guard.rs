@@ -16,7 +16,7 @@ use crate::page;
 pub(crate) fn headers() -> Result<HeaderMap, InvalidHeaderValue> {
     // The import map is the only script that stands in the page itself.
     let policy = format!(
-        "default-src 'none'; script-src 'self' '{}'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+        "default-src 'none'; script-src 'self' {}; style-src 'self'; connect-src 'self'; img-src 'self'; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         page::import_map_hash()
     );

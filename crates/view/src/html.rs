@@ -15,9 +15,9 @@ use base64::engine::general_purpose::STANDARD;
 use rollscope_run::Run;
 use rollscope_trace::StepNumber;
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 use tower::ServiceExt as _;
 
+use crate::page::hash;
 use crate::source::Source;
 use crate::{api, page};
 
@@ -35,10 +35,11 @@ struct Part {
 }
 
 /// All parts that the page may ask for.
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     Part { name: "table", is_numbered: false },
     Part { name: "tiles", is_numbered: true },
     Part { name: "workers", is_numbered: true },
+    Part { name: "passes", is_numbered: false },
     Part { name: "samples", is_numbered: true },
 ];
 
@@ -68,7 +69,7 @@ pub enum HtmlError {
 
 /// Writes the page with some steps of a run in it.
 pub async fn export_html(run: Run, steps: &[StepNumber], out: &mut impl Write) -> Result<(), HtmlError> {
-    let api = api::routes(Source::new(run));
+    let api = api::routes(Source::new(run, Vec::new()), None);
     let (head, body) = page()?;
     out.write_all(head.as_bytes())?;
     out.write_all(b"<script type=\"application/json\" id=\"data\">{")?;
@@ -198,11 +199,6 @@ fn page() -> Result<(String, String), HtmlError> {
 
 fn data_url(kind: &str, source: &str) -> String {
     format!("data:{kind};base64,{}", STANDARD.encode(source))
-}
-
-/// A source as a policy names it.
-fn hash(source: &str) -> String {
-    format!("'sha256-{}'", STANDARD.encode(Sha256::digest(source)))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! in the program, and the JSON described in `api.rs`. The run is followed while it is being written. On a
 //! loopback listener only requests for a loopback host are answered, so that no web page can reach the run
 //! through a name of its own.
+//! [`glance()`] makes what a page shows first of a step, for the run to keep when the step is sealed.
 //! [`export_html()`] writes the page and the answers for a run into one file, which needs no server.
 
 mod columns;
@@ -19,6 +20,7 @@ mod table;
 mod tile;
 mod workers;
 
+mod glance;
 mod source;
 mod step;
 
@@ -29,6 +31,7 @@ mod page;
 mod html;
 mod serve;
 
+pub use glance::glance;
 pub use guard::Token;
 pub use html::{HtmlError, export_html};
-pub use serve::{ViewError, serve};
+pub use serve::{Served, Shown, ViewError, serve};

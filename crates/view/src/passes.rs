@@ -2,45 +2,238 @@
 //!
 //! A pass says neither when it was nor which requests it was for: it stands where it ended at the latest, when it was
 //! heard of, and that may be `bound_ns` too late.
+//!
+//! Which of them a sample's requests sat in is `insight`'s to say ([`of_sample`](Passes::of_sample)).
+//!
+//! More than [`REDUCED_OVER`] are sent as far as they can be seen: of those of a worker that end on one pixel of the window
+//! that is looked at, the one with the most requests, and none outside of it.
 
+use rollscope_insight::{Basis, LegPasses, request_passes};
 use rollscope_trace::ForwardPass;
 use serde::Serialize;
 
 use crate::columns::{Column, Columns};
 use crate::step::StepView;
+use crate::tile::Window;
+
+/// No more passes are sent whole, whatever window was asked for.
+const REDUCED_OVER: usize = 60_000;
+
+/// The passes of a step.
+#[derive(Debug)]
+pub(crate) struct Passes {
+    /// With those of the step before: until the first request of a step has ended, passes may stand there.
+    heard: Vec<ForwardPass>,
+    /// By worker, and in order of time.
+    rows: Vec<Row>,
+    /// Passes of workers that no request of the step was sent to.
+    unplaced: usize,
+    peaks: Vec<Peak>,
+}
+
+/// The passes of one call of a request.
+#[derive(Debug, Serialize)]
+pub(crate) struct CallPasses {
+    /// Of the request, as the details of the sample number it.
+    part: u32,
+    role: &'static str,
+    worker: String,
+    /// Whether the worker told their numbers; else they are those that may have run meanwhile.
+    is_exact: bool,
+    count: usize,
+    busy_s: f64,
+    mean_batch: f64,
+    slowest_s: f64,
+    /// Passes between them that were not heard of.
+    lost: u64,
+    /// Requests that sat in some of them.
+    shared_with: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    worker: u32,
+    end_ns: f64,
+    wall_ns: f64,
+    bound_ns: f64,
+    prefill_requests: f64,
+    prefill_tokens: f64,
+    decode_requests: f64,
+    kv_tokens: f64,
+    queued: f64,
+    lost_before: f64,
+}
+
+/// The largest of a worker: what its strip is scaled by, whatever part of it is in sight.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Peak {
+    worker: u32,
+    requests: f64,
+    kv_tokens: f64,
+}
 
 /// What stands beside the columns.
 #[derive(Serialize)]
-struct Meta {
-    /// Passes of workers that no request of the step was sent to.
+struct Meta<'a> {
+    unplaced: usize,
+    peaks: &'a [Peak],
+    /// Passes that are not sent, as the window allows.
     left_out: usize,
 }
 
-/// The passes whose worker has a row, by worker and in order of time.
-pub(crate) fn answer(step: &StepView, passes: &[ForwardPass]) -> Result<Vec<u8>, serde_json::Error> {
-    let number_of = |pass: &ForwardPass| {
-        let worker = pass.worker.as_ref()?;
-        step.workers().number_at(&worker.url, pass.dp_rank)
-    };
-    let mut rows: Vec<(u32, &ForwardPass)> =
-        passes.iter().filter_map(|pass| Some((number_of(pass)?, pass))).collect();
-    rows.sort_by_key(|(worker, pass)| (*worker, pass.received, pass.counter_id));
-    let left_out = passes.len() - rows.len();
-    let of = |value: fn(&ForwardPass) -> f64| Column::F64(rows.iter().map(|(_, pass)| value(pass)).collect());
-    let mut columns = Columns::default();
-    for (name, column) in [
-        ("worker", Column::U32(rows.iter().map(|(worker, _)| *worker).collect())),
-        ("end_ns", Column::F64(rows.iter().map(|(_, pass)| step.since_origin(pass.received)).collect())),
-        ("wall_ns", of(|pass| pass.wall.0 as f64)),
-        ("bound_ns", of(|pass| pass.uncertainty.0 as f64)),
-        ("prefill_requests", of(|pass| pass.scheduled.prefill_requests as f64)),
-        ("prefill_tokens", of(|pass| pass.scheduled.prefill_tokens as f64)),
-        ("decode_requests", of(|pass| pass.scheduled.decode_requests as f64)),
-        ("kv_tokens", of(|pass| (pass.scheduled.decode_kv_tokens + pass.scheduled.prefill_kv_tokens) as f64)),
-        ("queued", of(|pass| (pass.queued.prefill_requests + pass.queued.decode_requests) as f64)),
-        ("lost_before", of(|pass| pass.lost_before as f64)),
-    ] {
-        columns.put(name, &column);
+// === impl Passes ===
+
+impl Passes {
+    /// Of those that were heard of in a step, and in the one before.
+    pub(crate) fn of(step: &StepView, passes: Vec<ForwardPass>, before: Vec<ForwardPass>) -> Self {
+        let mut rows: Vec<_> = passes.iter().filter_map(|pass| Some((Row::of(step, pass)?, pass))).collect();
+        rows.sort_by_key(|(row, pass)| (row.worker, pass.received, pass.counter_id));
+        let rows: Vec<Row> = rows.into_iter().map(|(row, _)| row).collect();
+        let peaks = rows.chunk_by(|a, b| a.worker == b.worker).map(Peak::of).collect();
+        let unplaced = passes.len() - rows.len();
+        Self { heard: [passes, before].concat(), unplaced, rows, peaks }
     }
-    columns.into_bytes(&Meta { left_out })
+
+    /// The passes that the requests of a sample sat in, call by call; nothing when there is no such sample.
+    pub(crate) fn of_sample(&self, step: &StepView, row: u32) -> Option<Vec<CallPasses>> {
+        let requests = step.sample(row)?.requests.iter().enumerate();
+        let calls = requests.flat_map(|(request, profile)| {
+            let found = request_passes(step.trace(), profile, &self.heard);
+            found.into_iter().map(move |found| CallPasses::of(request as u32 + 1, &found))
+        });
+        Some(calls.collect())
+    }
+
+    /// Those that can be seen in a window, or all.
+    pub(crate) fn answer(&self, window: Option<Window>) -> Result<Vec<u8>, serde_json::Error> {
+        let rows: Vec<&Row> = match window.filter(|_| self.rows.len() > REDUCED_OVER) {
+            None => self.rows.iter().collect(),
+            Some(window) => reduced(&self.rows, window),
+        };
+        let of = |value: fn(&Row) -> f64| Column::F64(rows.iter().map(|row| value(row)).collect());
+        let mut columns = Columns::default();
+        columns.put("worker", &Column::U32(rows.iter().map(|row| row.worker).collect()));
+        for (name, column) in [
+            ("end_ns", of(|row| row.end_ns)),
+            ("wall_ns", of(|row| row.wall_ns)),
+            ("bound_ns", of(|row| row.bound_ns)),
+            ("prefill_requests", of(|row| row.prefill_requests)),
+            ("prefill_tokens", of(|row| row.prefill_tokens)),
+            ("decode_requests", of(|row| row.decode_requests)),
+            ("kv_tokens", of(|row| row.kv_tokens)),
+            ("queued", of(|row| row.queued)),
+            ("lost_before", of(|row| row.lost_before)),
+        ] {
+            columns.put(name, &column);
+        }
+        let left_out = self.rows.len() - rows.len();
+        columns.into_bytes(&Meta { unplaced: self.unplaced, peaks: &self.peaks, left_out })
+    }
+}
+
+/// Of each worker and pixel of the window, the pass with the most requests.
+fn reduced(rows: &[Row], window: Window) -> Vec<&Row> {
+    let pixel_of = |row: &Row| (row.end_ns / window.pixel.max(1.0)).floor() as i64;
+    let mut kept: Vec<&Row> = Vec::new();
+    for row in rows {
+        if row.end_ns < window.from || row.end_ns - row.wall_ns > window.to {
+            continue;
+        }
+        match kept.last_mut() {
+            Some(last) if last.worker == row.worker && pixel_of(last) == pixel_of(row) => {
+                if row.requests() > last.requests() {
+                    *last = row;
+                }
+            }
+            _ => kept.push(row),
+        }
+    }
+    kept
+}
+
+// === impl CallPasses ===
+
+impl CallPasses {
+    fn of(part: u32, found: &LegPasses<'_>) -> Self {
+        Self {
+            part,
+            role: found.role.name(),
+            worker: found.worker.to_owned(),
+            is_exact: found.basis == Basis::Exact,
+            count: found.passes.len(),
+            busy_s: found.busy().as_secs_f64(),
+            mean_batch: found.mean_batch(),
+            slowest_s: found.slowest().map_or(0.0, |pass| pass.wall.as_secs_f64()),
+            lost: found.lost,
+            shared_with: found.shared.len(),
+        }
+    }
+}
+
+// === impl Row ===
+
+impl Row {
+    /// Nothing for a worker that has no row.
+    fn of(step: &StepView, pass: &ForwardPass) -> Option<Self> {
+        let worker = pass.worker.as_ref()?;
+        Some(Self {
+            worker: step.workers().number_at(&worker.url, pass.dp_rank)?,
+            end_ns: step.since_origin(pass.received),
+            wall_ns: pass.wall.0 as f64,
+            bound_ns: pass.uncertainty.0 as f64,
+            prefill_requests: pass.scheduled.prefill_requests as f64,
+            prefill_tokens: pass.scheduled.prefill_tokens as f64,
+            decode_requests: pass.scheduled.decode_requests as f64,
+            kv_tokens: (pass.scheduled.decode_kv_tokens + pass.scheduled.prefill_kv_tokens) as f64,
+            queued: (pass.queued.prefill_requests + pass.queued.decode_requests) as f64,
+            lost_before: pass.lost_before as f64,
+        })
+    }
+
+    fn requests(&self) -> f64 {
+        self.prefill_requests + self.decode_requests
+    }
+}
+
+// === impl Peak ===
+
+impl Peak {
+    /// Of one worker's passes, of which there is one at least.
+    fn of(rows: &[Row]) -> Self {
+        let most = |value: fn(&Row) -> f64| rows.iter().map(value).fold(0.0, f64::max);
+        Self {
+            worker: rows.first().map_or(0, |row| row.worker),
+            requests: most(Row::requests),
+            kv_tokens: most(|row| row.kv_tokens),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_passes_on_one_pixel_the_largest_is_kept() {
+        let row = |worker, end_ns, decode_requests| Row {
+            worker,
+            end_ns,
+            wall_ns: 1.0,
+            bound_ns: 0.0,
+            prefill_requests: 0.0,
+            prefill_tokens: 0.0,
+            decode_requests,
+            kv_tokens: 0.0,
+            queued: 0.0,
+            lost_before: 0.0,
+        };
+        let rows =
+            [row(0, 1.0, 1.0), row(0, 5.0, 9.0), row(0, 8.0, 2.0), row(0, 12.0, 1.0), row(1, 13.0, 1.0)];
+        let kept = |from, to| -> Vec<f64> {
+            reduced(&rows, Window { from, to, pixel: 10.0 }).into_iter().map(|row| row.end_ns).collect()
+        };
+        assert_eq!(kept(0.0, 100.0), [5.0, 12.0, 13.0]);
+        assert_eq!(kept(10.0, 12.0), [12.0, 13.0]);
+        assert!(kept(50.0, 60.0).is_empty());
+    }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::http::header::InvalidHeaderValue;
 use axum::middleware::from_fn;
 use rollscope_run::Run;
+use rollscope_trace::StepTrace;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -26,20 +27,38 @@ pub enum ViewError {
     Policy(#[from] InvalidHeaderValue),
 }
 
+/// A run that is shown.
+#[derive(Debug)]
+pub struct Shown {
+    /// Its folder, which is followed.
+    pub run: Run,
+    /// Steps that were read from elsewhere, and are not in the folder.
+    pub given: Vec<StepTrace>,
+}
+
+/// What is served, and to whom.
+#[derive(Debug)]
+pub struct Served {
+    /// The run.
+    pub run: Shown,
+    /// One to compare it with.
+    pub against: Option<Shown>,
+    /// Only those who bring it are answered.
+    pub token: Option<Token>,
+}
+
 /// What writing the last answers may take. A request that does not come to its end is not waited for either.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
-/// Serves a run until `shutdown` completes and the answers under way are written. With a token, only to those who
-/// bring it.
+/// Serves a run until `shutdown` completes and the answers under way are written.
 pub async fn serve(
-    run: Run,
+    Served { run, against, token }: Served,
     listener: TcpListener,
-    token: Option<Token>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ViewError> {
     let bound = listener.local_addr()?;
     let headers = Arc::new(guard::headers()?);
-    let mut app = page::routes().merge(api::routes(Source::new(run)));
+    let mut app = page::routes().merge(api::routes(source(run), against.map(source)));
     if let Some(token) = token {
         app = app.layer(from_fn(move |request, next| {
             guard::check_token(token.clone(), bound.port(), request, next)
@@ -65,4 +84,16 @@ pub async fn serve(
         () = overdue => {}
     }
     Ok(())
+}
+
+fn source(Shown { run, given }: Shown) -> Source {
+    Source::new(run, given)
+}
+
+// === impl Shown ===
+
+impl From<Run> for Shown {
+    fn from(run: Run) -> Self {
+        Self { run, given: Vec::new() }
+    }
 }

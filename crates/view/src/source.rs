@@ -3,22 +3,33 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use parking_lot::Mutex;
 use rollscope_run::{Drops, Follow, Run, RunError, SentMetrics, StepSummary, WriterSummary};
-use rollscope_trace::{CloseReason, Record, SampleKey, StepNumber};
+use rollscope_trace::{CloseReason, Record, SampleKey, StepNumber, StepTrace};
 
-use crate::step::{SharedStep, StepView};
+use crate::glance::Glance;
+use crate::passes::Passes;
+use crate::step::{SharedStep, StepView, Wanted};
 
 /// Steps that are kept: the one that is shown, one that it is compared with, and the one shown before.
 const KEPT_STEPS: usize = 3;
+/// The version of a step of which nothing has come since it was sealed.
+const SEALED_VERSION: u64 = 1;
 
 /// A run that is read. Every method may block on the disk.
 #[derive(Debug)]
 pub(crate) struct Source {
     run: Run,
     tail: Mutex<Tail>,
+    /// Steps that were read before, and are not in the run's folder.
+    given: BTreeMap<StepNumber, SharedStep>,
     /// The steps that were asked for last, the latest at the end.
     held: Mutex<Vec<(StepVersion, SharedStep)>>,
+    /// The first sights of steps that were asked for last, the latest at the end.
+    glances: Mutex<Vec<(StepVersion, Arc<Glance>)>>,
+    /// The forward passes that were asked for last, with their number.
+    passes: Mutex<Option<(StepVersion, u64, Arc<Passes>)>>,
 }
 
 /// A step and how much is known of it.
@@ -34,6 +45,8 @@ struct Tail {
     run: Run,
     follow: Follow,
     steps: BTreeMap<StepNumber, Tally>,
+    /// Of steps of which nothing else is known yet.
+    early_passes: BTreeMap<StepNumber, u64>,
     dropped: Drops,
     is_begun: bool,
     /// What trackers were sent, by step; read anew when a step was closed.
@@ -45,7 +58,7 @@ struct Tail {
 pub(crate) struct StepState {
     /// Which step.
     pub(crate) step: StepNumber,
-    /// Grows with every record.
+    /// Grows with every record but forward passes.
     pub(crate) version: u64,
     /// Requests that have ended.
     pub(crate) requests: u64,
@@ -53,6 +66,8 @@ pub(crate) struct StepState {
     pub(crate) samples: u64,
     /// Spans of the user's own code.
     pub(crate) user_spans: u64,
+    /// Forward passes that were heard of meanwhile; no part of the version.
+    pub(crate) passes: u64,
     /// Why it was closed; nothing while it is open.
     pub(crate) closed: Option<CloseReason>,
 }
@@ -77,16 +92,25 @@ pub(crate) struct Index {
 // === impl Source ===
 
 impl Source {
-    pub(crate) fn new(run: Run) -> Self {
+    /// A run, and steps of it that were read already.
+    pub(crate) fn new(run: Run, given: Vec<StepTrace>) -> Self {
         let tail = Tail {
             run: run.clone(),
             follow: run.follow(),
-            steps: BTreeMap::new(),
+            steps: given.iter().map(|trace| (trace.step, Tally::given(trace))).collect(),
+            early_passes: BTreeMap::new(),
             dropped: Drops::default(),
             is_begun: false,
             sent: HashMap::new(),
         };
-        Self { run, tail: Mutex::new(tail), held: Mutex::default() }
+        Self {
+            run,
+            tail: Mutex::new(tail),
+            given: given.into_iter().map(|trace| (trace.step, Arc::new(StepView::new(trace)))).collect(),
+            held: Mutex::default(),
+            glances: Mutex::default(),
+            passes: Mutex::default(),
+        }
     }
 
     pub(crate) fn run(&self) -> &Run {
@@ -109,23 +133,61 @@ impl Source {
         })
     }
 
-    /// Requests and user's spans of a step so far.
-    pub(crate) fn records(&self, step: StepNumber) -> Result<u64, RunError> {
+    /// How a step stands now.
+    pub(crate) fn state(&self, step: StepNumber) -> Result<StepState, RunError> {
         let mut tail = self.tail.lock();
         tail.catch_up()?;
-        let tally = tail.steps.get(&step).ok_or(RunError::NoSuchStep { step })?;
-        Ok(tally.state.requests + tally.state.user_spans)
+        tail.steps.get(&step).map(|tally| tally.state).ok_or(RunError::NoSuchStep { step })
+    }
+
+    /// The forward passes of a step, of which `state` told.
+    pub(crate) fn passes(&self, view: &StepView, state: StepState) -> Result<Arc<Passes>, RunError> {
+        let wanted = StepVersion { step: state.step, version: state.version };
+        let mut held = self.passes.lock();
+        if let Some((version, count, passes)) = &*held
+            && (*version, *count) == (wanted, state.passes)
+        {
+            return Ok(passes.clone());
+        }
+        let before = self.tail.lock().steps.range(..state.step).next_back().map(|(step, _)| *step);
+        let before = before.map(|step| self.run.forward_passes(step)).transpose()?.unwrap_or_default();
+        let made = Arc::new(Passes::of(view, self.run.forward_passes(state.step)?, before));
+        *held = Some((wanted, state.passes, made.clone()));
+        Ok(made)
+    }
+
+    /// An answer that was made when the step was sealed, if it has not grown since.
+    pub(crate) fn glanced(&self, step: StepNumber, wanted: Wanted) -> Result<Option<Bytes>, RunError> {
+        if !Glance::has(wanted) {
+            return Ok(None);
+        }
+        let version = self.version(step)?;
+        if version.version != SEALED_VERSION {
+            return Ok(None);
+        }
+        let mut glances = self.glances.lock();
+        if let Some((_, glance)) = glances.iter().find(|(held, _)| *held == version) {
+            return Ok(glance.answer(wanted));
+        }
+        let glance = Arc::new(self.run.glance(step)?.and_then(Glance::read).unwrap_or_default());
+        glances.push((version, glance.clone()));
+        if glances.len() > KEPT_STEPS {
+            glances.remove(0);
+        }
+        Ok(glance.answer(wanted))
+    }
+
+    fn version(&self, step: StepNumber) -> Result<StepVersion, RunError> {
+        Ok(StepVersion { step, version: self.state(step)?.version })
     }
 
     /// All that is known of a step now.
     pub(crate) fn step(&self, step: StepNumber) -> Result<SharedStep, RunError> {
+        if let Some(view) = self.given.get(&step) {
+            return Ok(view.clone());
+        }
         // The version is taken first: what is added meanwhile is read, and read again for the next version.
-        let version = {
-            let mut tail = self.tail.lock();
-            tail.catch_up()?;
-            tail.steps.get(&step).map(|tally| tally.state.version).ok_or(RunError::NoSuchStep { step })?
-        };
-        let wanted = StepVersion { step, version };
+        let wanted = self.version(step)?;
         let mut held = self.held.lock();
         if let Some(at) = held.iter().position(|(held, _)| *held == wanted) {
             let found = held.remove(at);
@@ -181,10 +243,16 @@ impl Tail {
             self.dropped.profiles += count.profiles;
             self.dropped.user_records += count.user_records;
         }
-        // A step is not what it was by a pass: nothing that is shown of it changes.
-        let step = record.step().filter(|_| !matches!(record, Record::ForwardPass(_)));
-        if let Some(step) = step {
-            self.steps.entry(step).or_insert_with(|| Tally::new(step)).take(&self.run, record)?;
+        let Some(step) = record.step() else { return Ok(()) };
+        if matches!(record, Record::ForwardPass(_)) {
+            // It makes no step, and changes nothing of one but its passes.
+            match self.steps.get_mut(&step) {
+                Some(tally) => tally.state.passes += 1,
+                None => *self.early_passes.entry(step).or_default() += 1,
+            }
+        } else {
+            let early = self.early_passes.remove(&step).unwrap_or_default();
+            self.steps.entry(step).or_insert_with(|| Tally::new(step, early)).take(&self.run, record)?;
         }
         Ok(())
     }
@@ -193,15 +261,33 @@ impl Tail {
 // === impl Tally ===
 
 impl Tally {
-    fn new(step: StepNumber) -> Self {
-        let state = StepState { step, version: 0, requests: 0, samples: 0, user_spans: 0, closed: None };
+    fn new(step: StepNumber, passes: u64) -> Self {
+        let state =
+            StepState { step, version: 0, requests: 0, samples: 0, user_spans: 0, passes, closed: None };
         Self { state, samples: Some(HashSet::new()) }
     }
 
     fn sealed(summary: &StepSummary) -> Self {
-        let StepSummary { step, requests, samples, user_spans, .. } = *summary;
+        let StepSummary { step, requests, samples, user_spans, passes, .. } = *summary;
         let closed = summary.close.map(|close| close.reason);
-        Self { state: StepState { step, version: 1, requests, samples, user_spans, closed }, samples: None }
+        let version = SEALED_VERSION;
+        Self {
+            state: StepState { step, version, requests, samples, user_spans, passes, closed },
+            samples: None,
+        }
+    }
+
+    fn given(trace: &StepTrace) -> Self {
+        let state = StepState {
+            step: trace.step,
+            version: SEALED_VERSION,
+            requests: trace.requests().count() as u64,
+            samples: trace.samples.len() as u64,
+            user_spans: trace.samples.iter().map(|sample| sample.spans.len() as u64).sum(),
+            passes: 0,
+            closed: trace.close.map(|close| close.reason),
+        };
+        Self { state, samples: None }
     }
 
     fn take(&mut self, run: &Run, record: Record) -> Result<(), RunError> {

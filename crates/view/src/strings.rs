@@ -38,5 +38,9 @@ impl Serialize for Strings {
 }
 
 pub(crate) fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+    cut_at(text, MAX_TEXT_BYTES)
+}
+
+pub(crate) fn cut_at(text: &str, max_bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(max_bytes)]
 }

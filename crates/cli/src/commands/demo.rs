@@ -69,12 +69,13 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         fleet.stop().await;
         rolled_out?;
         report::print(&out)?;
-        let shown = out.display();
-        output::line(format_args!("the timeline: rollscope view {shown}"))?;
+        output::line(format_args!("the timeline: {} view {}", program(), out.display()))?;
         if demo.serve {
-            let options = view::ViewOptions { listen: "127.0.0.1:0".to_owned(), no_open: false };
+            let options =
+                view::ViewOptions { listen: "127.0.0.1:0".to_owned(), no_open: false, against: None };
             let run = Run::open(&out).map_err(anyhow::Error::from)?;
-            return view::serve(run, &options, &LifetimeOptions { exit_on_stdin_close: false }).await;
+            return view::serve(run.into(), None, &options, &LifetimeOptions { exit_on_stdin_close: false })
+                .await;
         }
         Ok(())
     })
@@ -148,4 +149,17 @@ async fn bootstrap_port(prefill: &str) -> anyhow::Result<String> {
 
 impl Choice for Mode {
     const SPELLINGS: &'static [(&'static str, Self)] = &[("pd", Self::Pd), ("unified", Self::Unified)];
+}
+
+/// How this program is called: by its name where that finds it, else by where it lies, as after `cargo run`.
+fn program() -> String {
+    const NAME: &str = "rollscope";
+    let Ok(own) = std::env::current_exe().and_then(|own| own.canonicalize()) else {
+        return NAME.to_owned();
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(&path).map(|folder| folder.join(NAME)).find(|program| program.is_file());
+    let is_own = found.and_then(|program| program.canonicalize().ok()).is_some_and(|program| program == own);
+    if is_own { NAME.to_owned() } else { own.display().to_string() }
 }

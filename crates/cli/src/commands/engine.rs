@@ -3,9 +3,10 @@
 use clap::{ArgMatches, Command};
 use rollscope_config::{OptionSet as _, Options as _, Published};
 use rollscope_engine::{Engine, EngineError, EngineOptions};
+use rollscope_trace::sentence;
 
 use super::{block_on, listen_at, ready_line, resolve};
-use crate::exit::{Failure, sentence};
+use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
 use crate::output;
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
@@ -11,16 +10,17 @@ use rollscope_config::{ConfigError, OptionSet as _, Options as _, Published, opt
 use rollscope_fpm::{Endpoint, endpoints_of};
 use rollscope_gateway::{Counter, Gateway, GatewayOptions, Mount, Notices, RefusedOptions, ReplyBody};
 use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle, record_fleet};
-use rollscope_run::{Run, RunInfo, WriterState};
-use rollscope_trace::{ProfileSink, UnixNs, WorkerRef};
+use rollscope_run::{Run, WriterState};
+use rollscope_trace::{ProfileSink, WorkerRef, sentence};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::track::targets;
 use super::{block_on, listen_at, ready_line, resolve};
-use crate::exit::{Failure, sentence};
+use crate::exit::Failure;
 use crate::http::get_json;
 use crate::lifetime::{LifetimeOptions, shutdown};
+use crate::opened::{create_run, glance};
 use crate::output;
 
 options! {
@@ -156,20 +156,16 @@ fn record(
     published: &Published<GatewayOptions>,
 ) -> Result<Recorder, Failure> {
     let trackers = targets(&options.track)?;
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
-    let info = RunInfo {
-        producer: format!("rollscope {}", env!("CARGO_PKG_VERSION")),
-        created: UnixNs(i64::try_from(since.as_nanos()).context("the clock is beyond 2262")?),
-        config: json!({"gateway": Value::Object(published.startup_json()), "recording": options.to_json()}),
-    };
+    let config = json!({"gateway": Value::Object(published.startup_json()), "recording": options.to_json()});
     let known = dir.join("run.json").exists();
-    let run = Run::create(dir, &info).map_err(Failure::usage)?;
+    let run = create_run(dir, config)?;
     if known {
         tell_of_others(&run)?;
     }
     let options = RecordOptions {
         queue_bytes: options.record_queue_bytes,
         trackers,
+        glance: Some(glance()),
         on_trouble: Arc::new(|error: &RecordError| {
             output::note(format_args!("rollscope: recording: {}", sentence(error)));
         }),

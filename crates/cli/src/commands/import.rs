@@ -62,7 +62,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let end =
         StepEnd { rollout_time: options.rollout_time.and_then(Nanos::from_secs_f64), gpus: options.gpus };
     let run = make_run(Path::new(&options.out), &files)?;
-    for closed in import_files(run.clone(), &files, &how, end)? {
+    for closed in import_files(&run, &files, &how, end)? {
         let count = |name: &str| closed.metrics.get(name).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
         output::line(format_args!("step {}: {} requests", closed.step, count("perf/request/count")))?;
     }

@@ -157,13 +157,8 @@ fn step_json(trace: &StepTrace) -> Value {
 }
 
 fn writer_json(writer: &WriterSummary) -> Value {
-    let state = match writer.state {
-        WriterState::Live => "live",
-        WriterState::Ended => "ended",
-        WriterState::Interrupted => "interrupted",
-    };
     let damage: Vec<String> = writer.damage.iter().map(ToString::to_string).collect();
-    json!({"name": writer.name, "state": state, "damage": damage})
+    json!({"name": writer.name, "state": writer.state.name(), "damage": damage})
 }
 
 fn finding_json(finding: &Finding) -> Value {

@@ -53,6 +53,8 @@ options! {
             seed: Option<u64> = None;
             /// Tries of a sample before it counts as failed.
             attempts: u32 = 5, range(1..=1000);
+            /// Send what was asked and answered with the spans, for the viewer to show as a conversation.
+            record_text: bool = false;
         }
     }
 }
@@ -126,6 +128,7 @@ impl SamplingOptions {
             max_new_tokens: self.max_new_tokens,
             seed: self.seed,
             attempts: self.attempts,
+            record_text: self.record_text,
             out,
         })
     }

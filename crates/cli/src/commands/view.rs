@@ -1,16 +1,17 @@
 //! `rollscope view`: the timeline of a run in the browser.
 
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use anyhow::Context as _;
 use clap::{ArgMatches, Command};
 use rollscope_config::{OptionSet as _, Options as _, options};
-use rollscope_run::Run;
-use rollscope_view::Token;
+use rollscope_view::{Served, Shown, Token};
 
 use super::{block_on, listen, ready_line, resolve};
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
-use crate::opened::{Opened, run_argument};
+use crate::opened::{run_argument, shown_at};
 use crate::output;
 
 options! {
@@ -22,6 +23,8 @@ options! {
             listen: String = "127.0.0.1:0", value_name("ADDR");
             /// Do not open a browser.
             no_open: bool = false;
+            /// Another run, or such a file, whose steps this one's can be compared with.
+            against: Option<String> = None, value_name("RUN|FILE.pt");
         }
     }
 }
@@ -35,13 +38,17 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (options, lifetime) = resolve::<Options>(matches)?;
-    let opened = Opened::of(matches)?;
-    block_on(serve(opened.run.clone(), &options, &lifetime))
+    let path = matches.get_one::<PathBuf>("run").context("no run was given")?;
+    let (shown, _folder) = shown_at(path)?;
+    let other = options.against.as_deref().map(|path| shown_at(Path::new(path))).transpose()?;
+    let (against, _other_folder) = other.unzip();
+    block_on(serve(shown, against, &options, &lifetime))
 }
 
-/// Serves a run's timeline until told to end.
+/// Serves a run's timeline, beside another's, until told to end.
 pub(super) async fn serve(
-    run: Run,
+    run: Shown,
+    against: Option<Shown>,
     options: &ViewOptions,
     lifetime: &LifetimeOptions,
 ) -> Result<(), Failure> {
@@ -57,7 +64,9 @@ pub(super) async fn serve(
         let query = token.as_ref().map_or_else(String::new, |token| format!("?token={}", token.as_str()));
         open_browser(&format!("http://{address}/{query}"));
     }
-    rollscope_view::serve(run, listener, token, shutdown).await.map_err(anyhow::Error::from)?;
+    rollscope_view::serve(Served { run, against, token }, listener, shutdown)
+        .await
+        .map_err(anyhow::Error::from)?;
     Ok(())
 }
 

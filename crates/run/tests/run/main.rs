@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod follow;
+mod glance;
 mod log;
 mod make;
 mod numbers;

@@ -5,8 +5,8 @@
 mod make;
 mod viewer;
 
-use rollscope_trace::{Attr, CloseReason, Record, StepClose, StepNumber, UnixNs};
-use rollscope_view::Token;
+use rollscope_trace::{Attr, CloseReason, Record, StepClose, StepNumber, StepTrace, UnixNs};
+use rollscope_view::{Served, Shown, Token, export_html, glance};
 use serde_json::{Value, json};
 
 use make::{call, mark, pass, run, span};
@@ -44,8 +44,8 @@ async fn a_run_is_answered_for_by_step() {
     assert_eq!(
         steps["steps"],
         json!([
-            {"step": 1, "version": 5, "closed": "told", "requests": 2, "samples": 2, "user_spans": 1, "metrics": null},
-            {"step": 2, "version": 1, "closed": null, "requests": 1, "samples": 1, "user_spans": 0, "metrics": null},
+            {"step": 1, "version": 5, "closed": "told", "requests": 2, "samples": 2, "user_spans": 1, "passes": 0, "metrics": null},
+            {"step": 2, "version": 1, "closed": null, "requests": 1, "samples": 1, "user_spans": 0, "passes": 0, "metrics": null},
         ])
     );
     assert_eq!(steps["dropped"], json!({"profiles": 0, "user_records": 0}));
@@ -104,6 +104,9 @@ async fn the_page_is_whole_and_keeps_to_itself() {
     let policy = page.header("content-security-policy").unwrap();
     assert!(policy.starts_with("default-src 'none'; script-src 'self' 'sha256-"), "{policy}");
     assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+
+    let links = page.header("link").unwrap();
+    assert!(links.starts_with("</") && links.contains("</timeline.js>; rel=modulepreload"), "{links}");
 
     let text = std::str::from_utf8(&page.body).unwrap();
     // What its attributes and its import map refer to.
@@ -172,7 +175,8 @@ async fn only_this_machine_is_answered() {
 async fn who_has_no_token_is_not_answered() {
     let (_dir, run, _writer) = run();
     let token = Token::new(0x0707_0707);
-    let viewer = Viewer::start_with(run, Some(token.clone())).await;
+    let viewer =
+        Viewer::start_with(Served { run: run.into(), against: None, token: Some(token.clone()) }).await;
     for path in [
         "/",
         "/main.js",
@@ -231,11 +235,22 @@ async fn forward_passes_stand_with_their_workers() {
     assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/octet-stream")));
     let length = u32::from_le_bytes(reply.body[4..8].try_into().unwrap()) as usize;
     let head: Value = serde_json::from_slice(&reply.body[8..8 + length]).unwrap();
-    assert_eq!(head["meta"], json!({"left_out": 0}));
+    let peaks = json!([{"worker": 0, "requests": 3.0, "kv_tokens": 900.0}]);
+    assert_eq!(head["meta"], json!({"left_out": 0, "unplaced": 0, "peaks": peaks}));
+    let entry = viewer.json("/api/steps").await["steps"][0].clone();
+    assert_eq!((&entry["version"], &entry["passes"]), (&json!(1), &json!(2)), "they change no version");
     let ends = head["columns"]["end_ns"][1].as_u64().unwrap() as usize + 8 + length;
     let end =
         |at: usize| f64::from_le_bytes(reply.body[ends + at * 8..ends + at * 8 + 8].try_into().unwrap());
     assert_eq!(head["columns"]["end_ns"][2], json!(2), "those of the step");
+    let of_sample = viewer.json("/api/steps/1/samples/0/passes").await;
+    let call = &of_sample[0];
+    assert_eq!(
+        (&call["part"], &call["role"], &call["is_exact"]),
+        (&json!(1), &json!("decode"), &json!(false))
+    );
+    assert_eq!((&call["count"], &call["mean_batch"]), (&json!(2), &json!(3.0)), "{call}");
+    assert_eq!(viewer.get("/api/steps/1/samples/7/passes").await.status, 404);
     assert_eq!([end(0) as i64, end(1) as i64], [6_000_000, 12_000_000], "in order of time");
     viewer.stop().await;
 }
@@ -284,4 +299,101 @@ async fn half_a_request_does_not_hold_up_the_end() {
     let half = viewer.half_a_head().await;
     viewer.stop().await;
     drop(half);
+}
+
+#[tokio::test]
+async fn a_step_is_shown_from_what_was_made_when_it_was_sealed_until_it_grows() {
+    let (_dir, run, mut writer) = run();
+    for record in [call(1, "a", 1), call(1, "b", 2), close(1)] {
+        writer.append(&record).unwrap();
+    }
+    writer.flush().unwrap();
+    run.sealer(writer.name()).seal(writer.position()).unwrap();
+    let step = StepNumber(1);
+    // Made of less than was sealed, to be told from what is read.
+    let mut less = run.step(step).unwrap();
+    less.samples.truncate(1);
+    run.put_glance(step, run.sealed_state(step).unwrap(), &glance(less).unwrap()).unwrap();
+    let viewer = Viewer::start(run).await;
+    let count = async || viewer.json("/api/steps/1").await["metrics"]["perf/request/count"].clone();
+    assert_eq!(count().await, json!(1.0), "as it was made");
+    for path in ["/api/steps/1/table", "/api/steps/1/tiles/0?from=0&to=1&pixel=1"] {
+        assert!(viewer.get(path).await.body.starts_with(b"RSC1"), "{path}");
+    }
+    assert_eq!(viewer.json("/api/steps/1/samples/1").await["sample"], "b", "what was not made is read");
+    writer.append(&call(1, "c", 3)).unwrap();
+    writer.flush().unwrap();
+    assert_eq!(count().await, json!(3.0), "read, since it has grown");
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn another_run_is_answered_for_beside_it() {
+    let (_dir, first, mut of_first) = run();
+    let (_other_dir, second, mut of_second) = run();
+    of_first.append(&call(1, "a", 1)).unwrap();
+    of_second.append(&call(7, "b", 1)).unwrap();
+    of_first.flush().unwrap();
+    of_second.flush().unwrap();
+    let viewer =
+        Viewer::start_with(Served { run: first.into(), against: Some(second.into()), token: None }).await;
+    assert_eq!(viewer.json("/api/run").await["against"], json!(true));
+    assert_eq!(viewer.json("/api/steps").await["steps"][0]["step"], json!(1));
+    assert_eq!(viewer.json("/against/api/steps").await["steps"][0]["step"], json!(7));
+    assert_eq!(viewer.json("/against/api/steps/7").await["slowest"]["sample"], "g/b");
+    for path in ["/against/", "/against/main.js", "/against/api/steps/1", "/against/against/api/run"] {
+        assert_eq!(viewer.get(path).await.status, 404, "{path}");
+    }
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_in_one_file_holds_all_that_is_asked_for() {
+    let (_dir, run, mut writer) = run();
+    for record in [call(1, "a", 1), call(1, HOSTILE, 2), pass(1, 1, 6), close(1), call(2, "a", 3)] {
+        writer.append(&record).unwrap();
+    }
+    writer.flush().unwrap();
+    let mut file = Vec::new();
+    export_html(run, &[StepNumber(1)], &mut file).await.unwrap();
+    let file = String::from_utf8(file).unwrap();
+    let (_, data) = file.split_once("id=\"data\">").unwrap();
+    let (data, _) = data.split_once("</script>").unwrap();
+    let answers: serde_json::Map<String, Value> = serde_json::from_str(data).unwrap();
+    let paths: Vec<_> = answers.keys().map(|path| path.strip_prefix("api/").unwrap()).collect();
+    assert_eq!(
+        paths,
+        [
+            "run",
+            "steps",
+            "steps/1",
+            "steps/1/passes",
+            "steps/1/samples/0",
+            "steps/1/samples/1",
+            "steps/1/table",
+            "steps/1/tiles/0",
+            "steps/1/workers/0",
+        ]
+    );
+    assert_eq!(answers["api/steps"]["steps"].as_array().unwrap().len(), 1, "the step that was asked for");
+    assert_eq!(answers["api/steps/1/samples/0"]["sample"], json!(HOSTILE));
+}
+
+#[tokio::test]
+async fn a_step_that_was_read_from_elsewhere_is_shown() {
+    let (_dir, run, _writer) = run();
+    let given = vec![StepTrace::gather(StepNumber(4), [call(4, "a", 1), span(4, "b", vec![]), close(4)])];
+    let viewer = Viewer::start_with(Served { run: Shown { run, given }, against: None, token: None }).await;
+    let step = viewer.json("/api/steps").await["steps"][0].clone();
+    assert_eq!(
+        step,
+        json!({
+            "step": 4, "version": 1, "closed": "told", "requests": 1, "samples": 2, "user_spans": 1, "passes": 0,
+            "metrics": null,
+        })
+    );
+    assert_eq!(viewer.json("/api/steps/4").await["metrics"]["perf/request/count"], json!(1.0));
+    assert_eq!(viewer.json("/api/steps/4/samples/1").await["sample"], "b");
+    assert_eq!(viewer.get("/api/steps/4/passes").await.status, 200);
+    viewer.stop().await;
 }

@@ -1,14 +1,18 @@
 //! A viewer on a port of its own, and a client that sends it exactly what the test says.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use rollscope_run::Run;
-use rollscope_view::{Token, ViewError, serve};
+use rollscope_view::{Served, ViewError, serve};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+/// Beyond this the server hangs.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Viewer {
     address: SocketAddr,
@@ -26,14 +30,14 @@ pub(crate) struct Reply {
 
 impl Viewer {
     pub(crate) async fn start(run: Run) -> Self {
-        Self::start_with(run, None).await
+        Self::start_with(Served { run: run.into(), against: None, token: None }).await
     }
 
-    pub(crate) async fn start_with(run: Run, token: Option<Token>) -> Self {
+    pub(crate) async fn start_with(what: Served) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let server = tokio::spawn(serve(run, listener, token, async move { drop(stopped.await) }));
+        let server = tokio::spawn(serve(what, listener, async move { drop(stopped.await) }));
         Self { address, stop, server }
     }
 
@@ -69,10 +73,11 @@ impl Viewer {
         stream
     }
 
-    /// Stops it as its program would, and waits for its end.
+    /// Stops it as its program would, and waits for its end: a server that hangs fails the test.
     pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
-        self.server.await.unwrap().unwrap();
+        let ended = tokio::time::timeout(PATIENCE, self.server).await;
+        ended.unwrap().unwrap().unwrap();
     }
 }
 

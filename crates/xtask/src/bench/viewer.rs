@@ -3,7 +3,8 @@
 //! The runs are made by the example `make_run` of `rollscope-view`, the same each time. What is measured, and how, is
 //! told in `interop/viewer_bench.mjs`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
@@ -44,6 +45,9 @@ const CASES: &[Case] = &[
     },
 ];
 
+/// From the command to the first rows of a foreign file.
+const DUMP_FIRST_PAINT_MS: u32 = 2000;
+
 /// Runs what the arguments ask for; true if every bar is reached.
 pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
     let (mut binary, mut rounds) = (None, 3_u32);
@@ -63,7 +67,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
     let dir = target_dir(&workspace.root, "bench")?.join("viewer");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let cases = CASES.iter().map(|case| {
-        let run = dir.join(format!("{}-{}-{}", case.samples, case.turns, case.workers));
+        let run = dir.join(case.folder());
         if !run.join("run.json").exists() {
             say(&format!("making a run: {}", case.name));
             make(workspace, case, &run)?;
@@ -77,15 +81,34 @@ pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
         });
         Ok(json!({"name": case.name, "run": run, "bars": bars}))
     });
-    let cases: Vec<_> = cases.collect::<Result<_>>()?;
+    let mut cases: Vec<_> = cases.collect::<Result<_>>()?;
+    let dump = dump(workspace, &binary, &dir.join(CASES[0].folder()))?;
+    let bars = json!({"first_paint_ms": DUMP_FIRST_PAINT_MS});
+    cases.push(json!({"name": "820,000 events in a .pt", "run": dump, "bars": bars}));
     let mut script = browser_script(workspace, "viewer_bench.mjs")?;
     script.env("ROLLSCOPE", binary).env("CASES", json!(cases).to_string());
     let status = script.env("ROUNDS", rounds.to_string()).status().context("cannot start node")?;
     Ok(status.success())
 }
 
+/// The same run as slime would have dumped it.
+fn dump(workspace: &Workspace, binary: &Path, run: &Path) -> Result<PathBuf> {
+    let file = run.with_extension("pt");
+    if file.exists() {
+        return Ok(file);
+    }
+    say("making a dump");
+    let (json, part) = (run.with_extension("json"), run.with_extension("pt.part"));
+    output(Command::new(binary).arg("export").arg(run).args(["--to", "slime-json"]).arg(&json))?;
+    let script = workspace.root.join("interop/torch_dump.py");
+    output(Command::new("python3").arg(script).args([&json, &part]))?;
+    std::fs::remove_file(&json).with_context(|| format!("cannot remove {}", json.display()))?;
+    std::fs::rename(&part, &file).with_context(|| format!("cannot rename {}", part.display()))?;
+    Ok(file)
+}
+
 /// Writes a run, under another name until it is whole.
-fn make(workspace: &Workspace, case: &Case, run: &PathBuf) -> Result<()> {
+fn make(workspace: &Workspace, case: &Case, run: &Path) -> Result<()> {
     let options = ["--package", "rollscope-view", "--example", "make_run", "--release"];
     let maker = build(&workspace.root, &options)?;
     let made = run.with_extension("part");
@@ -93,6 +116,14 @@ fn make(workspace: &Workspace, case: &Case, run: &PathBuf) -> Result<()> {
         std::fs::remove_dir_all(&made)?;
     }
     let numbers = [case.samples, case.turns, case.workers].map(|number| number.to_string());
-    output(std::process::Command::new(maker).arg(&made).args(numbers))?;
+    output(Command::new(maker).arg(&made).args(numbers))?;
     std::fs::rename(&made, run).with_context(|| format!("cannot rename {}", made.display()))
+}
+
+// === impl Case ===
+
+impl Case {
+    fn folder(&self) -> String {
+        format!("{}-{}-{}", self.samples, self.turns, self.workers)
+    }
 }

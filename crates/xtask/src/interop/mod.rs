@@ -104,6 +104,20 @@ const CHECKS: &[Check] = &[
         on_demand: false,
     },
     Check {
+        name: "viewer-hostile",
+        summary: "files that mean harm or are broken, in headless Chromium",
+        script: Script::Node("viewer_hostile.mjs"),
+        needs: &[Need::Binary, Need::Chromium],
+        on_demand: false,
+    },
+    Check {
+        name: "viewer-screens",
+        summary: "the page at three sizes, light and dark, against pictures of it",
+        script: Script::Node("viewer_screens.mjs"),
+        needs: &[Need::Binary, Need::Chromium],
+        on_demand: false,
+    },
+    Check {
         name: "html",
         summary: "the exported page in headless Chromium, from disk",
         script: Script::Node("html.mjs"),

@@ -4,10 +4,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rollscope_config::options;
 use rollscope_fpm::{Account, Arrival, ForwardPassMetrics, Heard, Message, What};
+use rollscope_trace::sentence;
 use serde_json::{Value, json};
 
 use super::Watch;
-use crate::exit::{Failure, sentence};
+use crate::exit::Failure;
 use crate::output;
 use crate::table::duration;
 

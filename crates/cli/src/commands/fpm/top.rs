@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use rollscope_config::options;
 use rollscope_fpm::{Account, Endpoint, ForwardPassMetrics, Heard, What};
+use rollscope_trace::sentence;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Watch;
-use crate::exit::{Failure, sentence};
+use crate::exit::Failure;
 use crate::table::{Table, duration, significant};
 
 options! {
