@@ -3,7 +3,7 @@
 use crate::config::ModelConfig;
 use crate::error::RowError;
 use crate::isa::Isa;
-use crate::kernels::{add, attend, matmul, rms_norm, rotate, silu_gate};
+use crate::kernels::{Lanes, add, attend, matmul, rms_norm, rotate, silu_gate};
 use crate::kv::{KvPool, PageId};
 use crate::weights::{Layer, Weights};
 
@@ -60,6 +60,8 @@ struct Scratch {
     sin: Vec<f32>,
     /// Attention weights of one head over the longest context.
     scores: Vec<f32>,
+    /// Quantized weights, for the moment of their use.
+    unpacked: Vec<Lanes>,
 }
 
 /// A step's immutable inputs.
@@ -191,7 +193,7 @@ impl Pass<'_> {
         let normed = sized(&mut scratch.normed, scratch.hidden.len());
         rms_norm(isa, &scratch.hidden, &layer.attention_norm, config.rms_norm_eps, normed);
         let qkv = sized(&mut scratch.qkv, count * layer.qkv.outputs());
-        matmul(isa, normed, &layer.qkv, qkv);
+        matmul(isa, normed, &layer.qkv, &mut scratch.unpacked, qkv);
 
         let angles = scratch.cos.chunks_exact(half).zip(scratch.sin.chunks_exact(half));
         let places = self.rows.iter().flat_map(|row| row.positions().map(|position| (row.pages, position)));
@@ -221,7 +223,7 @@ impl Pass<'_> {
         }
 
         let delta = sized(&mut scratch.delta, scratch.hidden.len());
-        matmul(isa, attended, &layer.output, delta);
+        matmul(isa, attended, &layer.output, &mut scratch.unpacked, delta);
         add(isa, &mut scratch.hidden, delta);
     }
 
@@ -232,11 +234,11 @@ impl Pass<'_> {
         let normed = sized(&mut scratch.normed, scratch.hidden.len());
         rms_norm(isa, &scratch.hidden, &layer.mlp_norm, config.rms_norm_eps, normed);
         let gate_up = sized(&mut scratch.gate_up, count * layer.gate_up.outputs());
-        matmul(isa, normed, &layer.gate_up, gate_up);
+        matmul(isa, normed, &layer.gate_up, &mut scratch.unpacked, gate_up);
         let gated = sized(&mut scratch.gated, count * config.intermediate_size);
         silu_gate(isa, gate_up, config.intermediate_size, gated);
         let delta = sized(&mut scratch.delta, scratch.hidden.len());
-        matmul(isa, gated, &layer.down, delta);
+        matmul(isa, gated, &layer.down, &mut scratch.unpacked, delta);
         add(isa, &mut scratch.hidden, delta);
     }
 
@@ -260,6 +262,6 @@ impl Pass<'_> {
         let normed = sized(&mut scratch.normed, scratch.delta.len());
         rms_norm(isa, &scratch.delta, &weights.norm, config.rms_norm_eps, normed);
         let logits = sized(logits, scratch.delta.len() / width * config.vocab_size);
-        matmul(isa, normed, weights.head(), logits);
+        matmul(isa, normed, weights.head(), &mut scratch.unpacked, logits);
     }
 }

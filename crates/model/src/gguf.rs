@@ -3,7 +3,7 @@
 //! # Layout
 //! Magic `GGUF`, version, the counts of tensors and of metadata entries; the entries; the tensors' names, shapes (innermost first),
 //! types and offsets; then, aligned, the tensors. All numbers are little-endian. Quantized rows are blocks of 32 or 256 values with
-//! scales of their own; they are read into f32, which every value of theirs is by their definition (llama.cpp, `ggml-quants`).
+//! scales of their own, by their definition in llama.cpp (`ggml-quants`).
 //!
 //! # From llama.cpp's names to Hugging Face's
 //! Weights are the same but for the rows of the query and key matrices: there the two halves of a head, which the rotary embedding
@@ -21,6 +21,7 @@ use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::gguf::format::Format;
 use crate::gguf::reader::{Malformed, Meta, Reader};
+use crate::quants::Matrix;
 
 /// A file, read whole.
 #[derive(Debug)]
@@ -186,13 +187,13 @@ impl Gguf {
         Some((self.text("tokenizer.chat_template")?, [token("bos_token_id"), token("eos_token_id")]))
     }
 
-    /// A tensor by Hugging Face's name, as f32, after checking its shape.
+    /// A tensor by Hugging Face's name, after checking its shape.
     pub(crate) fn load(
         &self,
         tensor: &str,
         expected: &[usize],
         config: &ModelConfig,
-    ) -> Result<Vec<f32>, ModelError> {
+    ) -> Result<Matrix, ModelError> {
         let name = gguf_name(tensor);
         let Some(info) = name.as_ref().and_then(|name| self.tensors.get(name)) else {
             let tensor = name.unwrap_or_else(|| tensor.to_owned());
@@ -209,7 +210,11 @@ impl Gguf {
         let len = info.byte_len().unwrap_or_default();
         let values = info.format.read(&self.bytes[self.data_start + info.offset..][..len]);
         let is_rotated = tensor.ends_with("q_proj.weight") || tensor.ends_with("k_proj.weight");
-        Ok(if is_rotated { halves_in_order(&values, expected[1], config.head_dim) } else { values })
+        Ok(if is_rotated {
+            values.with_rows(expected[1], halves_in_order(expected[0], config.head_dim))
+        } else {
+            values
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -296,16 +301,11 @@ fn gguf_name(tensor: &str) -> Option<String> {
 }
 
 /// The rows of each head with its two halves one after the other, of rows in which they lie in turns.
-fn halves_in_order(values: &[f32], columns: usize, head_dim: usize) -> Vec<f32> {
-    let mut ordered = Vec::with_capacity(values.len());
-    for head in values.chunks_exact(head_dim * columns) {
-        for half in 0..2 {
-            for index in 0..head_dim / 2 {
-                ordered.extend_from_slice(&head[(2 * index + half) * columns..][..columns]);
-            }
-        }
-    }
-    ordered
+fn halves_in_order(rows: usize, head_dim: usize) -> impl Iterator<Item = usize> + Clone {
+    (0..rows).map(move |row| {
+        let (head, place, half_dim) = (row / head_dim, row % head_dim, head_dim / 2);
+        head * head_dim + 2 * (place % half_dim) + place / half_dim
+    })
 }
 
 // === impl TensorInfo ===

@@ -17,6 +17,8 @@ mod config;
 
 mod checkpoint;
 
+mod quants;
+
 mod gguf;
 
 mod tokenizer;

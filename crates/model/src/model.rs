@@ -94,7 +94,7 @@ impl Model {
 
     /// Reads a checkpoint: a GGUF file of the llama architecture, or a directory in Hugging Face's layout: `config.json`,
     /// `tokenizer.json`, `model.safetensors` (or shards with their index) and, if they are there, `generation_config.json`,
-    /// `tokenizer_config.json` and `chat_template.jinja`. Weights are f32 in memory, however they are stored.
+    /// `tokenizer_config.json` and `chat_template.jinja`. Quantized weights stay so in memory, others are f32 there.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         if path.extension().is_some_and(|extension| extension == "gguf") && path.is_file() {
             return Self::load_gguf(&Gguf::open(path)?);

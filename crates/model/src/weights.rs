@@ -5,6 +5,7 @@ use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::gguf::Gguf;
 use crate::kernels::Packed;
+use crate::quants::Matrix;
 
 /// All weights of a model.
 #[derive(Debug)]
@@ -140,23 +141,23 @@ impl Loader<'_> {
         Ok(biases)
     }
 
-    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Vec<f32>, ModelError> {
+    fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix, ModelError> {
         self.load(name, &[rows, columns])
     }
 
     fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-        self.load(name, &[len])
+        self.load(name, &[len]).map(Matrix::into_values)
     }
 
-    fn load(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        let values = match self.source {
-            Source::Safetensors(tensors) => tensors.load(name, shape)?,
+    fn load(&mut self, name: &str, shape: &[usize]) -> Result<Matrix, ModelError> {
+        let matrix = match self.source {
+            Source::Safetensors(tensors) => Matrix::Floats(tensors.load(name, shape)?),
             Source::Gguf(gguf) => gguf.load(name, shape, self.config)?,
         };
-        for value in &values {
+        for value in &*matrix.values() {
             self.hash(u64::from(value.to_bits()));
         }
-        Ok(values)
+        Ok(matrix)
     }
 
     fn hash_shape(&mut self, config: &ModelConfig) {

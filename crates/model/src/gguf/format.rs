@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use crate::quants::{Matrix, Quants};
+
 /// How a tensor's values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -46,26 +48,35 @@ impl Format {
         }
     }
 
-    /// The values of whole blocks.
-    pub(super) fn read(self, bytes: &[u8]) -> Vec<f32> {
-        let (values, block) = self.block();
-        let mut out = Vec::with_capacity(bytes.len() / block * values);
-        for block in bytes.chunks_exact(block) {
-            match self {
-                Self::F32 => out.push(f32::from_le_bytes([block[0], block[1], block[2], block[3]])),
-                Self::F16 => out.push(half_at(block, 0)),
-                Self::Bf16 => out.push(bf16::from_le_bytes([block[0], block[1]]).to_f32()),
-                Self::Q4_0 => nibbles(&block[2..], half_at(block, 0), -8.0 * half_at(block, 0), &mut out),
-                Self::Q4_1 => nibbles(&block[4..], half_at(block, 0), half_at(block, 2), &mut out),
-                Self::Q8_0 => {
-                    let scale = half_at(block, 0);
-                    out.extend(block[2..].iter().map(|value| scale * f32::from(value.cast_signed())));
-                }
-                Self::Q4K => q4_k(block, &mut out),
-                Self::Q6K => q6_k(block, &mut out),
-            }
+    /// What is in whole blocks.
+    pub(super) fn read(self, bytes: &[u8]) -> Matrix {
+        let blocks = bytes.chunks_exact(self.block().1);
+        let floats = |read: fn(&[u8]) -> f32| Matrix::Floats(blocks.clone().map(read).collect());
+        let quants = |block, read: fn(&[u8], &mut Quants)| {
+            let mut quants = Quants { block, numbers: Vec::new(), scales: Vec::new() };
+            blocks.clone().for_each(|bytes| read(bytes, &mut quants));
+            Matrix::Quants(quants)
+        };
+        match self {
+            Self::F32 => floats(|block| f32::from_le_bytes([block[0], block[1], block[2], block[3]])),
+            Self::F16 => floats(|block| half_at(block, 0)),
+            Self::Bf16 => floats(|block| bf16::from_le_bytes([block[0], block[1]]).to_f32()),
+            Self::Q4_0 => quants(32, |block, out| {
+                let scale = half_at(block, 0);
+                out.scales.push([scale, -8.0 * scale]);
+                nibbles(&block[2..], out);
+            }),
+            Self::Q4_1 => quants(32, |block, out| {
+                out.scales.push([half_at(block, 0), half_at(block, 2)]);
+                nibbles(&block[4..], out);
+            }),
+            Self::Q8_0 => quants(32, |block, out| {
+                out.scales.push([half_at(block, 0), -0.0]);
+                out.numbers.extend(block[2..].iter().map(|byte| byte.cast_signed()));
+            }),
+            Self::Q4K => quants(32, q4_k),
+            Self::Q6K => quants(16, q6_k),
         }
-        out
     }
 }
 
@@ -73,45 +84,39 @@ fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// Four bits a value: the low ones of all bytes, then the high ones.
-fn nibbles(bytes: &[u8], scale: f32, offset: f32, out: &mut Vec<f32>) {
-    out.extend(bytes.iter().map(|byte| scale * f32::from(byte & 15) + offset));
-    out.extend(bytes.iter().map(|byte| scale * f32::from(byte >> 4) + offset));
+/// Four bits a number: the low ones of all bytes, then the high ones.
+fn nibbles(bytes: &[u8], out: &mut Quants) {
+    out.numbers.extend(bytes.iter().map(|byte| (byte & 15).cast_signed()));
+    out.numbers.extend(bytes.iter().map(|byte| (byte >> 4).cast_signed()));
 }
 
-/// Eight groups of 32 values of four bits, each with a scale and an offset of six bits.
-fn q4_k(block: &[u8], out: &mut Vec<f32>) {
+/// Eight groups of 32 numbers of four bits, each with a scale and an offset of six bits.
+fn q4_k(block: &[u8], out: &mut Quants) {
     let (scale, least) = (half_at(block, 0), half_at(block, 2));
-    let (packed, values) = (&block[4..16], &block[16..]);
-    let group = |index: usize| {
+    let packed = &block[4..16];
+    for index in 0..8 {
         let (scale_bits, least_bits) = if index < 4 {
             (packed[index] & 63, packed[index + 4] & 63)
         } else {
             let (low, high) = (packed[index + 4], (packed[index - 4] >> 6, packed[index] >> 6));
             ((low & 15) | (high.0 << 4), (low >> 4) | (high.1 << 4))
         };
-        (scale * f32::from(scale_bits), least * f32::from(least_bits))
-    };
-    for (pair, values) in values.chunks_exact(32).enumerate() {
-        for (half, shift) in [(0, 0), (1, 4)] {
-            let (scale, least) = group(2 * pair + half);
-            out.extend(values.iter().map(|value| scale * f32::from((value >> shift) & 15) - least));
-        }
+        out.scales.push([scale * f32::from(scale_bits), -(least * f32::from(least_bits))]);
     }
+    block[16..].chunks_exact(32).for_each(|pair| nibbles(pair, out));
 }
 
-/// Sixteen groups of 16 values of six bits, each with a signed scale.
-fn q6_k(block: &[u8], out: &mut Vec<f32>) {
+/// Sixteen groups of 16 numbers of six bits, each with a signed scale.
+fn q6_k(block: &[u8], out: &mut Quants) {
     let (low, high, scales, scale) = (&block[..128], &block[128..192], &block[192..208], half_at(block, 208));
+    out.scales.extend(scales.iter().map(|of_group| [scale * f32::from(of_group.cast_signed()), -0.0]));
     for half in 0..2 {
         let (low, high) = (&low[half * 64..][..64], &high[half * 32..][..32]);
         for quarter in 0..4 {
             for index in 0..32 {
                 let four = (low[index + quarter % 2 * 32] >> (quarter / 2 * 4)) & 15;
                 let two = (high[index] >> (2 * quarter)) & 3;
-                let group = half * 8 + quarter * 2 + index / 16;
-                let value = f32::from(four | (two << 4)) - 32.0;
-                out.push(scale * f32::from(scales[group].cast_signed()) * value);
+                out.numbers.push((four | (two << 4)).cast_signed() - 32);
             }
         }
     }

@@ -197,7 +197,7 @@ fn blocks_are_read_as_their_definition_has_it() {
             .chunks_exact(4)
             .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
             .collect();
-        let found = format.read(&data[..bytes]);
+        let found = format.read(&data[..bytes]).into_values();
         assert_eq!((found.len(), expected.len()), (values, values));
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() <= expected.abs() * 1e-5 + 1e-6, "{name}: {found} {expected}");
@@ -205,5 +205,5 @@ fn blocks_are_read_as_their_definition_has_it() {
     }
     let halves: Vec<u8> =
         [1.5_f32, -2.0].iter().flat_map(|value| half::f16::from_f32(*value).to_le_bytes()).collect();
-    assert_eq!(Format::F16.read(&halves), [1.5, -2.0]);
+    assert_eq!(Format::F16.read(&halves).into_values(), [1.5, -2.0]);
 }

@@ -1,76 +1,120 @@
-//! Matrix products: rows of activations by a weight matrix that was re-laid-out once, at load.
+//! Matrix products: rows of activations by a packed weight matrix.
 //!
-//! An output is the chain `fma(x[k], w[k], sum)` over ascending `k`. Sixteen outputs lie side by side in memory (a
-//! *panel*), so a step of `k` is one broadcast and two vector loads. A tile of rows by panels keeps its sums in registers;
-//! twelve sums, or eight for few rows, hide the latency of the multiply-add.
+//! An output is the chain `fma(x[k], w[k], sum)` over ascending `k`. A step of `k` is one broadcast and a panel's weights. A tile of
+//! rows by panels keeps its sums in registers; twelve sums, or eight for few rows, hide the latency of the multiply-add.
+//!
+//! Quantized weights are the same floats at the moment of their use: a lone row takes them as they are unpacked, several rows have a
+//! group unpacked for them first, in the cache.
 
-use crate::error::ModelError;
+use super::packed::{Blocks, GROUP, LANES, Lanes, Layout, Packed, groups};
 use crate::isa::kernel;
-use crate::memory::Zeroed;
 
-/// Outputs that lie side by side: two AVX2 vectors.
-const LANES: usize = 16;
-/// Panels that a lone row is multiplied with at a time.
-const GROUP: usize = 4;
 /// Rows that share one pass over the weights, few enough to stay in the cache.
 const ROW_BLOCK: usize = 96;
 
-type Lanes = [f32; LANES];
-
-/// A weight matrix of shape outputs × inputs, in panels: for each sixteen outputs, input by input, the sixteen weights.
-/// Outputs are filled up with zeros to whole groups of panels.
-#[derive(Debug)]
-pub(crate) struct Packed {
-    inputs: usize,
-    outputs: usize,
-    lanes: Zeroed<Lanes>,
-}
-
-// === impl Packed ===
-
-impl Packed {
-    /// Packs matrices of the same number of inputs as if stacked: the outputs of the first, then of the second, …
-    /// Each is row-major with one output a row.
-    pub(crate) fn stack(inputs: usize, matrices: &[&[f32]]) -> Result<Self, ModelError> {
-        let rows = matrices.iter().flat_map(|matrix| matrix.chunks_exact(inputs));
-        let outputs = matrices.iter().map(|matrix| matrix.len() / inputs).sum::<usize>();
-        let count = outputs.div_ceil(LANES * GROUP) * GROUP * inputs;
-        let no_memory = |source| ModelError::Memory { bytes: count * size_of::<Lanes>(), source };
-        let mut zeroed = Zeroed::<Lanes>::new(count).map_err(no_memory)?;
-        let lanes: &mut [Lanes] = &mut zeroed;
-        for (output, row) in rows.enumerate() {
-            let panel = &mut lanes[output / LANES * inputs..][..inputs];
-            for (weights, value) in panel.iter_mut().zip(row) {
-                weights[output % LANES] = *value;
+/// Runs a statement for each index below a constant, which is at most six, written out: whether the compiler unrolls a loop
+/// depends on what else is in the program, and sums that are indexed by a variable lie in memory instead of registers.
+macro_rules! each {
+    ($index:ident < $count:ident, $statement:expr) => {
+        each!(@ $index $count $statement, 0 1 2 3 4 5)
+    };
+    (@ $index:ident $count:ident $statement:expr, $($number:literal)+) => {
+        $(
+            if $number < $count {
+                let $index: usize = $number;
+                $statement;
             }
-        }
-        Ok(Self { inputs, outputs, lanes: zeroed })
-    }
-
-    pub(crate) fn outputs(&self) -> usize {
-        self.outputs
-    }
-
-    /// Copies the weights of one output, as an embedding is looked up.
-    pub(crate) fn copy_row(&self, output: usize, row: &mut [f32]) {
-        let panel = &self.lanes[output / LANES * self.inputs..][..self.inputs];
-        for (value, weights) in row.iter_mut().zip(panel) {
-            *value = weights[output % LANES];
-        }
-    }
+        )+
+    };
 }
 
 kernel! {
-    /// `y = x · wᵀ`, with `x` of shape rows × inputs and `y` of shape rows × outputs.
-    fn matmul(x: &[f32], w: &Packed, y: &mut [f32]) {
-        let blocks = x.chunks(ROW_BLOCK * w.inputs).zip(y.chunks_mut(ROW_BLOCK * w.outputs));
+    /// `y = x · wᵀ`, with `x` of shape rows × inputs and `y` of shape rows × outputs. `unpacked` is working memory.
+    fn matmul(x: &[f32], w: &Packed, unpacked: &mut Vec<Lanes>, y: &mut [f32]) {
+        let inputs = w.inputs;
+        if !matches!(w.layout, Layout::Floats(_)) {
+            unpacked.resize(unpacked.len().max(GROUP * inputs), [0.0; LANES]);
+        }
+        let blocks = x.chunks(ROW_BLOCK * inputs).zip(y.chunks_mut(ROW_BLOCK * w.outputs));
         for (x, y) in blocks {
-            for (index, group) in w.lanes.chunks_exact(GROUP * w.inputs).enumerate() {
-                let panels = std::array::from_fn(|panel| &group[panel * w.inputs..][..w.inputs]);
-                multiply_group(x, &panels, &mut Output { y, width: w.outputs, first: index * GROUP * LANES });
+            for index in 0..groups(w.outputs) {
+                let out = &mut Output { y, width: w.outputs, first: index * GROUP * LANES };
+                match &w.layout {
+                    Layout::Floats(lanes) => {
+                        multiply_group(x, &panels(&lanes[index * GROUP * inputs..], inputs), out);
+                    }
+                    Layout::Bytes(blocks) => {
+                        multiply_blocks::<1>((x, inputs), (blocks, index), unpacked, out);
+                    }
+                    Layout::Nibbles(blocks) => {
+                        multiply_blocks::<2>((x, inputs), (blocks, index), unpacked, out);
+                    }
+                }
             }
         }
     }
+}
+
+/// The panels of a group of floats.
+#[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
+#[inline(always)]
+fn panels(group: &[Lanes], inputs: usize) -> [&[Lanes]; GROUP] {
+    std::array::from_fn(|panel| &group[panel * inputs..][..inputs])
+}
+
+/// The products with a group of numbers of which `N` are in a byte.
+#[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
+#[inline(always)]
+fn multiply_blocks<const N: usize>(
+    (x, inputs): (&[f32], usize),
+    group: (&Blocks, usize),
+    unpacked: &mut [Lanes],
+    out: &mut Output<'_>,
+) {
+    if x.len() == inputs {
+        let mut sums = [[[0.0; LANES]; GROUP]];
+        unpack::<N>(group, inputs, |k, panel, weights| multiply_add(x[k], &weights, &mut sums[0][panel]));
+        out.store(0, 0, &sums);
+    } else {
+        unpack::<N>(group, inputs, |k, panel, weights| unpacked[panel * inputs + k] = weights);
+        multiply_group(x, &panels(unpacked, inputs), out);
+    }
+}
+
+/// Gives the weights of a group's panels away, by ascending input.
+#[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
+#[inline(always)]
+fn unpack<const N: usize>(
+    (blocks, index): (&Blocks, usize),
+    inputs: usize,
+    mut take: impl FnMut(usize, usize, Lanes),
+) {
+    let count = inputs / blocks.block;
+    let scales = &blocks.scales[index * count..][..count];
+    let numbers = &blocks.numbers[index * (inputs / N)..][..inputs / N];
+    let mut k = 0;
+    for (scales, numbers) in scales.iter().zip(numbers.chunks_exact(blocks.block / N)) {
+        for bytes in numbers {
+            each!(
+                panel < GROUP,
+                each!(part < N, take(k + part, panel, weights::<N>(&bytes[panel], part, &scales[panel])))
+            );
+            k += N;
+        }
+    }
+}
+
+/// The weights that are in a panel's bytes, or in the low or high half of each.
+#[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
+#[inline(always)]
+fn weights<const N: usize>(bytes: &[u8; LANES], half: usize, [scales, offsets]: &[Lanes; 2]) -> Lanes {
+    let mut weights = [0.0; LANES];
+    for (((weight, byte), scale), offset) in weights.iter_mut().zip(bytes).zip(scales).zip(offsets) {
+        let number =
+            if N == 1 { i32::from(byte.cast_signed()) } else { (i32::from(*byte) >> (4 * half)) & 15 };
+        *weight = scale * number as f32 + offset;
+    }
+    weights
 }
 
 /// Where a group's results go: columns from `first` of a matrix `width` wide.
@@ -113,22 +157,6 @@ fn multiply_group(x: &[f32], panels: &[&[Lanes]; GROUP], out: &mut Output<'_>) {
             }
         };
     }
-}
-
-/// Runs a statement for each index below a constant, which is at most six, written out: whether the compiler unrolls a loop
-/// depends on what else is in the program, and sums that are indexed by a variable lie in memory instead of registers.
-macro_rules! each {
-    ($index:ident < $count:ident, $statement:expr) => {
-        each!(@ $index $count $statement, 0 1 2 3 4 5)
-    };
-    (@ $index:ident $count:ident $statement:expr, $($number:literal)+) => {
-        $(
-            if $number < $count {
-                let $index: usize = $number;
-                $statement;
-            }
-        )+
-    };
 }
 
 /// The products of `R` rows with `P` panels.

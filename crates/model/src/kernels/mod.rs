@@ -18,10 +18,12 @@
 mod attention;
 mod elementwise;
 mod matmul;
+mod packed;
 
 pub(crate) use attention::{LayerKv, attend};
 pub(crate) use elementwise::{add, exp_shifted, rms_norm, rotate, silu_gate};
-pub(crate) use matmul::{Packed, matmul};
+pub(crate) use matmul::matmul;
+pub(crate) use packed::{Lanes, Packed};
 
 #[cfg(test)]
 mod tests;

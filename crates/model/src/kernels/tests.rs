@@ -7,12 +7,29 @@ use super::{Packed, attend, exp_shifted, matmul, rms_norm, rotate, silu_gate};
 use crate::config::ModelConfig;
 use crate::isa::Isa;
 use crate::kv::{KvPool, PageId};
+use crate::quants::{Matrix, Quants};
 use crate::sampling::uniform;
 use crate::tests::Shape;
 
 /// Numbers between -1 and 1, a function of the seed.
 fn noise(seed: u64, len: usize) -> Vec<f32> {
     (0..len as u64).map(|index| (2.0 * uniform(seed, index) - 1.0) as f32).collect()
+}
+
+/// A matrix of numbers of four or eight bits, some scales being zero or negative.
+fn quants(seed: u64, (rows, columns): (usize, usize), block: usize, bits: u32) -> Matrix {
+    let draw = |index: usize| uniform(seed, index as u64);
+    let (span, least) = if bits == 4 { (16.0, 0.0) } else { (256.0, -128.0) };
+    Matrix::Quants(Quants {
+        block,
+        numbers: (0..rows * columns).map(|index| (draw(index) * span + least).floor() as i8).collect(),
+        scales: noise(seed ^ 1, rows * columns / block * 2)
+            .as_chunks()
+            .0
+            .iter()
+            .map(|[scale, offset]| [scale * 0.1, if *offset < 0.0 { -0.0 } else { *offset }])
+            .collect(),
+    })
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -46,13 +63,21 @@ fn exp_of_what_is_no_number_or_out_of_range() {
 
 #[test]
 fn a_packed_row_comes_back() {
-    let (first, second) = (noise(1, 5 * 7), noise(2, 70 * 7));
-    let packed = Packed::stack(7, &[&first, &second]).unwrap();
-    assert_eq!(packed.outputs(), 75);
-    let mut row = [0.0; 7];
-    for (output, expected) in first.chunks(7).chain(second.chunks(7)).enumerate() {
-        packed.copy_row(output, &mut row);
-        assert_eq!(bits(&row), bits(expected));
+    let floats = |seed, rows: usize| Matrix::Floats(noise(seed, rows * 12));
+    for (first, second) in [
+        (floats(1, 5), floats(2, 70)),
+        (quants(3, (5, 12), 4, 4), quants(4, (70, 12), 4, 4)),
+        (quants(3, (5, 12), 4, 4), quants(4, (70, 12), 4, 8)),
+        (quants(3, (5, 12), 4, 4), quants(4, (70, 12), 6, 4)),
+        (quants(3, (5, 12), 3, 4), floats(4, 70)),
+    ] {
+        let packed = Packed::stack(12, &[&first, &second]).unwrap();
+        assert_eq!(packed.outputs(), 75);
+        let mut row = [0.0; 12];
+        for (output, expected) in first.values().chunks(12).chain(second.values().chunks(12)).enumerate() {
+            packed.copy_row(output, &mut row);
+            assert_eq!(bits(&row), bits(expected));
+        }
     }
 }
 
@@ -154,16 +179,25 @@ proptest! {
         inputs in 1..50_usize,
         outputs in 1..150_usize,
     ) {
-        let (x, w) = (noise(seed, rows * inputs), noise(seed ^ 1, outputs * inputs));
-        let expected: Vec<f32> = x
-            .chunks(inputs)
-            .flat_map(|x| w.chunks(inputs).map(|w| x.iter().zip(w).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum))))
-            .collect();
-        let packed = Packed::stack(inputs, &[&w]).unwrap();
-        for isa in [Isa::PORTABLE, Isa::detect()] {
-            let mut y = vec![f32::NAN; rows * outputs];
-            matmul(isa, &x, &packed, &mut y);
-            prop_assert_eq!(bits(&y), bits(&expected));
+        let inputs = inputs * 2;
+        let x = noise(seed, rows * inputs);
+        let (block, shape) = (if inputs % 4 == 0 { 4 } else { 2 }, (outputs, inputs));
+        for matrix in [
+            Matrix::Floats(noise(seed ^ 1, outputs * inputs)),
+            quants(seed, shape, block, 4),
+            quants(seed, shape, block, 8),
+        ] {
+            let packed = Packed::stack(inputs, &[&matrix]).unwrap();
+            let w = matrix.into_values();
+            let expected: Vec<f32> = x
+                .chunks(inputs)
+                .flat_map(|x| w.chunks(inputs).map(|w| x.iter().zip(w).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum))))
+                .collect();
+            for isa in Isa::all() {
+                let (mut y, mut unpacked) = (vec![f32::NAN; rows * outputs], Vec::new());
+                matmul(isa, &x, &packed, &mut unpacked, &mut y);
+                prop_assert_eq!(bits(&y), bits(&expected));
+            }
         }
     }
 
@@ -171,7 +205,7 @@ proptest! {
     fn exponentials_side_by_side_are_those_one_by_one(seed in any::<u64>(), len in 0..70_usize, scale in 0.01..60_f32) {
         let x = noise(seed, len);
         let expected: Vec<u32> = x.iter().map(|x| exp((x - 0.5) * scale).to_bits()).collect();
-        for isa in [Isa::PORTABLE, Isa::detect()] {
+        for isa in Isa::all() {
             let mut y = vec![0.0; len];
             exp_shifted(isa, &x, 0.5, scale, &mut y);
             prop_assert_eq!(bits(&y), expected.clone());

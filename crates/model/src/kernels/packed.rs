@@ -1,0 +1,151 @@
+//! Weight matrices as the products read them: re-laid-out once, at load.
+//!
+//! Sixteen outputs lie side by side (a *panel*): input by input, the sixteen weights. Four panels are a *group*. A matrix of floats
+//! has its panels one after the other. One of quantized numbers stays so, as reading it is what a lone row waits for: the four
+//! panels of a group lie beside each other, so that they are one stream, and likewise the scales and offsets of their blocks.
+
+use crate::error::ModelError;
+use crate::memory::{Plain, Zeroed};
+use crate::quants::{Matrix, Quants, value};
+
+/// Outputs that lie side by side: two AVX2 vectors, or one of AVX-512.
+pub(super) const LANES: usize = 16;
+/// Panels of a group.
+pub(super) const GROUP: usize = 4;
+
+/// A value for each output of a panel.
+pub(crate) type Lanes = [f32; LANES];
+
+/// A weight matrix of shape outputs × inputs. Outputs are filled up with zeros to whole groups of panels.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
+    pub(super) layout: Layout,
+}
+
+#[derive(Debug)]
+pub(super) enum Layout {
+    Floats(Zeroed<Lanes>),
+    /// A byte a number, with a sign.
+    Bytes(Blocks),
+    /// Two numbers a byte, without: the low half is that of the earlier input.
+    Nibbles(Blocks),
+}
+
+/// Numbers in blocks.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    /// Inputs of a block.
+    pub(super) block: usize,
+    /// By group and block: scales and offsets of each panel.
+    pub(super) scales: Zeroed<[[Lanes; 2]; GROUP]>,
+    /// By group and input, or pair of inputs: the bytes of each panel.
+    pub(super) numbers: Zeroed<[[u8; LANES]; GROUP]>,
+}
+
+// === impl Packed ===
+
+impl Packed {
+    /// Packs matrices of the same number of inputs as if stacked: the outputs of the first, then of the second, …
+    /// Each is row-major with one output a row. Quantized ones stay so if all are, in blocks of one size.
+    pub(crate) fn stack(inputs: usize, matrices: &[&Matrix]) -> Result<Self, ModelError> {
+        let quants: Option<Vec<&Quants>> = matrices
+            .iter()
+            .map(|matrix| if let Matrix::Quants(quants) = matrix { Some(quants) } else { None })
+            .collect();
+        match quants.as_deref() {
+            Some(quants @ [first, ..]) if quants.iter().all(|other| other.block == first.block) => {
+                Self::of_quants(inputs, quants, first.block)
+            }
+            _ => Self::of_floats(inputs, matrices),
+        }
+    }
+
+    fn of_floats(inputs: usize, matrices: &[&Matrix]) -> Result<Self, ModelError> {
+        let values: Vec<_> = matrices.iter().map(|matrix| matrix.values()).collect();
+        let outputs = values.iter().map(|values| values.len() / inputs).sum();
+        let mut lanes = zeroed::<Lanes>(groups(outputs) * GROUP * inputs)?;
+        for (output, row) in values.iter().flat_map(|values| values.chunks_exact(inputs)).enumerate() {
+            let panel = &mut lanes[output / LANES * inputs..][..inputs];
+            for (weights, value) in panel.iter_mut().zip(row) {
+                weights[output % LANES] = *value;
+            }
+        }
+        Ok(Self { inputs, outputs, layout: Layout::Floats(lanes) })
+    }
+
+    fn of_quants(inputs: usize, matrices: &[&Quants], block: usize) -> Result<Self, ModelError> {
+        let are_nibbles = block.is_multiple_of(2) && matrices.iter().all(|quants| quants.are_nibbles());
+        let numbers_a_byte = if are_nibbles { 2 } else { 1 };
+        let outputs = matrices.iter().map(|quants| quants.numbers.len() / inputs).sum();
+        let blocks_a_row = inputs / block;
+        let mut scales = zeroed::<[[Lanes; 2]; GROUP]>(groups(outputs) * blocks_a_row)?;
+        let mut numbers = zeroed::<[[u8; LANES]; GROUP]>(groups(outputs) * inputs / numbers_a_byte)?;
+        let rows = matrices.iter().flat_map(|quants| {
+            quants.numbers.chunks_exact(inputs).zip(quants.scales.chunks_exact(blocks_a_row))
+        });
+        for (output, (row, row_scales)) in rows.enumerate() {
+            let (group, panel, lane) = (output / LANES / GROUP, output / LANES % GROUP, output % LANES);
+            let numbers = &mut numbers[group * inputs / numbers_a_byte..][..inputs / numbers_a_byte];
+            for (to, from) in numbers.iter_mut().zip(row.chunks_exact(numbers_a_byte)) {
+                to[panel][lane] = match from {
+                    [low, high] => low.cast_unsigned() | (high.cast_unsigned() << 4),
+                    [number, ..] => number.cast_unsigned(),
+                    [] => 0,
+                };
+            }
+            for (to, [scale, offset]) in scales[group * blocks_a_row..].iter_mut().zip(row_scales) {
+                (to[panel][0][lane], to[panel][1][lane]) = (*scale, *offset);
+            }
+        }
+        let blocks = Blocks { block, scales, numbers };
+        let layout = if are_nibbles { Layout::Nibbles(blocks) } else { Layout::Bytes(blocks) };
+        Ok(Self { inputs, outputs, layout })
+    }
+
+    pub(crate) fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Copies the weights of one output, as an embedding is looked up.
+    pub(crate) fn copy_row(&self, output: usize, row: &mut [f32]) {
+        let (group, panel, lane) = (output / LANES / GROUP, output / LANES % GROUP, output % LANES);
+        for (input, to) in row.iter_mut().enumerate() {
+            *to = match &self.layout {
+                Layout::Floats(lanes) => lanes[output / LANES * self.inputs + input][lane],
+                Layout::Bytes(blocks) => {
+                    let byte = blocks.numbers[group * self.inputs + input][panel][lane];
+                    value(byte.cast_signed(), blocks.scale(self.inputs, (group, input), (panel, lane)))
+                }
+                Layout::Nibbles(blocks) => {
+                    let byte = blocks.numbers[group * (self.inputs / 2) + input / 2][panel][lane];
+                    let number = ((byte >> (input % 2 * 4)) & 15).cast_signed();
+                    value(number, blocks.scale(self.inputs, (group, input), (panel, lane)))
+                }
+            };
+        }
+    }
+}
+
+// === impl Blocks ===
+
+impl Blocks {
+    fn scale(
+        &self,
+        inputs: usize,
+        (group, input): (usize, usize),
+        (panel, lane): (usize, usize),
+    ) -> [f32; 2] {
+        self.scales[(group * inputs + input) / self.block][panel].map(|lanes| lanes[lane])
+    }
+}
+
+/// Groups of panels that so many outputs take.
+pub(super) fn groups(outputs: usize) -> usize {
+    outputs.div_ceil(LANES * GROUP)
+}
+
+fn zeroed<T: Plain>(len: usize) -> Result<Zeroed<T>, ModelError> {
+    Zeroed::new(len).map_err(|source| ModelError::Memory { bytes: len * size_of::<T>(), source })
+}
