@@ -11,6 +11,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::RolloutError;
+use crate::kept::{AskForKept, Kept};
 
 /// A keep-alive client of one gateway.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub(crate) struct SamplingParams {
     pub(crate) max_new_tokens: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sampling_seed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) custom_params: Option<AskForKept>,
 }
 
 /// The parts of a reply that a rollout needs. All but the text may be missing.
@@ -60,6 +63,8 @@ pub(crate) struct MetaInfo {
     /// (log-probability, token id, text).
     #[serde(default)]
     pub(crate) output_token_logprobs: Vec<(Option<f64>, u32, Option<String>)>,
+    #[serde(flatten)]
+    pub(crate) kept: Kept,
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,6 +118,10 @@ impl Client {
             Some(finish) if finish.kind == "abort" => {
                 Err(CallError::passing(finish.message.clone().unwrap_or_else(|| "aborted".to_owned())))
             }
+            _ if request.sampling_params.custom_params.is_some() => match reply.trouble_with_kept() {
+                Some(trouble) => Err(CallError::fatal(trouble)),
+                None => Ok(reply),
+            },
             _ => Ok(reply),
         }
     }
@@ -142,6 +151,10 @@ impl Client {
 // === impl GenerateReply ===
 
 impl GenerateReply {
+    fn trouble_with_kept(&self) -> Option<String> {
+        self.meta_info.kept.trouble(self.response_tokens().unwrap_or_default() as usize)
+    }
+
     /// Tokens generated: as many as came, else as the worker counts; nothing where it tells neither.
     pub(crate) fn response_tokens(&self) -> Option<u64> {
         let logprobs = &self.meta_info.output_token_logprobs;

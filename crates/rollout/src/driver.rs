@@ -10,6 +10,7 @@ use crate::RolloutError;
 use crate::client::{CallError, Client, GenerateReply, GenerateRequest, SamplingParams};
 use crate::clock::Moment;
 use crate::ingest::{Line, Reporter, Texts, end_step};
+use crate::kept::AskForKept;
 use crate::prompts::Prompt;
 use crate::reward::chained_addition_reward;
 use crate::sample::{Sample, write_step};
@@ -33,7 +34,7 @@ pub struct RolloutOptions {
     pub concurrency: usize,
     /// Sampling temperature.
     pub temperature: f64,
-    /// Nucleus.
+    /// Nucleus. Below 1 the tokens that it keeps are asked for, and a reply that does not tell them is a failure.
     pub top_p: f64,
     /// Tokens of a response at most.
     pub max_new_tokens: u32,
@@ -234,6 +235,7 @@ async fn generate(
             top_p: options.top_p,
             max_new_tokens: options.max_new_tokens,
             sampling_seed: options.seed.map(|seed| slot.seed(seed)),
+            custom_params: AskForKept::of(options.top_p),
         },
         return_logprob: true,
         rid: format!("{:032x}", rand::random::<u128>()),
@@ -296,6 +298,8 @@ fn reward(
     sample.output_logprobs =
         reply.meta_info.output_token_logprobs.iter().map(|(logprob, ..)| *logprob).collect();
     sample.output_ids = reply.output_ids;
+    (sample.top_p_token_ids, sample.top_p_token_offsets) =
+        (reply.meta_info.kept.top_p_token_ids, reply.meta_info.kept.top_p_token_offsets);
     sample.response = reply.text;
     let (step, group, name) = (slot.step, slot.group.to_string(), slot.index.to_string());
     if reward.is_some() {
@@ -331,6 +335,8 @@ impl Slot {
             response: String::new(),
             output_ids: Vec::new(),
             output_logprobs: Vec::new(),
+            top_p_token_ids: None,
+            top_p_token_offsets: None,
             response_tokens: None,
             reward: None,
             finish_reason: None,

@@ -10,6 +10,7 @@ mod clock;
 mod driver;
 mod error;
 mod ingest;
+mod kept;
 mod prompts;
 mod reward;
 mod sample;

@@ -27,6 +27,12 @@ pub struct Sample {
     pub output_ids: Vec<u32>,
     /// Log-probability of each token; null where the worker had none.
     pub output_logprobs: Vec<Option<f64>>,
+    /// The tokens that top-p below 1 kept at each of them, as SGLang tells them: base64 of little-endian int32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p_token_ids: Option<String>,
+    /// Where each token's begin among them, and after the last one's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p_token_offsets: Option<String>,
     /// How many they are, also where the worker only counted them; nothing where it told nothing.
     pub response_tokens: Option<u64>,
     /// Its reward, where the prompt has an answer.

@@ -138,6 +138,44 @@ async fn what_was_said_is_reported_where_it_is_asked_for() {
 }
 
 #[tokio::test]
+async fn a_nucleus_asks_for_the_tokens_that_it_keeps_and_fails_without_them() {
+    // Two tokens, of which the first kept one token and the second two.
+    let kept = [("top_p_token_ids", "AQAAAAIAAAADAAAA"), ("top_p_token_offsets", "AAAAAAEAAAADAAAA")];
+    for (tells, completed) in [(true, 4), (false, 0)] {
+        let (_, url) = serve(Box::new(move |_, body| {
+            let asked = &body["sampling_params"]["custom_params"];
+            assert_eq!(asked, &json!({"return_top_p_token_ids": true}));
+            let mut reply = good(body);
+            for (name, value) in kept.into_iter().filter(|_| tells) {
+                reply["meta_info"][name] = json!(value);
+            }
+            (StatusCode::OK, reply)
+        }))
+        .await;
+        let mut samples = Vec::new();
+        let options = RolloutOptions { steps: 1, top_p: 0.9, ..options(url) };
+        let outcome = Rollout::new(options)
+            .unwrap()
+            .run(|event| {
+                if let Event::SampleDone(sample) = event {
+                    samples.push(sample.clone());
+                }
+            })
+            .await;
+        match outcome {
+            Ok(summaries) => {
+                assert_eq!((tells, summaries[0].completed), (true, completed));
+                assert!(samples.iter().all(|sample| sample.top_p_token_ids.as_deref() == Some(kept[0].1)));
+            }
+            Err(RolloutError::StepFailed { last, .. }) => {
+                assert!(!tells && last.contains("lacks top_p_token_ids"), "{last}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_failed_call_is_the_next_attempt_and_a_refused_one_is_not_tried_again() {
     let (_, url) = serve(Box::new(|headers, body| {
         match (
