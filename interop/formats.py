@@ -1,6 +1,5 @@
 """What `rollscope export` writes, read by the receivers' own definitions: Perfetto's and OpenTelemetry's protobuf
-messages as their packages ship them, and Python's json for slime's carrier. And torch files as torch of today writes
-them, where torch is installed."""
+messages as their packages ship them, and Python's json for slime's carrier."""
 
 import json
 import os

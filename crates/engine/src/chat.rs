@@ -3,8 +3,10 @@
 //! Templates are Jinja as Hugging Face's libraries run it: with Python's methods of texts and lists, `raise_exception`, and
 //! blocks that leave no line behind. A checkpoint without one is no chat model; its prompt is the messages, one after the other.
 
+use std::sync::Arc;
+
 use minijinja::{Environment, ErrorKind, Value, context};
-use rollscope_model::{Model, ModelError};
+use rollscope_model::{ChatTemplate, Model, ModelError, Tokenizer};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
@@ -34,49 +36,76 @@ struct Part {
     text: Option<String>,
 }
 
+/// How a model's messages become prompts: its template, compiled once.
+#[derive(Debug)]
+pub(crate) struct Chat {
+    template: Option<Result<Environment<'static>, Arc<minijinja::Error>>>,
+    bos_token: String,
+    eos_token: String,
+}
+
 /// Why messages make no prompt.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChatError {
     #[error("content of type {0} is not supported by this engine")]
     Part(String),
     #[error("the model's chat template: {0}")]
-    Template(#[source] minijinja::Error),
+    Template(Arc<minijinja::Error>),
     #[error("{0}")]
     Tokenizer(#[source] ModelError),
 }
 
-/// The tokens of a prompt at whose end the model is to answer. `extra` is for the template.
-pub(crate) fn render(
-    model: &Model,
-    messages: &[Message],
-    extra: Map<String, serde_json::Value>,
-) -> Result<Vec<u32>, ChatError> {
-    let messages: Vec<Message> = messages.iter().map(Message::flat).collect::<Result<_, _>>()?;
-    let Some(template) = model.chat_template() else {
-        let texts = messages.iter().map(|message| match &message.content {
-            Content::Text(text) => text.as_str(),
-            Content::Parts(_) | Content::Nothing(_) => "",
+/// The template's name among templates, of which there is one.
+const NAME: &str = "chat";
+
+// === impl Chat ===
+
+impl Chat {
+    /// Of this model. A template that cannot be compiled is an error of each chat, not of the server.
+    pub(crate) fn of(model: &Model) -> Self {
+        let Some(ChatTemplate { source, bos_token, eos_token }) = model.chat_template().cloned() else {
+            return Self { template: None, bos_token: String::new(), eos_token: String::new() };
+        };
+        let mut environment = Environment::new();
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
         });
-        let prompt: String = texts.collect();
-        return model.tokenizer().encode(&prompt).map_err(ChatError::Tokenizer);
-    };
-    let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
-        Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-    });
-    let context = context! {
-        messages => messages,
-        add_generation_prompt => true,
-        bos_token => template.bos_token,
-        eos_token => template.eos_token,
-        ..Value::from_serialize(extra)
-    };
-    let prompt = environment.render_str(&template.source, context).map_err(ChatError::Template)?;
-    // The template writes the special tokens itself.
-    model.tokenizer().encode_plain(&prompt).map_err(ChatError::Tokenizer)
+        let compiled = environment.add_template_owned(NAME, source).map(|()| environment);
+        Self { template: Some(compiled.map_err(Arc::new)), bos_token, eos_token }
+    }
+
+    /// The tokens of a prompt at whose end the model is to answer. `extra` is for the template.
+    pub(crate) fn render(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        extra: Map<String, serde_json::Value>,
+    ) -> Result<Vec<u32>, ChatError> {
+        let messages: Vec<Message> = messages.iter().map(Message::flat).collect::<Result<_, _>>()?;
+        let Some(template) = &self.template else {
+            let texts = messages.iter().map(|message| match &message.content {
+                Content::Text(text) => text.as_str(),
+                Content::Parts(_) | Content::Nothing(_) => "",
+            });
+            let prompt: String = texts.collect();
+            return tokenizer.encode(&prompt).map_err(ChatError::Tokenizer);
+        };
+        let environment = template.as_ref().map_err(|error| ChatError::Template(Arc::clone(error)))?;
+        let context = context! {
+            messages => messages,
+            add_generation_prompt => true,
+            bos_token => self.bos_token,
+            eos_token => self.eos_token,
+            ..Value::from_serialize(extra)
+        };
+        let prompt = environment.get_template(NAME).and_then(|template| template.render(context));
+        let prompt = prompt.map_err(|error| ChatError::Template(Arc::new(error)))?;
+        // The template writes the special tokens itself.
+        tokenizer.encode_plain(&prompt).map_err(ChatError::Tokenizer)
+    }
 }
 
 // === impl Message ===

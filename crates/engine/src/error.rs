@@ -18,7 +18,7 @@ pub enum EngineError {
     #[error(transparent)]
     CostModel(#[from] CostModelError),
     /// The model cannot be loaded, or the KV cache cannot be made.
-    #[error("cannot load model {model_path}: {source}{}", cause(.source))]
+    #[error("cannot load model {model_path}: {}", sentence(.source))]
     Model {
         /// The model asked for.
         model_path: String,
@@ -62,7 +62,10 @@ impl EngineError {
     }
 }
 
-/// What is behind a model's error, so that one sentence says all.
-fn cause(error: &ModelError) -> String {
-    std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default()
+/// A model's error with what is behind it, so that one sentence says all.
+pub(crate) fn sentence(error: &ModelError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
 }

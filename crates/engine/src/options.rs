@@ -15,7 +15,7 @@ pub enum DisaggregationMode {
 }
 
 options! {
-    /// The embedded inference server: a Llama checkpoint on one CPU thread, behind SGLang's HTTP interface, alone or as
+    /// The embedded inference server: a Llama checkpoint on a CPU thread or several, behind SGLang's HTTP interface, alone or as
     /// one half of a prefill/decode pair.
     pub struct EngineOptions, environment "ROLLSCOPE_ENGINE", check consistent {
         model {
@@ -30,6 +30,8 @@ options! {
             weight_version: String = "default";
         }
         exec {
+            /// Data-parallel ranks: schedulers with a compute thread and a KV cache each, behind one address.
+            dp_size: usize = 1, range(1..=64);
             /// Seed from which requests without a `sampling_seed` get theirs; drawn at start if not given.
             random_seed: Option<u64> = None;
         }
@@ -42,18 +44,18 @@ options! {
             shutdown_timeout: f64 = 30.0, range(0.0..=86_400.0), value_name("SECONDS");
         }
         schedule {
-            /// Requests computed in one batch.
+            /// Requests that a rank computes in one batch.
             ///
             /// A prefill server has as many metadata slots, a decode server twice as many: one batch is received while
             /// the one before is running.
             max_running_requests: usize = 64, range(1..=4096);
-            /// Requests waiting to be computed beyond which further ones are refused with 503.
+            /// Requests waiting for a rank beyond which further ones are refused with 503.
             max_queued_requests: usize = 8192, range(1..=1 << 20);
             /// Prompt tokens computed in one step; longer prompts are cut into chunks.
             chunked_prefill_size: usize = 512, range(1..=1 << 20);
         }
         memory {
-            /// Tokens that the KV cache holds; rounded down to whole pages.
+            /// Tokens that the KV cache of a rank holds; rounded down to whole pages.
             max_total_tokens: usize = 65_536, range(1..=1 << 28);
             /// Tokens that a request may generate before it needs further pages.
             ///
@@ -70,7 +72,7 @@ options! {
             enable_forward_pass_metrics: bool = false;
             /// Where, as `ipc://PATH` or `tcp://HOST:PORT`; a fresh path, told by /server_info, if not given.
             ///
-            /// Data-parallel rank 0 is found at PATH.0, or at the port itself.
+            /// Data-parallel rank r is found at PATH.r, or at the port plus r.
             forward_pass_metrics_ipc_name: Option<String> = None, value_name("BASE");
             /// What the messages call this server.
             forward_pass_metrics_worker_id: String = "";
@@ -87,7 +89,7 @@ options! {
             /// Seconds that a decode server waits for the first of a request's KV cache.
             disaggregation_waiting_timeout: f64 = 300.0, range(0.0..=86_400.0), value_name("SECONDS"),
                 env("SGLANG_DISAGGREGATION_WAITING_TIMEOUT");
-            /// Seconds that a request may be in any one queue before its KV cache has been transferred.
+            /// Seconds that a request may wait for the other server, and again that its transfer may take.
             disaggregation_transfer_timeout: f64 = 600.0, range(0.0..=86_400.0), value_name("SECONDS"),
                 env("SGLANG_DISAGGREGATION_TRANSFER_TIMEOUT");
             /// Let decode's replies tell of the prefill side's stages, for clients that come without a gateway.

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! From each it may also go at once, by abort, failure or disconnect. KV pages are held from the way out of `waiting`
-//! (decode: of `prealloc`) to the end, all that the request can ever need: it is never sent back for want of
-//! memory. Metadata slots are held from `bootstrap` or `prealloc` to the end of the transfer.
+//! (decode: of `prealloc`) to the end, but not in `retracted`. Metadata slots are held from `bootstrap` or `prealloc` to the end
+//! of the transfer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub(crate) struct GenerateSpec {
     pub(crate) sampling: Sampling,
     pub(crate) max_new_tokens: usize,
     pub(crate) logprobs: Option<LogprobSpec>,
+    /// The data-parallel rank that is asked for, one of this server's.
+    pub(crate) dp_rank: Option<usize>,
     /// The tokens that the filters keep are told, and log-probabilities are those among them.
     pub(crate) tells_kept: bool,
     /// In a disaggregated pair: the request's number, and where the prefill server is found.
@@ -78,6 +80,8 @@ pub(crate) struct Room {
     pub(crate) number: u64,
     /// On a decode server.
     pub(crate) prefill: Option<BootstrapAddr>,
+    /// On a decode server: the prefill server's rank, if it is not that of the room.
+    pub(crate) prefill_rank: Option<usize>,
 }
 
 /// A live request.

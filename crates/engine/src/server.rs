@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
+use futures_util::future::select_all;
 use rollscope_config::{ConfigError, Published, ScopedOverride};
 use rollscope_fpm::BindError;
 use rollscope_model::{KvPool, Model, ModelError};
@@ -15,20 +16,24 @@ use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
 
 use crate::api::{self, App};
+use crate::chat::Chat;
 use crate::clock::Clock;
-use crate::disagg::{Identity, Registration, accept, bootstrap_router, row_bytes};
+use crate::disagg::{Identity, RankAddress, Registry, accept, bootstrap_router, row_bytes};
 use crate::error::EngineError;
 use crate::metrics;
 use crate::options::{DisaggregationMode, EngineOptions};
 use crate::output::Abort;
+use crate::ranks::Ranks;
 use crate::scheduler::{Limits, Means, SchedulerGone, SchedulerThread, Whom};
 use crate::sim::CostModel;
+use crate::warn::Warnings;
 
 /// A server that has loaded its model and computes, but does not answer clients yet.
 #[derive(Debug)]
 pub struct Engine {
     app: Arc<App>,
-    scheduler: SchedulerThread,
+    /// By rank.
+    schedulers: Vec<SchedulerThread>,
     /// Bootstrap server and transfer listener of a prefill server. They end with this.
     disagg: JoinSet<()>,
     /// Why it publishes no forward-pass metrics that it was told to publish.
@@ -65,7 +70,8 @@ impl Engine {
             Some(path) => Some(CostModel::read(Path::new(path))?),
             None => None,
         };
-        let (model, kv) = load(options.clone(), simulated.as_ref().map(|costs| costs.context_length)).await?;
+        let (model, pools) =
+            load(options.clone(), simulated.as_ref().map(|costs| costs.context_length)).await?;
         let limit = model.config().max_position_embeddings;
         let context_length = options.context_length.unwrap_or(limit);
         if context_length > limit {
@@ -75,45 +81,55 @@ impl Engine {
         if options.random_seed.is_none() {
             published.override_fields("engine.random_seed", [("random_seed", random_seed.into())])?;
         }
+        let (page_tokens, page_bytes) =
+            pools.first().map_or((0, 0), |kv| (kv.page_tokens(), kv.page_bytes()));
         let identity = Arc::new(Identity {
             model: Arc::clone(&model),
             dtype: KV_DTYPE,
-            page_tokens: kv.page_tokens() as u32,
-            page_bytes: kv.page_bytes() as u64,
+            page_tokens: page_tokens as u32,
+            page_bytes: page_bytes as u64,
             row_bytes: row_bytes(options.disaggregation_prefill_timing) as u32,
         });
         let clock = Arc::new(Clock::new());
-        let metrics = metrics::start(&published)?;
-        let means = Means {
-            model: Arc::clone(&model),
-            kv,
-            clock: Arc::clone(&clock),
-            random_seed,
-            identity: Arc::clone(&identity),
-            simulated,
-            publisher: metrics.publisher,
-        };
-        let scheduler = SchedulerThread::start(means, limits(options)?).map_err(EngineError::Thread)?;
+        let mut metrics = metrics::start(&published)?;
+        let mut publishers = std::mem::take(&mut metrics.publishers).into_iter();
+        let warnings = Warnings::start();
+        let mut schedulers = Vec::with_capacity(pools.len());
+        for (rank, kv) in pools.into_iter().enumerate() {
+            let means = Means {
+                model: Arc::clone(&model),
+                kv,
+                clock: Arc::clone(&clock),
+                random_seed: random_seed.wrapping_add(rank as u64),
+                identity: Arc::clone(&identity),
+                simulated: simulated.clone(),
+                publisher: publishers.next(),
+                warnings: warnings.clone(),
+            };
+            schedulers.push(SchedulerThread::start(means, limits(options)?).map_err(EngineError::Thread)?);
+        }
         let mut disagg = JoinSet::new();
         let bootstrap_told = match options.disaggregation_mode {
             DisaggregationMode::Prefill => {
-                Some(listen_for_decode(&published, identity, &scheduler, &mut disagg).await?)
+                Some(listen_for_decode(&published, identity, &schedulers, &mut disagg).await?)
             }
             DisaggregationMode::Null | DisaggregationMode::Decode => None,
         };
         let app = Arc::new(App {
             published,
+            chat: Chat::of(&model),
             model,
             started_unix_s: clock.anchor().unix_s(clock.now()),
             clock,
-            postbox: scheduler.postbox.clone(),
+            ranks: Ranks::new(schedulers.iter().map(|scheduler| scheduler.postbox.clone()).collect()),
             context_length,
             is_draining: AtomicBool::new(false),
             administration: Mutex::new(()),
+            profiling: Mutex::new(None),
             weights_snapshot: Mutex::new(None),
         });
         let told = [metrics.told, bootstrap_told];
-        Ok(Self { app, scheduler, disagg, metrics_trouble: metrics.trouble, _told: told })
+        Ok(Self { app, schedulers, disagg, metrics_trouble: metrics.trouble, _told: told })
     }
 
     /// Why it publishes no forward-pass metrics although it was told to: their endpoint could not be bound. The server
@@ -148,31 +164,44 @@ impl Engine {
             // It tries again by itself when it cannot accept, and returns no error.
             drop(server.await);
         });
+        let mut schedulers = std::mem::take(&mut self.schedulers);
+        let one_ended = select_all(schedulers.iter_mut().map(|scheduler| &mut scheduler.ended));
         let end = tokio::select! {
             () = shutdown => self.drain().await,
-            _ = &mut self.scheduler.ended => Err(EngineError::SchedulerStopped),
+            _ = one_ended => Err(EngineError::SchedulerStopped),
         };
         drop(stop);
         drop(tokio::time::timeout(LAST_REPLIES, servers.join_next()).await);
         self.disagg.shutdown().await;
+        drop(schedulers);
         end
     }
 
-    /// Lets the running requests end, within the limit.
+    /// Lets the running requests end, within the limit. Those that stand still will not, and end at once.
     async fn drain(&self) -> Result<(), EngineError> {
         self.app.is_draining.store(true, Ordering::Release);
-        let postbox = &self.app.postbox;
+        let ranks = &self.app.ranks;
         let patience = seconds(self.app.published.resolved().shutdown_timeout)?;
-        let ended = match tokio::time::timeout(patience, postbox.idle()).await {
-            Ok(ended) => ended,
-            Err(_) => postbox.abort(Whom::All, Abort::unavailable("the server is shutting down")).await,
+        let to_the_end = async {
+            let are_still = ranks.inspect(false).await?.iter().any(|rank| rank.stillness.is_still());
+            if are_still { Ok(false) } else { ranks.idle().await.map(|()| true) }
+        };
+        let ended = match tokio::time::timeout(patience, to_the_end).await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) | Err(_) => {
+                ranks.abort(Whom::All, Abort::unavailable("the server is shutting down")).await
+            }
+            Ok(Err(gone)) => Err(gone),
         };
         ended.map_err(|SchedulerGone| EngineError::SchedulerStopped)
     }
 }
 
-/// Loads the model off the runtime's threads.
-async fn load(options: EngineOptions, simulated: Option<usize>) -> Result<(Arc<Model>, KvPool), EngineError> {
+/// Loads the model off the runtime's threads, and makes a KV cache for each rank.
+async fn load(
+    options: EngineOptions,
+    simulated: Option<usize>,
+) -> Result<(Arc<Model>, Vec<KvPool>), EngineError> {
     let model_path = options.model_path.clone();
     let loading = tokio::task::spawn_blocking(move || {
         let model = match simulated {
@@ -180,8 +209,9 @@ async fn load(options: EngineOptions, simulated: Option<usize>) -> Result<(Arc<M
             None => open_model(&options.model_path)?,
         };
         let pages = options.max_total_tokens / options.page_size;
-        let kv = KvPool::new(model.config(), pages, options.page_size)?;
-        Ok::<_, ModelError>((Arc::new(model), kv))
+        let pools = (0..options.dp_size).map(|_| KvPool::new(model.config(), pages, options.page_size));
+        let pools = pools.collect::<Result<_, _>>()?;
+        Ok::<_, ModelError>((Arc::new(model), pools))
     });
     match loading.await {
         Ok(loaded) => loaded.map_err(|source| EngineError::Model { model_path, source }),
@@ -218,26 +248,28 @@ fn seconds(value: f64) -> Result<Duration, ConfigError> {
         .map_err(|_| ConfigError::Conflict(format!("not a duration in seconds: {value}")))
 }
 
-/// Starts the bootstrap server and the transfer listener.
+/// Starts the bootstrap server and the ranks' transfer listeners.
 async fn listen_for_decode(
     published: &Published<EngineOptions>,
     identity: Arc<Identity>,
-    scheduler: &SchedulerThread,
+    schedulers: &[SchedulerThread],
     tasks: &mut JoinSet<()>,
 ) -> Result<ScopedOverride<EngineOptions>, EngineError> {
     let options = published.startup();
     let host = options.host.as_str();
     let (bootstrap, port) = bind(host, options.disaggregation_bootstrap_port).await?;
-    let (transfer, rank_port) = bind(host, 0).await?;
     let is_picked = port != options.disaggregation_bootstrap_port;
     let picked = is_picked.then(|| ("disaggregation_bootstrap_port", port.into()));
     let told = published.override_scoped("bootstrap.listener", picked)?;
-    let rank_ip = options.host.clone();
-    let registration = Registration { identity: Arc::clone(&identity), rank_ip, rank_port };
-    tasks.spawn(accept(transfer, identity, scheduler.events.clone()));
+    let registry = Registry::new(Arc::clone(&identity), schedulers.len());
+    for (rank, scheduler) in schedulers.iter().enumerate() {
+        let (transfer, rank_port) = bind(host, 0).await?;
+        registry.register(rank, RankAddress { rank_ip: options.host.clone(), rank_port });
+        tasks.spawn(accept(transfer, Arc::clone(&identity), scheduler.events.clone()));
+    }
     tasks.spawn(async move {
         // It tries again by itself when it cannot accept, and returns no error.
-        drop(axum::serve(bootstrap, bootstrap_router(registration)).await);
+        drop(axum::serve(bootstrap, bootstrap_router(registry)).await);
     });
     Ok(told)
 }

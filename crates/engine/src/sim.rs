@@ -1,7 +1,7 @@
 //! The simulated backend: a server without a model, for load tests and planning at sizes that no CPU could run.
 //!
 //! All is real but the computing: queues, pages, the prefix cache, the transfer. A step takes the time that a cost model says, and
-//! tokens are letters drawn from the request's seed. Requests end by their limit alone.
+//! tokens are letters drawn from the request's seed. Requests end by their limit, or by a stop of letters.
 //!
 //! The cost model is a JSON file, all times in seconds:
 //!

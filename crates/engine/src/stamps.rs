@@ -123,7 +123,6 @@ impl Stamps {
         timings.add("request_finished_ts", unix(self.finished));
         timings.add("response_sent_to_client_ts", self.finished.and(unix(Some(sent))));
         if let Some(Passes { first, last }) = self.passes {
-            timings.0.push(("dp_rank", 0.into()));
             timings.0.push(("forward_pass_first_counter_id", first.into()));
             timings.0.push(("forward_pass_last_counter_id", last.into()));
         }

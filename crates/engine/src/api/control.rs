@@ -8,17 +8,18 @@ use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
+use futures_util::future::{join_all, try_join_all};
 use rollscope_model::sampling::SamplingParams;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::App;
 use super::fields::Fields;
-use super::respond::ApiError;
+use super::respond::{ApiError, requests};
 use crate::options::DisaggregationMode;
 use crate::output::{Abort, Finish};
 use crate::request::{GenerateSpec, Room, Sampling};
-use crate::scheduler::{PauseMode, Whom};
+use crate::scheduler::{PauseMode, Snapshot, Whom};
 use crate::stamps::Stamps;
 
 #[derive(Debug, Deserialize)]
@@ -35,10 +36,14 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<(), ApiError> 
     app.check_open()
 }
 
-/// 200 if a token can be generated.
+/// 200 if each rank can generate a token.
 pub(super) async fn health_generate(State(app): State<Arc<App>>) -> Result<(), ApiError> {
     app.check_open()?;
-    let spec = GenerateSpec {
+    let unhealthy = |why: &str| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
+    if let Some(why) = app.ranks.inspect(false).await?.iter().find_map(|rank| rank.stillness.reason()) {
+        return Err(unhealthy(why));
+    }
+    let probe = |dp_rank| GenerateSpec {
         rid: format!("HEALTH_CHECK_{:016x}", rand::random::<u64>()),
         batch_rid: None,
         input_ids: vec![app.model.config().bos_token_id.unwrap_or(0)],
@@ -53,22 +58,30 @@ pub(super) async fn health_generate(State(app): State<Arc<App>>) -> Result<(), A
         },
         max_new_tokens: 1,
         logprobs: None,
+        dp_rank: Some(dp_rank),
         tells_kept: false,
         // In a pair nothing is transferred: the other half need not be there.
-        room: (app.mode() != DisaggregationMode::Null).then_some(Room { number: 0, prefill: None }),
+        room: (app.mode() != DisaggregationMode::Null).then_some(Room {
+            number: 0,
+            prefill: None,
+            prefill_rank: None,
+        }),
         extra_key: None,
         stamps: Stamps::new(app.clock.now()),
     };
-    let listener = app.postbox.generate(spec).await?;
-    let unhealthy = |why: &str| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why);
-    match tokio::time::timeout(HEALTH_TIMEOUT, listener.finished()).await {
-        Ok(()) => match listener.snapshot().finish {
-            Some(Finish::Length(_)) => Ok(()),
-            Some(Finish::Abort(abort)) => Err(unhealthy(&abort.message)),
-            _ => Err(unhealthy("the health check ended in an unexpected way")),
-        },
-        Err(_) => Err(unhealthy("no token was generated in time")),
+    let probed = try_join_all((0..app.ranks.count()).map(|rank| app.ranks.generate(probe(rank)))).await?;
+    let all = join_all(probed.iter().map(|(_, listener)| listener.finished()));
+    if tokio::time::timeout(HEALTH_TIMEOUT, all).await.is_err() {
+        return Err(unhealthy("no token was generated in time"));
     }
+    for (_, listener) in probed {
+        match listener.snapshot().finish {
+            Some(Finish::Length(_) | Finish::StopToken(_)) => {}
+            Some(Finish::Abort(abort)) => return Err(unhealthy(&abort.message)),
+            _ => return Err(unhealthy("the health check ended in an unexpected way")),
+        }
+    }
+    Ok(())
 }
 
 /// Gives up the requests of a name, exactly, or all. Returns when they have ended; nobody of that name is no error.
@@ -83,7 +96,7 @@ pub(super) async fn abort_request(
     } else {
         Whom::Named(rid.unwrap_or_default())
     };
-    Ok(app.postbox.abort(whom, Abort::asked_for()).await?)
+    Ok(app.ranks.abort(whom, Abort::asked_for()).await?)
 }
 
 /// Stops computing until it is told to go on. By default requests end; `in_place` leaves them where they are, `retract` takes
@@ -103,13 +116,13 @@ pub(super) async fn pause_generation(
             )));
         }
     };
-    app.postbox.pause(mode).await?;
+    app.ranks.pause(mode).await?;
     Ok(Json(json!({"message": "Generation paused successfully.", "status": "ok"})))
 }
 
 /// Computes again. What was not paused goes on.
 pub(super) async fn continue_generation(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
-    app.postbox.go_on().await?;
+    app.ranks.go_on().await?;
     Ok(Json(json!({"message": "Generation continued successfully.", "status": "ok"})))
 }
 
@@ -123,15 +136,15 @@ pub(super) async fn flush_cache(
         .map_err(|_| ApiError::bad_request("timeout must be a number of seconds"))?;
     let start = app.clock.now();
     loop {
-        let snapshot = app.postbox.inspect(false).await?;
-        if snapshot.live() == 0 {
-            app.postbox.forget().await?;
+        let live: usize = app.ranks.inspect(false).await?.iter().map(Snapshot::live).sum();
+        if live == 0 {
+            app.ranks.forget().await?;
             return Ok("Cache flushed.\n");
         }
         if app.clock.now().since(start) >= patience {
             return Err(ApiError::bad_request(format!(
-                "Cache not flushed: {} requests are waiting or running.",
-                snapshot.live()
+                "Cache not flushed: {} waiting or running.",
+                requests(live)
             )));
         }
         tokio::time::sleep(FLUSH_RETRY).await;

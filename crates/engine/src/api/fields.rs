@@ -54,9 +54,6 @@ pub(super) const REFUSED_FIELDS: &[Refused] = &[
     refused("session_params"),
     refused("lora_path"),
     refused("custom_logit_processor"),
-    refused("routed_dp_rank"),
-    refused("data_parallel_rank"),
-    refused("disagg_prefill_dp_rank"),
 ];
 
 /// The fields of `sampling_params` that are refused.

@@ -49,14 +49,17 @@ pub(super) async fn start(app: &App, call: Call, is_stream: bool) -> Result<Vec<
     let Call { specs, is_batch, with_text, .. } = call;
     let mut live = Vec::with_capacity(specs.len());
     for (index, spec) in specs.into_iter().enumerate() {
-        let subject = Subject {
+        let mut subject = Subject {
             rid: spec.rid.clone(),
+            dp_rank: 0,
             prompt_tokens: spec.input_ids.len(),
             logprobs: spec.logprobs,
             with_text,
             index: (is_batch && is_stream).then_some(index),
         };
-        live.push(Live { subject, listener: app.postbox.generate(spec).await? });
+        let (dp_rank, listener) = app.ranks.generate(spec).await?;
+        subject.dp_rank = dp_rank;
+        live.push(Live { subject, listener });
     }
     Ok(live)
 }

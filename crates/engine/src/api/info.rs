@@ -1,15 +1,19 @@
 //! What the server tells of itself.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::App;
+use super::prometheus::EXPOSITION;
 use super::respond::ApiError;
 use crate::options::DisaggregationMode;
 use crate::scheduler::{InflightQueue, InflightRequest, Snapshot};
@@ -35,17 +39,17 @@ const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 /// A scheduler in the middle of a long step is not waited for: the answer then lacks `internal_states`.
 const STATE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The start-up configuration, and what is in force under `internal_states`, with the log of overrides.
+/// The start-up configuration, and what is in force under `internal_states`, with the log of overrides: a state for each rank.
 pub(super) async fn server_info(State(app): State<Arc<App>>) -> Json<Value> {
     let mut info = app.published.startup_json();
-    let size_one = ["tp_size", "pp_size", "dp_size", "ep_size", "num_gpus_per_engine"];
+    let size_one = ["tp_size", "pp_size", "ep_size", "num_gpus_per_engine"];
     info.extend(size_one.map(|name| (name.to_owned(), json!(1))));
     info.insert("tokenizer_path".to_owned(), json!(app.published.startup().model_path));
     info.insert("version".to_owned(), json!(env!("CARGO_PKG_VERSION")));
     info.insert("kv_events".to_owned(), Value::Null);
     info.insert("simulated".to_owned(), json!(app.is_simulated()));
-    let states: Vec<_> = match tokio::time::timeout(STATE_TIMEOUT, app.postbox.inspect(false)).await {
-        Ok(Ok(snapshot)) => vec![internal_state(&app, &snapshot)],
+    let states: Vec<_> = match tokio::time::timeout(STATE_TIMEOUT, app.ranks.inspect(false)).await {
+        Ok(Ok(ranks)) => ranks.iter().map(|rank| internal_state(&app, rank)).collect(),
         _ => Vec::new(),
     };
     info.insert("internal_states".to_owned(), json!(states));
@@ -98,7 +102,7 @@ pub(super) async fn weight_version(State(app): State<Arc<App>>) -> Json<Value> {
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
     let options = app.published.resolved();
     Json(json!({"object": "list", "data": [{
-        "id": options.served_model_name.as_ref().unwrap_or(&options.model_path),
+        "id": app.model_name(),
         "object": "model",
         "created": app.started_unix_s as u64,
         "owned_by": "rollscope",
@@ -110,24 +114,58 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
 pub(super) async fn loads(
     State(app): State<Arc<App>>,
     query: Result<Query<LoadsQuery>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;
-    if query.format.as_deref().is_some_and(|format| format != "json") {
-        return Err(ApiError::bad_request("format must be json"));
-    }
+    let as_json = match query.format.as_deref() {
+        None | Some("json") => true,
+        Some("prometheus") => false,
+        Some(format) => {
+            return Err(ApiError::bad_request(format!("format must be json or prometheus, got {format}")));
+        }
+    };
     let sections = Section::parse(query.include.as_deref().unwrap_or("all"))?;
-    let snapshot = app.postbox.inspect(sections.contains(&Section::Inflight)).await?;
-    let is_rank = query.dp_rank.is_none_or(|rank| rank == 0);
-    let loads: Vec<_> = is_rank.then(|| load(&app, &snapshot, &sections)).into_iter().collect();
-    Ok(Json(json!({
+    let ranks = app.ranks.inspect(sections.contains(&Section::Inflight)).await?;
+    let wanted =
+        ranks.iter().enumerate().filter(|(rank, _)| query.dp_rank.is_none_or(|asked| asked == *rank));
+    let loads: Vec<_> = wanted.map(|(rank, snapshot)| load(&app, (rank, snapshot), &sections)).collect();
+    if !as_json {
+        return Ok(([(CONTENT_TYPE, EXPOSITION)], exposition(&loads)).into_response());
+    }
+    let body = json!({
         "timestamp": timestamp(SystemTime::now()),
         "version": env!("CARGO_PKG_VERSION"),
         "loads": loads,
-    })))
+    });
+    Ok(Json(body).into_response())
 }
 
-fn load(app: &App, snapshot: &Snapshot, sections: &[Section]) -> Map<String, Value> {
-    let mut load = Map::new();
+/// The numbers of loads as Prometheus reads them, under SGLang's names: each a gauge with a value a rank.
+fn exposition(loads: &[Map<String, Value>]) -> String {
+    let mut gauges: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for load in loads {
+        let rank = &load["dp_rank"];
+        let mut add = |name: &str, value: &Value| {
+            if value.is_number() && name != "dp_rank" {
+                let sample = format!("sglang_{name}{{dp_rank=\"{rank}\"}} {value}\n");
+                gauges.entry(format!("sglang_{name}")).or_default().push(sample);
+            }
+        };
+        for (name, value) in load {
+            add(name, value);
+            let section = if name == "disaggregation" { "disagg" } else { name };
+            for (inner, value) in value.as_object().into_iter().flatten() {
+                add(&format!("{section}_{inner}"), value);
+            }
+        }
+    }
+    let gauge = |(name, samples): (String, Vec<String>)| {
+        [format!("# TYPE {name} gauge\n"), samples.concat()].concat()
+    };
+    gauges.into_iter().map(gauge).collect()
+}
+
+fn load(app: &App, (rank, snapshot): (usize, &Snapshot), sections: &[Section]) -> Map<String, Value> {
+    let mut load = Map::from_iter([("dp_rank".to_owned(), json!(rank))]);
     for section in sections {
         let fields = match section {
             Section::Core => core(app, snapshot),
@@ -140,7 +178,7 @@ fn load(app: &App, snapshot: &Snapshot, sections: &[Section]) -> Map<String, Val
             Section::Queues => json!({"queues": {
                 "waiting": snapshot.waiting,
                 "retracted": snapshot.retracted,
-                "paused": if snapshot.is_paused { snapshot.live() } else { 0 },
+                "paused": if snapshot.stillness.is_still() { snapshot.live() } else { 0 },
             }}),
         };
         if let Value::Object(fields) = fields {
@@ -161,7 +199,6 @@ fn core(app: &App, snapshot: &Snapshot) -> Value {
         }
     };
     json!({
-        "dp_rank": 0,
         "num_running_reqs": snapshot.running,
         "num_waiting_reqs": waiting,
         "num_waiting_uncached_tokens": snapshot.queued_tokens,

@@ -6,6 +6,7 @@ mod generate;
 mod info;
 mod openai;
 mod parse;
+mod profile;
 mod prometheus;
 mod render;
 mod respond;
@@ -22,24 +23,30 @@ use rollscope_config::Published;
 use rollscope_model::Model;
 use tokio::sync::Mutex;
 
+pub(crate) use self::profile::Profiling;
 use self::respond::ApiError;
+use crate::chat::Chat;
 use crate::clock::Clock;
 use crate::options::{DisaggregationMode, EngineOptions};
-use crate::scheduler::{Postbox, SchedulerGone};
+use crate::ranks::Ranks;
+use crate::scheduler::SchedulerGone;
 
 /// What the handlers share.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) published: Published<EngineOptions>,
     pub(crate) model: Arc<Model>,
+    pub(crate) chat: Chat,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) postbox: Postbox,
+    pub(crate) ranks: Ranks,
     /// Longest sequence, tokens.
     pub(crate) context_length: usize,
     /// The server is about to stop and takes nothing on.
     pub(crate) is_draining: AtomicBool,
     /// Held by whoever changes weights or memory.
     pub(crate) administration: Mutex<()>,
+    /// Until it is asked where it is.
+    pub(crate) profiling: Mutex<Option<Profiling>>,
     /// The weights' fingerprint when it was last asked to be kept.
     pub(crate) weights_snapshot: Mutex<Option<u64>>,
     /// Unix time of the start, seconds.
@@ -70,6 +77,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/abort_request", post(control::abort_request))
         .route("/v1/completions", post(openai::completions))
         .route("/v1/chat/completions", post(openai::chat_completions))
+        .route("/start_profile", get(profile::start_profile).post(profile::start_profile))
+        .route("/stop_profile", get(profile::stop_profile).post(profile::stop_profile))
         .route("/metrics", get(prometheus::metrics))
         .route("/v1/loads", get(info::loads))
         .route("/v1/models", get(info::models));
@@ -114,6 +123,12 @@ impl App {
         self.published.startup().disaggregation_mode
     }
 
+    /// What clients and dashboards know the model by. It stays when weights are replaced.
+    pub(crate) fn model_name(&self) -> &str {
+        let options = self.published.startup();
+        options.served_model_name.as_ref().unwrap_or(&options.model_path)
+    }
+
     /// Nothing is computed.
     pub(crate) fn is_simulated(&self) -> bool {
         self.published.startup().model_path.starts_with("sim:")
@@ -121,7 +136,7 @@ impl App {
 
     /// An error unless requests are taken on.
     fn check_open(&self) -> Result<(), ApiError> {
-        if self.postbox.is_closed() {
+        if self.ranks.is_closed() {
             return Err(SchedulerGone.into());
         }
         if self.is_draining.load(Ordering::Acquire) {

@@ -19,7 +19,7 @@ use super::fields::{Fields, Neutral, Refused, refused};
 use super::generate::{Live, event, start, streamed};
 use super::parse::Call;
 use super::respond::ApiError;
-use crate::chat::{Message, render};
+use crate::chat::Message;
 use crate::output::{Finish, Progress};
 use crate::stamps::Stamps;
 
@@ -80,8 +80,16 @@ const SAMPLING: &[(&str, &str)] = &[
 ];
 
 /// Fields that both have.
-const SHARED: &[&str] =
-    &["rid", "extra_key", "bootstrap_host", "bootstrap_port", "bootstrap_room", "routed_dp_rank"];
+const SHARED: &[&str] = &[
+    "rid",
+    "extra_key",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "routed_dp_rank",
+    "data_parallel_rank",
+    "disagg_prefill_dp_rank",
+];
 
 /// What OpenAI generates when nothing is said.
 const DEFAULT_COMPLETION_TOKENS: u64 = 16;
@@ -110,9 +118,7 @@ async fn answer(app: Arc<App>, kind: Kind, body: &[u8]) -> Result<Response, ApiE
         Some(mut options) => options.take("include_usage")?.unwrap_or(false),
         None => false,
     };
-    let options = app.published.resolved();
-    let model = options.served_model_name.as_ref().unwrap_or(&options.model_path);
-    let model = fields.take::<String>("model")?.unwrap_or_else(|| model.clone());
+    let model = fields.take::<String>("model")?.unwrap_or_else(|| app.model_name().to_owned());
     let call = Call::read(&app, Fields::of(translate(&app, kind, &mut fields)?), &stamps)?;
     let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
     let frame = Frame {
@@ -167,7 +173,7 @@ fn translate(app: &App, kind: Kind, fields: &mut Fields) -> Result<Map<String, V
                 return Err(ApiError::bad_request("messages is missing or empty"));
             }
             let extra = fields.take::<Map<_, _>>("chat_template_kwargs")?.unwrap_or_default();
-            let ids = render(&app.model, &messages, extra);
+            let ids = app.chat.render(app.model.tokenizer(), &messages, extra);
             let ids = ids.map_err(|error| ApiError::bad_request(format!("messages: {error}")))?;
             body.insert("input_ids".to_owned(), json!(ids));
             let tops: Option<u64> = fields.take("top_logprobs")?;

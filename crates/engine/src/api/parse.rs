@@ -60,7 +60,7 @@ impl Call {
         let sampling = fields.take_per_request::<Map<_, _>>("sampling_params")?;
         let sampling = sampling.try_map(|params| AskedSampling::read(app, Fields::of(params)))?;
         let batch = Batch { prompts: prompts.ids.len(), n: same_n(&sampling)? };
-        check_count(app, batch.requests())?;
+        check_count(app, batch)?;
         let is_batch = prompts.is_batch || batch.n > 1;
         let sampling = sampling.spread("sampling_params", batch)?;
         let rids = rids(&mut fields, batch, is_batch)?;
@@ -68,6 +68,7 @@ impl Call {
         let starts = fields.take_each::<Option<i64>>("logprob_start_len", batch)?;
         let tops = fields.take_each::<i64>("top_logprobs_num", batch)?;
         let extra_keys = fields.take_each::<String>("extra_key", batch)?;
+        let dp_ranks = dp_ranks(app, &mut fields, batch)?;
         let rooms = rooms(app, &mut fields, batch)?;
         let with_text = fields.take("return_text_in_logprobs")?.unwrap_or(false);
         let mut specs = Vec::with_capacity(batch.requests());
@@ -92,6 +93,7 @@ impl Call {
                 sampling,
                 max_new_tokens,
                 logprobs,
+                dp_rank: dp_ranks[index],
                 tells_kept,
                 room,
                 extra_key: Some(extra_keys[index].as_str()).filter(|key| !key.is_empty()).map(Arc::from),
@@ -117,7 +119,7 @@ impl Prompts {
             (Some(texts), None) => {
                 let texts: Vec<String> = serde_json::from_value(texts)
                     .map_err(|_| ApiError::bad_request("text: expected a text or a list of texts"))?;
-                check_count(app, texts.len())?;
+                check_count(app, Batch { prompts: texts.len(), n: 1 })?;
                 Self::of_texts(app, texts, true)
             }
             (None, Some(ids)) => {
@@ -130,7 +132,7 @@ impl Prompts {
                 let lists = lists.map_err(|_| {
                     ApiError::bad_request("input_ids: expected a list of token ids or a list of such lists")
                 })?;
-                check_count(app, lists.len())?;
+                check_count(app, Batch { prompts: lists.len(), n: 1 })?;
                 let ids = lists.into_iter().map(|ids| in_vocabulary(app, ids)).collect::<Result<_, _>>()?;
                 Self::check(app, ids, is_batch)
             }
@@ -163,13 +165,17 @@ impl Prompts {
 }
 
 /// A batch must have prompts, and no more than the server can ever hold: each costs memory before the queue can refuse it.
-fn check_count(app: &App, prompts: usize) -> Result<(), ApiError> {
+fn check_count(app: &App, batch: Batch) -> Result<(), ApiError> {
     let options = app.published.startup();
     let limit = options.max_running_requests + options.max_queued_requests;
+    let Batch { prompts, n } = batch;
     match prompts {
         0 => Err(ApiError::bad_request("the list of prompts is empty")),
         _ if prompts > limit => Err(ApiError::bad_request(format!(
             "the list has {prompts} prompts, this server holds {limit} requests at once"
+        ))),
+        _ if batch.requests() > limit => Err(ApiError::bad_request(format!(
+            "n is too large: {n} replies to each prompt, this server holds {limit} requests at once"
         ))),
         _ => Ok(()),
     }
@@ -226,6 +232,18 @@ fn same_n(sampling: &PerRequest<AskedSampling>) -> Result<usize, ApiError> {
     }
 }
 
+/// The ranks that requests ask for, under the field's name of today or the one before.
+fn dp_ranks(app: &App, fields: &mut Fields, batch: Batch) -> Result<Vec<Option<usize>>, ApiError> {
+    let now = fields.take_each::<Option<i64>>("routed_dp_rank", batch)?;
+    let before = fields.take_each::<Option<i64>>("data_parallel_rank", batch)?;
+    let count = app.ranks.count();
+    let check = |rank: i64| match usize::try_from(rank) {
+        Ok(rank) if rank < count => Ok(rank),
+        _ => Err(ApiError::bad_request(format!("routed_dp_rank must be in 0..{count}, got {rank}"))),
+    };
+    now.into_iter().zip(before).map(|(now, before)| now.or(before).map(check).transpose()).collect()
+}
+
 /// The requests' halves of pairs: required on a server that is one half, ignored on one that is not.
 fn rooms(app: &App, fields: &mut Fields, batch: Batch) -> Result<Vec<Option<Room>>, ApiError> {
     let count = batch.requests();
@@ -234,16 +252,20 @@ fn rooms(app: &App, fields: &mut Fields, batch: Batch) -> Result<Vec<Option<Room
     let numbers = match fields.take_per_request::<Option<u64>>("bootstrap_room")? {
         // Rooms of a batch that came with one number count up from it.
         PerRequest::All(Some(first)) => (0..count as u64).map(|index| first.checked_add(index)).collect(),
-        numbers => numbers.spread("bootstrap_room", batch)?,
+        // A room is one reply's: it cannot be given for a prompt that has several.
+        numbers => numbers.spread("bootstrap_room", Batch { prompts: count, n: 1 })?,
     };
+    let prefill_ranks = fields.take_each::<Option<usize>>("disagg_prefill_dp_rank", batch)?;
     let mode = app.mode();
     if mode == DisaggregationMode::Null {
         return Ok(vec![None; count]);
     }
     let default_port = app.published.startup().disaggregation_bootstrap_port;
-    let room = |((host, port), number): ((Option<String>, Option<u16>), Option<u64>)| {
-        if host.as_deref() == Some(FAKE_BOOTSTRAP_HOST) {
-            return Ok(Some(Room { number: 0, prefill: None }));
+    let room = |index: usize| {
+        let (host, port, number, prefill_rank) =
+            (hosts[index].as_deref(), ports[index], numbers[index], prefill_ranks[index]);
+        if host == Some(FAKE_BOOTSTRAP_HOST) {
+            return Ok(Some(Room { number: 0, prefill: None, prefill_rank: None }));
         }
         let number = number.ok_or_else(|| {
             ApiError::bad_request(
@@ -255,14 +277,14 @@ fn rooms(app: &App, fields: &mut Fields, batch: Batch) -> Result<Vec<Option<Room
         }
         let prefill = match host.filter(|host| !host.is_empty()) {
             _ if mode == DisaggregationMode::Prefill => None,
-            Some(host) => Some(BootstrapAddr::new(&host, port.unwrap_or(default_port))),
+            Some(host) => Some(BootstrapAddr::new(host, port.unwrap_or(default_port))),
             None => {
                 return Err(ApiError::bad_request("Disaggregated request received without bootstrap_host"));
             }
         };
-        Ok(Some(Room { number, prefill }))
+        Ok(Some(Room { number, prefill, prefill_rank }))
     };
-    hosts.into_iter().zip(ports).zip(numbers).map(room).collect()
+    (0..count).map(room).collect()
 }
 
 /// Without a start, the log-probabilities of the output alone are told, which the last prompt token leads in.

@@ -14,6 +14,7 @@ use crate::stamps::Timings;
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
     pub(super) rid: String,
+    pub(super) dp_rank: usize,
     pub(super) prompt_tokens: usize,
     pub(super) logprobs: Option<LogprobSpec>,
     pub(super) with_text: bool,
@@ -41,6 +42,7 @@ struct MetaInfo {
     cached_tokens_details: CachedTokens,
     num_retractions: usize,
     weight_version: String,
+    dp_rank: usize,
     #[serde(flatten)]
     logprobs: Option<Lists>,
     #[serde(flatten)]
@@ -97,6 +99,7 @@ impl Reply {
                 cached_tokens_details: CachedTokens { device: progress.cached_tokens, host: 0 },
                 num_retractions: progress.retractions,
                 weight_version: app.published.resolved().weight_version.clone(),
+                dp_rank: subject.dp_rank,
                 logprobs,
                 kept: progress.kept.as_ref().map(Kept::new),
                 timings,

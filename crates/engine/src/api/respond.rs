@@ -16,6 +16,11 @@ pub(super) struct ApiError {
     message: String,
 }
 
+/// So many requests, and the verb.
+pub(super) fn requests(count: usize) -> String {
+    if count == 1 { "1 request is".to_owned() } else { format!("{count} requests are") }
+}
+
 // === impl ApiError ===
 
 impl ApiError {

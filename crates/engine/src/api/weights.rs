@@ -1,5 +1,6 @@
 //! Memory that is given up and taken again, and weights that are replaced: what a trainer that shares the machine asks for.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use axum::Json;
@@ -13,7 +14,8 @@ use serde_json::{Value, json};
 
 use super::App;
 use super::fields::Fields;
-use super::respond::ApiError;
+use super::respond::{ApiError, requests};
+use crate::error::sentence;
 use crate::output::Abort;
 use crate::scheduler::{Occupation, Whom};
 use crate::server::open_model;
@@ -26,32 +28,42 @@ pub(super) async fn release_memory_occupation(
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let what = occupation(&mut Fields::parse_optional(&body?)?)?;
-    let _one_at_a_time = app.administration.lock().await;
-    app.postbox.release(what).await?.map_err(|live| {
-        ApiError::bad_request(format!(
-            "Memory not released: {live} requests are waiting or running. Pause generation first, or let them end."
-        ))
-    })?;
-    if what.weights {
-        app.model.release_weights();
-    }
-    Ok(Json(Value::Null))
+    to_its_end(async move {
+        let _one_at_a_time = app.administration.lock().await;
+        app.ranks.release(what).await?.map_err(|live| {
+            ApiError::bad_request(format!(
+                "Memory not released: {} waiting or running. Pause generation first, or let them end.",
+                requests(live)
+            ))
+        })?;
+        if what.weights {
+            app.model.release_weights();
+        }
+        Ok(Json(Value::Null))
+    })
+    .await
 }
 
-/// Takes it again. Weights come from where they came from last.
+/// Takes it again. Weights come from where they came from last, and may be others by now.
 pub(super) async fn resume_memory_occupation(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let what = occupation(&mut Fields::parse_optional(&body?)?)?;
-    let _one_at_a_time = app.administration.lock().await;
-    if what.weights && app.model.is_released() && !app.is_simulated() {
-        let path = app.published.resolved().model_path.clone();
-        let model = load(path).await.map_err(ApiError::failure)?;
-        app.model.replace_weights(model).map_err(|error| ApiError::failure(error.to_string()))?;
-    }
-    app.postbox.resume(what).await?.map_err(|error| ApiError::failure(error.to_string()))?;
-    Ok(Json(Value::Null))
+    to_its_end(async move {
+        let _one_at_a_time = app.administration.lock().await;
+        let before = app.model.fingerprint();
+        if what.weights && app.model.is_released() && !app.is_simulated() {
+            let path = app.published.resolved().model_path.clone();
+            let model = load(path).await.map_err(ApiError::failure)?;
+            app.model.replace_weights(model).map_err(|error| ApiError::failure(sentence(&error)))?;
+        }
+        let replaced = app.model.fingerprint() != before;
+        let resumed = app.ranks.resume(what, replaced).await?;
+        resumed.map_err(|error| ApiError::failure(sentence(&error)))?;
+        Ok(Json(Value::Null))
+    })
+    .await
 }
 
 /// Computes with the weights of another checkpoint of the same shape, once nothing is being computed: a paused server at once.
@@ -72,24 +84,31 @@ pub(super) async fn update_weights_from_disk(
     }
     let version: Option<String> = fields.take("weight_version")?;
     let aborts = fields.take("abort_all_requests")?.unwrap_or(false);
-    let _one_at_a_time = app.administration.lock().await;
-    let model = match load(path.clone()).await {
-        Ok(model) => model,
-        Err(message) => return Ok(outcome(Err(message), 0)),
-    };
-    if aborts {
-        app.postbox.abort(Whom::All, Abort::asked_for()).await?;
-    }
-    let paused = app.postbox.quiesce().await?;
-    let replaced = app.model.replace_weights(model).map_err(|error| error.to_string());
-    app.postbox.proceed(replaced.is_ok()).await?;
-    if replaced.is_ok() {
-        let version = version.map(|version| ("weight_version", version.into()));
-        let fields = [("model_path", path.into())].into_iter().chain(version);
-        let told = app.published.override_fields("update_weights_from_disk", fields);
-        told.map_err(|error| ApiError::failure(error.to_string()))?;
-    }
-    Ok(outcome(replaced.map(|()| "Succeeded to update model weights.".to_owned()), paused))
+    to_its_end(async move {
+        let _one_at_a_time = app.administration.lock().await;
+        let model = match load(path.clone()).await {
+            Ok(model) => model,
+            Err(message) => return Ok(outcome(Err(message), 0)),
+        };
+        if aborts {
+            app.ranks.abort(Whom::All, Abort::asked_for()).await?;
+        }
+        let paused = app.ranks.quiesce().await?;
+        let replaced = app.model.replace_weights(model).map_err(|error| sentence(&error));
+        // Before anything is computed with them, so that no reply names the old ones.
+        let told = if replaced.is_ok() { publish_weights(&app, path, version) } else { Ok(()) };
+        app.ranks.proceed(replaced.is_ok()).await?;
+        told?;
+        Ok(outcome(replaced.map(|()| "Succeeded to update model weights.".to_owned()), paused))
+    })
+    .await
+}
+
+fn publish_weights(app: &App, path: String, version: Option<String>) -> Result<(), ApiError> {
+    let version = version.map(|version| ("weight_version", version.into()));
+    let fields = [("model_path", path.into())].into_iter().chain(version);
+    let told = app.published.override_fields("update_weights_from_disk", fields);
+    told.map_err(|error| ApiError::failure(error.to_string()))
 }
 
 /// Names the weights anew.
@@ -102,7 +121,7 @@ pub(super) async fn update_weight_version(
         return Err(ApiError::bad_request("new_version is missing"));
     };
     if fields.take("abort_all_requests")?.unwrap_or(true) {
-        app.postbox.abort(Whom::All, Abort::asked_for()).await?;
+        app.ranks.abort(Whom::All, Abort::asked_for()).await?;
     }
     let told =
         app.published.override_fields("update_weight_version", [("weight_version", version.clone().into())]);
@@ -184,15 +203,18 @@ fn occupation(fields: &mut Fields) -> Result<Occupation, ApiError> {
     Ok(what)
 }
 
+/// Does something whether or not the client waits for it: half of it would leave the scheduler standing still.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::spawn(work).await.unwrap_or_else(|error| Err(ApiError::failure(error.to_string())))
+}
+
 /// Loads a checkpoint off the runtime's threads.
 async fn load(path: String) -> Result<Model, String> {
     let loading = tokio::task::spawn_blocking(move || open_model(&path)).await;
     match loading {
-        Ok(Ok(model)) => Ok(model),
-        Ok(Err(error)) => Err(match std::error::Error::source(&error) {
-            Some(source) => format!("{error}: {source}"),
-            None => error.to_string(),
-        }),
+        Ok(loaded) => loaded.map_err(|error| sentence(&error)),
         Err(error) => Err(error.to_string()),
     }
 }

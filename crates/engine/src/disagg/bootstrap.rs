@@ -1,12 +1,14 @@
 //! How a decode server finds a prefill server: the bootstrap server's HTTP interface and its client.
 //!
-//! The interface is SGLang's: `GET /route` with all four ranks -1 tells of the server, with ranks it tells where that rank
-//! listens. Fields of our own say which model it serves, so that a decode server can refuse it by name.
+//! The interface is SGLang's: `PUT /route` registers a rank, `GET /route` with all four ranks -1 tells of the server, with ranks it
+//! tells where that rank listens. Fields of our own say which model it serves, so that a decode server can refuse it by name.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::rejection::JsonRejection;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -16,6 +18,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -25,11 +28,18 @@ use super::frame::{Compat, Identity};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BootstrapAddr(String);
 
-/// What the bootstrap server tells of its prefill server.
+/// What the bootstrap server tells of its prefill server: which it is, and where its ranks listen.
 #[derive(Debug)]
-pub(crate) struct Registration {
-    pub(crate) identity: Arc<Identity>,
-    /// Address of the transfer listener as it was bound; may be unspecified (`0.0.0.0`).
+pub(crate) struct Registry {
+    identity: Arc<Identity>,
+    dp_size: usize,
+    ranks: Mutex<BTreeMap<usize, RankAddress>>,
+}
+
+/// Where a rank listens for decode servers; `GET /route`, a rank.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RankAddress {
+    /// As it was bound; may be unspecified (`0.0.0.0`).
     pub(crate) rank_ip: String,
     pub(crate) rank_port: u16,
 }
@@ -69,11 +79,21 @@ struct ServerInfo {
     metadata_row_bytes: Option<u32>,
 }
 
-/// `GET /route`, a rank.
-#[derive(Debug, Serialize, Deserialize)]
-struct RankAddress {
-    rank_ip: String,
-    rank_port: u16,
+/// `PUT /route`. Ranks other than data-parallel ones are the only ones of their kind.
+#[derive(Debug, Deserialize)]
+struct RankRegistration {
+    #[serde(default = "one")]
+    attn_tp_size: usize,
+    #[serde(default = "one")]
+    attn_cp_size: usize,
+    #[serde(default = "one")]
+    pp_size: usize,
+    system_dp_size: usize,
+    system_dp_rank: usize,
+    page_size: u32,
+    kv_cache_dtype: String,
+    #[serde(flatten)]
+    address: RankAddress,
 }
 
 #[derive(Debug, Deserialize)]
@@ -92,32 +112,61 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES: usize = 64 * 1024;
 
 /// The bootstrap server's routes.
-pub(crate) fn bootstrap_router(registration: Registration) -> Router {
+pub(crate) fn bootstrap_router(registry: Registry) -> Router {
     Router::new()
-        .route("/route", get(route))
+        .route("/route", get(route).put(register))
         .route("/health", get(async || "OK"))
-        .with_state(Arc::new(registration))
+        .with_state(Arc::new(registry))
 }
 
-async fn route(State(server): State<Arc<Registration>>, Query(query): Query<RouteQuery>) -> Response {
+async fn route(State(registry): State<Arc<Registry>>, Query(query): Query<RouteQuery>) -> Response {
     let ranks = [query.prefill_dp_rank, query.prefill_cp_rank, query.target_tp_rank, query.target_pp_rank];
-    match ranks {
-        [Some(-1), Some(-1), Some(-1), Some(-1)] => {
-            Json(ServerInfo::of(&server.identity.compat())).into_response()
-        }
-        [Some(0), Some(0), Some(0), Some(0)] => {
-            let RankAddress { rank_ip, rank_port } = server.address();
-            Json(RankAddress { rank_ip, rank_port }).into_response()
-        }
-        [Some(_), Some(_), Some(_), Some(_)] => {
-            (StatusCode::NOT_FOUND, "no such rank: this server has rank 0 alone").into_response()
-        }
-        _ => (StatusCode::BAD_REQUEST, "missing rank parameter").into_response(),
+    let [Some(dp_rank), Some(cp_rank), Some(tp_rank), Some(pp_rank)] = ranks else {
+        return (StatusCode::BAD_REQUEST, "missing rank parameter").into_response();
+    };
+    let known = registry.ranks.lock().clone();
+    if known.len() < registry.dp_size {
+        let why = format!("{} of {} ranks are registered", known.len(), registry.dp_size);
+        return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     }
+    if [dp_rank, cp_rank, tp_rank, pp_rank] == [-1; 4] {
+        return Json(ServerInfo::of(&registry.identity.compat(), registry.dp_size)).into_response();
+    }
+    let found = usize::try_from(dp_rank).ok().and_then(|rank| known.get(&rank));
+    if let Some(address) = found.filter(|_| [cp_rank, tp_rank, pp_rank] == [0; 3]) {
+        return Json(address).into_response();
+    }
+    let why = format!("no such rank: there are data-parallel ranks below {}", registry.dp_size);
+    (StatusCode::NOT_FOUND, why).into_response()
 }
 
-/// Asks a bootstrap server where its transfer listener is, and checks that the two servers fit.
-pub(super) async fn look_up(addr: &BootstrapAddr, ours: &Compat) -> Result<(String, u16), LookupError> {
+/// Takes a rank's address, if the rank is one of this server.
+async fn register(
+    State(registry): State<Arc<Registry>>,
+    body: Result<Json<RankRegistration>, JsonRejection>,
+) -> Result<&'static str, (StatusCode, String)> {
+    let refused = |why: String| (StatusCode::BAD_REQUEST, why);
+    let Json(rank) = body.map_err(|rejection| refused(rejection.body_text()))?;
+    let compat = registry.identity.compat();
+    let found = (rank.system_dp_size, rank.page_size, rank.kv_cache_dtype.as_str());
+    let expected = (registry.dp_size, compat.page_tokens, compat.dtype.as_str());
+    if found != expected || [rank.attn_tp_size, rank.attn_cp_size, rank.pp_size] != [1; 3] {
+        return Err(refused(format!(
+            "a rank of another server: data-parallel size, page size and type of the KV cache are {found:?}, here {expected:?}"
+        )));
+    }
+    if rank.system_dp_rank >= registry.dp_size {
+        return Err(refused(format!(
+            "system_dp_rank must be in 0..{}, got {}",
+            registry.dp_size, rank.system_dp_rank
+        )));
+    }
+    registry.register(rank.system_dp_rank, rank.address);
+    Ok("OK")
+}
+
+/// Asks a bootstrap server how many ranks its prefill server has, and checks that the two servers fit.
+pub(super) async fn look_up(addr: &BootstrapAddr, ours: &Compat) -> Result<usize, LookupError> {
     let info: ServerInfo = ask(addr, -1).await?;
     let unfit = |why: String| LookupError::Unfit { addr: addr.clone(), why };
     let ServerInfo { model_fingerprint: Some(fingerprint), page_bytes: Some(page_bytes), .. } = &info else {
@@ -134,17 +183,24 @@ pub(super) async fn look_up(addr: &BootstrapAddr, ours: &Compat) -> Result<(Stri
     if let Some(difference) = Compat::difference(&theirs, ours) {
         return Err(unfit(difference));
     }
-    let RankAddress { rank_ip, rank_port } = ask(addr, 0).await?;
+    Ok(info.dp_size)
+}
+
+/// Asks a bootstrap server where a rank's transfer listener is.
+pub(super) async fn locate(addr: &BootstrapAddr, dp_rank: usize) -> Result<(String, u16), LookupError> {
+    let RankAddress { rank_ip, rank_port } = ask(addr, dp_rank as i64).await?;
     // A listener on all interfaces has no address of its own: it is where its bootstrap server is.
     let unspecified = rank_ip.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified());
     Ok((if unspecified { addr.host().to_owned() } else { rank_ip }, rank_port))
 }
 
-async fn ask<T: DeserializeOwned>(addr: &BootstrapAddr, rank: i64) -> Result<T, LookupError> {
+/// Asks of a data-parallel rank, the others of whose kind are 0, or with -1 of the server.
+async fn ask<T: DeserializeOwned>(addr: &BootstrapAddr, dp_rank: i64) -> Result<T, LookupError> {
     let unreachable = |why: String| LookupError::Unreachable { addr: addr.clone(), why };
     let unfit = |why: String| LookupError::Unfit { addr: addr.clone(), why };
+    let other = dp_rank.min(0);
     let uri = format!(
-        "http://{addr}/route?prefill_dp_rank={rank}&prefill_cp_rank={rank}&target_tp_rank={rank}&target_pp_rank={rank}"
+        "http://{addr}/route?prefill_dp_rank={dp_rank}&prefill_cp_rank={other}&target_tp_rank={other}&target_pp_rank={other}"
     );
     let uri: Uri = uri.parse().map_err(|_| unfit("malformed address".to_owned()))?;
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
@@ -204,22 +260,27 @@ impl fmt::Display for BootstrapAddr {
     }
 }
 
-// === impl Registration ===
+// === impl Registry ===
 
-impl Registration {
-    fn address(&self) -> RankAddress {
-        RankAddress { rank_ip: self.rank_ip.clone(), rank_port: self.rank_port }
+impl Registry {
+    /// Of a prefill server of so many ranks, none of which is known.
+    pub(crate) fn new(identity: Arc<Identity>, dp_size: usize) -> Self {
+        Self { identity, dp_size, ranks: Mutex::default() }
+    }
+
+    pub(crate) fn register(&self, rank: usize, address: RankAddress) {
+        self.ranks.lock().insert(rank, address);
     }
 }
 
 // === impl ServerInfo ===
 
 impl ServerInfo {
-    fn of(compat: &Compat) -> Self {
+    fn of(compat: &Compat, dp_size: usize) -> Self {
         Self {
             attn_tp_size: 1,
             attn_cp_size: 1,
-            dp_size: 1,
+            dp_size,
             pp_size: 1,
             page_size: compat.page_tokens,
             kv_cache_dtype: compat.dtype.clone(),

@@ -153,8 +153,14 @@ pub(crate) async fn read_frame(
     if bytes > limit {
         return Err(FrameError::TooLong { bytes, limit });
     }
-    let mut body = BytesMut::zeroed(bytes);
-    reader.read_exact(&mut body).await?;
+    // Into memory as it is: what is about to be overwritten need not be zeroed.
+    let mut body = BytesMut::with_capacity(bytes);
+    let mut rest = reader.take(bytes as u64);
+    while body.len() < bytes {
+        if rest.read_buf(&mut body).await? == 0 {
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+        }
+    }
     Frame::decode(kind, body.freeze())
 }
 

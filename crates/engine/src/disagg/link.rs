@@ -31,11 +31,13 @@ pub(crate) struct Event {
     pub(crate) what: What,
 }
 
-/// What may happen on a connection: `Opened → Frame* → Closed`, or `Closed` alone.
+/// What may happen on a connection: `Opened → Frame* → Closed`, or `Closed` alone. In search of a server: `Found`, or `Closed`.
 #[derive(Debug)]
 pub(crate) enum What {
-    /// The two servers have agreed; here is where frames to the peer go.
-    Opened(Outbox),
+    /// The server that was looked for is there, with so many data-parallel ranks.
+    Found { dp_size: usize },
+    /// The two servers have agreed that both have the weights of this fingerprint; here is where frames to the peer go.
+    Opened { outbox: Outbox, fingerprint: u64 },
     /// The peer said this.
     Frame(Frame),
     /// It is over, and why.
@@ -95,7 +97,8 @@ pub(super) async fn carry(
     let (held, dropped) = oneshot::channel();
     let (acks, received) = mpsc::channel(OUTBOX_FRAMES);
     let (reader, writer) = stream.into_split();
-    events.send(link, What::Opened(Outbox { frames, _held: held })).await;
+    let outbox = Outbox { frames, _held: held };
+    events.send(link, What::Opened { outbox, fingerprint: compat.fingerprint }).await;
     let (page_bytes, row_bytes) = (compat.page_bytes as usize, compat.row_bytes as usize);
     let limit = pages_per_frame(page_bytes) * page_bytes;
     let reading = Reading { link, role, limit, row_bytes, events, acks };

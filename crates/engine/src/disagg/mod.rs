@@ -6,10 +6,10 @@ mod link;
 mod metadata;
 mod peer;
 
-pub(crate) use bootstrap::{BootstrapAddr, FAKE_BOOTSTRAP_HOST, Registration, bootstrap_router};
+pub(crate) use bootstrap::{BootstrapAddr, FAKE_BOOTSTRAP_HOST, RankAddress, Registry, bootstrap_router};
 pub(crate) use frame::Identity;
 pub(crate) use link::{Event, EventSender, Link, LinkId, What, pages_per_frame};
 pub(crate) use metadata::{
     FirstToken, MAX_KEPT, MAX_TOP_LOGPROBS, MetadataBuffers, PrefillTiming, Slot, row_bytes,
 };
-pub(crate) use peer::{accept, connect};
+pub(crate) use peer::{accept, connect, seek};

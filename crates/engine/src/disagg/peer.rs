@@ -1,5 +1,6 @@
 //! The two ends of a connection's beginning: a prefill server accepts, a decode server looks up and connects.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::bootstrap::{BootstrapAddr, LookupError, look_up};
+use super::bootstrap::{BootstrapAddr, LookupError, locate, look_up};
 use super::frame::{Compat, Frame, FrameError, Identity, SMALL_BYTES, read_frame, write_frame};
 use super::link::{EventSender, LinkId, What, carry};
 use crate::options::DisaggregationMode;
@@ -36,9 +37,9 @@ pub(crate) async fn accept(listener: TcpListener, identity: Arc<Identity>, event
             continue;
         };
         let link = LinkId(next.fetch_add(1, Ordering::Relaxed));
-        let (compat, events) = (identity.compat(), events.clone());
+        let (identity, events) = (Arc::clone(&identity), events.clone());
         connections.spawn(async move {
-            if let Ok(stream) = welcome(stream, &compat).await {
+            if let Ok((stream, compat)) = welcome(stream, &identity).await {
                 let why = carry(stream, link, (DisaggregationMode::Prefill, &compat), &events).await;
                 events.send(link, What::Closed(why)).await;
             }
@@ -47,12 +48,27 @@ pub(crate) async fn accept(listener: TcpListener, identity: Arc<Identity>, event
     }
 }
 
-/// Connects to the prefill server behind a bootstrap address and stays with it until the connection ends; all that
+/// Looks for the prefill server behind a bootstrap address; what it finds is reported as an event of `link`.
+pub(crate) async fn seek(addr: BootstrapAddr, link: LinkId, identity: Arc<Identity>, events: EventSender) {
+    let (addr, identity) = (&addr, &identity);
+    let what = match persist(move || async move { look_up(addr, &identity.compat()).await }).await {
+        Ok(dp_size) => What::Found { dp_size },
+        Err(why) => What::Closed(why),
+    };
+    events.send(link, what).await;
+}
+
+/// Connects to a rank of the prefill server behind a bootstrap address and stays with it until the connection ends; all that
 /// happens is reported as events of `link`.
-pub(crate) async fn connect(addr: BootstrapAddr, link: LinkId, identity: Arc<Identity>, events: EventSender) {
-    let compat = identity.compat();
-    let why = match reach(&addr, &compat).await {
-        Ok(stream) => {
+pub(crate) async fn connect(
+    (addr, dp_rank): (BootstrapAddr, usize),
+    link: LinkId,
+    identity: Arc<Identity>,
+    events: EventSender,
+) {
+    let (addr, identity) = (&addr, &*identity);
+    let why = match persist(move || introduce(addr, dp_rank, identity)).await {
+        Ok((stream, compat)) => {
             let why = carry(stream, link, (DisaggregationMode::Decode, &compat), &events).await;
             format!("connection to prefill server {addr} ended: {why}")
         }
@@ -61,13 +77,15 @@ pub(crate) async fn connect(addr: BootstrapAddr, link: LinkId, identity: Arc<Ide
     events.send(link, What::Closed(why)).await;
 }
 
-/// Tries to connect until it works, is refused or was tried often enough.
-async fn reach(addr: &BootstrapAddr, compat: &Compat) -> Result<TcpStream, String> {
+/// Tries until it works, is refused or was tried often enough.
+async fn persist<T, F: Future<Output = Result<T, LookupError>>>(
+    attempt: impl Fn() -> F,
+) -> Result<T, String> {
     let mut pause = FIRST_PAUSE;
     let mut tried = 0;
     loop {
-        let error = match introduce(addr, compat).await {
-            Ok(stream) => return Ok(stream),
+        let error = match attempt().await {
+            Ok(done) => return Ok(done),
             Err(error @ LookupError::Unfit { .. }) => return Err(error.to_string()),
             Err(error) => error,
         };
@@ -81,9 +99,15 @@ async fn reach(addr: &BootstrapAddr, compat: &Compat) -> Result<TcpStream, Strin
 }
 
 /// Looks up, connects and says hello, once.
-async fn introduce(addr: &BootstrapAddr, compat: &Compat) -> Result<TcpStream, LookupError> {
+async fn introduce(
+    addr: &BootstrapAddr,
+    dp_rank: usize,
+    identity: &Identity,
+) -> Result<(TcpStream, Compat), LookupError> {
     let unreachable = |why: String| LookupError::Unreachable { addr: addr.clone(), why };
-    let (host, port) = look_up(addr, compat).await?;
+    let compat = identity.compat();
+    look_up(addr, &compat).await?;
+    let (host, port) = locate(addr, dp_rank).await?;
     let agreed = async {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let mut stream = TcpStream::connect((host, port)).await?;
@@ -93,7 +117,7 @@ async fn introduce(addr: &BootstrapAddr, compat: &Compat) -> Result<TcpStream, L
         Ok::<_, FrameError>((stream, answer))
     };
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, agreed).await {
-        Ok(Ok((stream, Frame::Welcome))) => Ok(stream),
+        Ok(Ok((stream, Frame::Welcome))) => Ok((stream, compat)),
         Ok(Ok((_, Frame::Refuse(why)))) => Err(LookupError::Unfit { addr: addr.clone(), why }),
         Ok(Ok((_, frame))) => Err(unreachable(FrameError::Unexpected(frame.name()).to_string())),
         Ok(Err(error)) => Err(unreachable(error.to_string())),
@@ -101,23 +125,26 @@ async fn introduce(addr: &BootstrapAddr, compat: &Compat) -> Result<TcpStream, L
     }
 }
 
-/// The prefill server's side of the introduction.
-async fn welcome(mut stream: TcpStream, compat: &Compat) -> Result<TcpStream, FrameError> {
+/// The prefill server's side of the introduction. What they agree in is as of the peer's words: the weights may have been
+/// replaced since it connected.
+async fn welcome(mut stream: TcpStream, identity: &Identity) -> Result<(TcpStream, Compat), FrameError> {
     let agreed = async {
         stream.set_nodelay(true)?;
-        let hello = match read_frame(&mut stream, SMALL_BYTES).await {
-            Ok(Frame::Hello(theirs)) => Compat::difference(compat, &theirs),
+        let hello = read_frame(&mut stream, SMALL_BYTES).await;
+        let compat = identity.compat();
+        let trouble = match hello {
+            Ok(Frame::Hello(theirs)) => Compat::difference(&compat, &theirs),
             Ok(frame) => Some(FrameError::Unexpected(frame.name()).to_string()),
             Err(error) => Some(error.to_string()),
         };
-        match hello {
-            None => write_frame(&mut stream, &Frame::Welcome).await.map(|()| true),
-            Some(why) => write_frame(&mut stream, &Frame::Refuse(why)).await.map(|()| false),
+        match trouble {
+            None => write_frame(&mut stream, &Frame::Welcome).await.map(|()| Some(compat)),
+            Some(why) => write_frame(&mut stream, &Frame::Refuse(why)).await.map(|()| None),
         }
     };
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, agreed).await {
-        Ok(Ok(true)) => Ok(stream),
+        Ok(Ok(Some(compat))) => Ok((stream, compat)),
         Ok(Err(error)) => Err(error),
-        Ok(Ok(false)) | Err(_) => Err(FrameError::Closed),
+        Ok(Ok(None)) | Err(_) => Err(FrameError::Closed),
     }
 }

@@ -5,9 +5,10 @@
 //! a large request at the head holds up the smaller ones behind it, and is never overtaken for ever.
 
 use super::core::Core;
-use super::outputs::{Chosen, describe};
+use super::outputs::Chosen;
 use super::{Scheduler, Side};
 use crate::disagg::FirstToken;
+use crate::error::sentence;
 use crate::options::DisaggregationMode;
 use crate::output::{Abort, Finish, Publisher};
 use crate::request::{GenerateSpec, Incoming, Outgoing, Pair, Request};
@@ -72,8 +73,11 @@ impl Scheduler {
 // === impl Core ===
 
 impl Core {
-    /// Lets waiting requests into the batch while there is room.
+    /// Lets waiting requests into the batch while there is room, unless all stands still.
     pub(super) fn admit(&mut self) {
+        if self.active.is_paused() {
+            return;
+        }
         self.readmit();
         while self.running.len() < self.limits.max_running
             && let Some(mut request) = self.waiting.pop_front()
@@ -112,9 +116,8 @@ impl Core {
         let found = pages.len() * self.kv.page_tokens();
         pages.extend(own);
         (request.pages, request.computed) = (pages, found);
-        // What is found again after a retraction was counted, or was the request's own.
+        // What is found again after a retraction was told, or was the request's own.
         if request.retractions == 0 && found > 0 {
-            self.counts.cached_tokens += found as u64;
             request.output().update(|progress| progress.cached_tokens = found);
         }
         true
@@ -138,7 +141,7 @@ impl Core {
         match finish {
             Ok(Some(finish)) => self.complete(request, finish),
             Ok(None) => self.running.push_back(request),
-            Err(error) => self.doomed.push((request, Abort::failure(describe(&error)))),
+            Err(error) => self.doomed.push((request, Abort::failure(sentence(&error)))),
         }
     }
 }

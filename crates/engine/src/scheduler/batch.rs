@@ -3,7 +3,9 @@
 use rollscope_model::{ModelError, Row, Wanted};
 
 use super::core::Core;
-use super::outputs::{Harvest, describe};
+use super::outputs::Harvest;
+use super::profile::Work;
+use crate::error::sentence;
 use crate::output::Abort;
 use crate::request::Request;
 use crate::sim::Load;
@@ -22,9 +24,9 @@ pub(super) struct Part {
 // === impl Core ===
 
 impl Core {
-    /// Computes one step. Returns `false` if there was nothing to compute.
+    /// Computes one step of the running requests, which have the pages for it. Returns `false` if there was nothing to
+    /// compute.
     pub(super) fn step(&mut self) -> bool {
-        self.grow();
         let parts = self.plan();
         if parts.is_empty() {
             return false;
@@ -43,14 +45,17 @@ impl Core {
                 Ok(())
             }
         };
-        let wall_time = self.clock.now().since(begin);
+        let end = self.clock.now();
+        let load = self.load(&parts);
+        self.profiler.end(&self.clock, Work::Forward(load), Some(begin));
         match outcome {
             Ok(()) => {
-                self.report_step(&parts, wall_time);
+                self.report_step(&parts, end.since(begin));
                 self.harvest(&parts);
             }
             Err(error) => self.fail_step(&parts, &error),
         }
+        self.profiler.end(&self.clock, Work::Harvest, Some(end));
         true
     }
 
@@ -132,7 +137,7 @@ impl Core {
             ModelError::Row { index, .. } => parts.get(*index).map(|part| part.index),
             _ => None,
         };
-        let message = describe(error);
+        let message = sentence(error);
         for (index, request) in std::mem::take(&mut self.running).into_iter().enumerate() {
             if guilty.is_none_or(|guilty| guilty == index) {
                 self.doomed.push((request, Abort::failure(message.clone())));

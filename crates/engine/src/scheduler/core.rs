@@ -12,6 +12,7 @@ use super::inspect::Throughput;
 use super::observe::Observations;
 use super::passes::PassReporter;
 use super::prefix::PrefixCache;
+use super::profile::Profiler;
 use super::{Limits, Means};
 use crate::clock::{ActiveTime, Clock, Stamp};
 use crate::disagg::{MetadataBuffers, row_bytes};
@@ -19,6 +20,7 @@ use crate::options::DisaggregationMode;
 use crate::output::{Abort, Finish};
 use crate::request::{KvPoll, Pair, Request};
 use crate::sim::CostModel;
+use crate::warn::Warnings;
 
 /// What has happened since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub(crate) struct Counts {
     pub(crate) requests: u64,
     /// Tokens of prompts that were computed, or found in the prefix cache.
     pub(crate) prompt_tokens: u64,
-    /// Those that were found.
+    /// Those of them that were found.
     pub(crate) cached_tokens: u64,
     pub(crate) generated_tokens: u64,
 }
@@ -76,6 +78,8 @@ pub(super) struct Core {
     pub(super) masked: Vec<f32>,
     seeds: StdRng,
     pub(super) passes: PassReporter,
+    pub(super) profiler: Profiler,
+    pub(super) warnings: Warnings,
 }
 
 // === impl Core ===
@@ -113,6 +117,8 @@ impl Core {
             masked: Vec::new(),
             seeds: StdRng::seed_from_u64(means.random_seed),
             passes: PassReporter::new(means.publisher),
+            profiler: Profiler::default(),
+            warnings: means.warnings,
         }
     }
 

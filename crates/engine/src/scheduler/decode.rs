@@ -1,7 +1,7 @@
 //! The decode half: room is made for a request's keys and values, they come in, the request goes on from them.
 //!
 //! ```text
-//! prealloc    not connected to its prefill server, or without pages and metadata slot
+//! prealloc    not connected to its rank of its prefill server, or without pages and metadata slot
 //! transfer    the prefill server knows of the allocation; pages and row come in
 //! waiting, running   (as everywhere)
 //! ```
@@ -13,34 +13,53 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::core::{Core, Queue};
+use super::occupation::WEIGHTS_REPLACED;
 use super::{Limits, TimeLimit, take_late, take_where};
 use crate::clock::Stamp;
 use crate::disagg::frame::Frame;
 use crate::disagg::{
-    BootstrapAddr, Event, EventSender, FirstToken, Identity, Link, LinkId, PrefillTiming, What, connect,
+    BootstrapAddr, Event, EventSender, FirstToken, Identity, Link, LinkId, PrefillTiming, What, connect, seek,
 };
 use crate::output::Abort;
+use crate::ranks::rank_of_room;
 use crate::request::{Incoming, KvPoll, Pair, Request};
 
 #[derive(Debug)]
 pub(super) struct DecodeSide {
     pub(super) prealloc: Queue,
     pub(super) transfer: Queue,
-    peers: BTreeMap<BootstrapAddr, Peer>,
-    next_link: u64,
-    identity: Arc<Identity>,
-    events: EventSender,
-    runtime: Handle,
-    /// One a peer. They end with this.
-    connections: JoinSet<()>,
+    prefills: BTreeMap<BootstrapAddr, Prefill>,
+    connector: Connector,
 }
 
-/// A prefill server: `connecting → open → (gone)` or `connecting → (gone)`.
+/// A prefill server: `sought → found → (gone)` or `sought → (gone)`.
+#[derive(Debug)]
+struct Prefill {
+    /// The search for it.
+    id: LinkId,
+    /// How many ranks it has, once it is found.
+    dp_size: Option<usize>,
+    /// Those that were needed.
+    peers: BTreeMap<usize, Peer>,
+}
+
+/// A rank of a prefill server: `connecting → open → (gone)` or `connecting → (gone)`.
 #[derive(Debug)]
 struct Peer {
     id: LinkId,
     link: Link,
     open_since: Option<Stamp>,
+}
+
+/// Looks for servers and connects to them.
+#[derive(Debug)]
+struct Connector {
+    next_link: u64,
+    identity: Arc<Identity>,
+    events: EventSender,
+    runtime: Handle,
+    /// One a search or peer. They end with this.
+    tasks: JoinSet<()>,
 }
 
 // === impl DecodeSide ===
@@ -50,12 +69,8 @@ impl DecodeSide {
         Self {
             prealloc: Queue::new(),
             transfer: Queue::new(),
-            peers: BTreeMap::new(),
-            next_link: 0,
-            identity,
-            events,
-            runtime,
-            connections: JoinSet::new(),
+            prefills: BTreeMap::new(),
+            connector: Connector { next_link: 0, identity, events, runtime, tasks: JoinSet::new() },
         }
     }
 
@@ -68,36 +83,37 @@ impl DecodeSide {
             request.stamps().bootstrap_done = Some(now);
             return self.prealloc.push_back(request);
         }
-        let Some(addr) = prefill_of(&request).cloned() else {
+        if prefill_of(&request).is_none() {
             return core.fail(request, Abort::refused("bootstrap_host is missing"));
-        };
-        self.prealloc.push_back(request);
-        if !self.peers.contains_key(&addr) {
-            while self.connections.try_join_next().is_some() {}
-            let id = LinkId(self.next_link);
-            self.next_link += 1;
-            self.peers.insert(addr.clone(), Peer { id, link: Link::default(), open_since: None });
-            let connection = connect(addr, id, Arc::clone(&self.identity), self.events.clone());
-            self.connections.spawn_on(connection, &self.runtime);
         }
+        self.prealloc.push_back(request);
     }
 
     pub(super) fn handle(&mut self, core: &mut Core, Event { link, at, what }: Event) {
         match what {
-            What::Opened(outbox) => {
-                if let Some(peer) = self.peers.values_mut().find(|peer| peer.id == link) {
+            What::Found { dp_size } => {
+                if let Some(prefill) = self.prefills.values_mut().find(|prefill| prefill.id == link) {
+                    prefill.dp_size = Some(dp_size);
+                }
+            }
+            What::Opened { fingerprint, .. } if fingerprint != core.model.fingerprint() => {
+                self.closed(core, link, &Abort::unavailable(WEIGHTS_REPLACED));
+            }
+            What::Opened { outbox, .. } => {
+                let mut peers = self.prefills.values_mut().flat_map(|prefill| prefill.peers.values_mut());
+                if let Some(peer) = peers.find(|peer| peer.id == link) {
                     peer.link.open(outbox);
                     peer.open_since = Some(at);
                 }
             }
             What::Frame(Frame::Pages { room, first, data }) => {
                 if let Err(why) = self.take_pages(core, link, (room, first), &data) {
-                    self.closed(core, link, &why);
+                    self.closed(core, link, &Abort::failure(why));
                 }
             }
             What::Frame(Frame::Row { room, data }) => {
                 if let Err(why) = self.take_row(core, link, room, &data) {
-                    self.closed(core, link, &why);
+                    self.closed(core, link, &Abort::failure(why));
                 }
             }
             What::Frame(Frame::Abort { room, why, .. }) => {
@@ -108,17 +124,17 @@ impl DecodeSide {
             }
             // The connection lets nothing else through.
             What::Frame(_) => {}
-            What::Closed(why) => self.closed(core, link, &why),
+            What::Closed(why) => self.closed(core, link, &Abort::failure(why)),
         }
     }
 
     pub(super) fn advance(&mut self, core: &mut Core) {
         let now = core.clock.now();
-        for peer in self.peers.values_mut() {
+        for peer in self.prefills.values_mut().flat_map(|prefill| prefill.peers.values_mut()) {
             peer.link.flush();
         }
         self.commit(core, now);
-        self.meet();
+        self.meet(core);
         self.allocate(core, now);
     }
 
@@ -128,20 +144,31 @@ impl DecodeSide {
             Frame::Abort { room: request.room(), prepared: is_prepared(&request), why: why.message.clone() };
         if let Pair::Decode(Incoming { first: None, .. }) = &request.pair
             && !request.is_prompt_computed()
-            && let Some(link) = prefill_of(&request).and_then(|addr| self.link(addr))
+            && let Some(link) = self.link(&request)
         {
             link.send(told);
         }
         core.fail(request, why);
     }
 
-    /// Those whose prefill server is connected have met it.
-    fn meet(&mut self) {
-        for request in &mut self.prealloc {
+    /// Those whose rank of their prefill server is connected have met it. Others have it looked for, or connected.
+    fn meet(&mut self, core: &mut Core) {
+        let Self { prealloc, prefills, connector, .. } = self;
+        for request in take_where(prealloc, |request| asks_too_much(request, prefills).is_some()) {
+            let why = asks_too_much(&request, prefills).unwrap_or_default();
+            core.fail(request, Abort::refused(why));
+        }
+        for request in prealloc {
             if !matches!(request.pair, Pair::Decode(Incoming { link: None, .. })) {
                 continue;
             }
-            let Some(peer) = prefill_of(request).and_then(|addr| self.peers.get(addr)) else { continue };
+            let Some(addr) = prefill_of(request) else { continue };
+            if !prefills.contains_key(addr) {
+                prefills.insert(addr.clone(), connector.seek(addr.clone()));
+            }
+            let Some(prefill) = prefills.get_mut(addr) else { continue };
+            let Some(rank) = prefill.rank_of(request) else { continue };
+            let peer = prefill.peers.entry(rank).or_insert_with(|| connector.connect((addr.clone(), rank)));
             let (Some(since), Pair::Decode(incoming)) = (peer.open_since, &mut request.pair) else {
                 continue;
             };
@@ -189,7 +216,7 @@ impl DecodeSide {
                 (incoming.slot, incoming.prepared) = (core.slots.alloc(), true);
             }
             let prepare = Frame::Prepare { room: request.room(), pages };
-            if let Some(link) = prefill_of(&request).and_then(|addr| self.link(addr)) {
+            if let Some(link) = self.link(&request) {
                 link.send(prepare);
             }
             self.transfer.push_back(request);
@@ -263,8 +290,7 @@ impl DecodeSide {
                     if let Some(slot) = incoming.slot.take() {
                         core.slots.release(slot);
                     }
-                    let addr = prefill_of(&request).cloned();
-                    if let Some(link) = addr.and_then(|addr| self.link(&addr)) {
+                    if let Some(link) = self.link(&request) {
                         link.send(Frame::Done { room });
                     }
                     request.computed = request.prompt_len();
@@ -283,25 +309,41 @@ impl DecodeSide {
     }
 
     /// A connection is over, or has never been: so are the requests that wait for it.
-    fn closed(&mut self, core: &mut Core, link: LinkId, why: &str) {
-        let Some(addr) = self.peers.iter().find(|(_, peer)| peer.id == link).map(|(addr, _)| addr.clone())
+    fn closed(&mut self, core: &mut Core, link: LinkId, why: &Abort) {
+        let is_it =
+            |prefill: &Prefill| prefill.id == link || prefill.peers.values().any(|peer| peer.id == link);
+        let Some(addr) =
+            self.prefills.iter().find(|(_, prefill)| is_it(prefill)).map(|(addr, _)| addr.clone())
         else {
             return;
         };
-        self.peers.remove(&addr);
-        let lost = |request: &Request| prefill_of(request) == Some(&addr);
+        let Some(mut prefill) = self.prefills.remove(&addr) else { return };
+        let lost = |request: &Request| {
+            let rank = prefill.rank_of(request);
+            let peer = rank.and_then(|rank| prefill.peers.get(&rank));
+            prefill_of(request) == Some(&addr) && peer.map_or(prefill.id, |peer| peer.id) == link
+        };
         let mut failed: Vec<_> = take_where(&mut self.prealloc, lost).into();
         failed.extend(take_where(&mut self.transfer, lost));
+        prefill.peers.retain(|_, peer| peer.id != link);
+        // With its last connection it may have gone: whoever asks for it next looks for it anew.
+        if !prefill.peers.is_empty() {
+            self.prefills.insert(addr, prefill);
+        }
         for request in failed {
-            core.fail(request, Abort::failure(why));
+            core.fail(request, why.clone());
         }
     }
 
     /// Ends all connections: what was agreed on is no longer so.
-    pub(super) fn disconnect(&mut self, core: &mut Core, why: &str) {
-        let links: Vec<_> = self.peers.values().map(|peer| peer.id).collect();
+    pub(super) fn disconnect(&mut self, core: &mut Core) {
+        let ids = self
+            .prefills
+            .values()
+            .flat_map(|prefill| prefill.peers.values().map(|peer| peer.id).chain([prefill.id]));
+        let links: Vec<_> = ids.collect();
         for link in links {
-            self.closed(core, link, why);
+            self.closed(core, link, &Abort::unavailable(WEIGHTS_REPLACED));
         }
     }
 
@@ -329,9 +371,53 @@ impl DecodeSide {
         }
     }
 
-    fn link(&mut self, addr: &BootstrapAddr) -> Option<&mut Link> {
-        self.peers.get_mut(addr).map(|peer| &mut peer.link)
+    /// The connection to the rank that a request's pages come from.
+    fn link(&mut self, request: &Request) -> Option<&mut Link> {
+        let prefill = self.prefills.get_mut(prefill_of(request)?)?;
+        let rank = prefill.rank_of(request)?;
+        prefill.peers.get_mut(&rank).map(|peer| &mut peer.link)
     }
+}
+
+// === impl Prefill ===
+
+impl Prefill {
+    /// The rank that has a request's other half.
+    fn rank_of(&self, request: &Request) -> Option<usize> {
+        let room = request.spec.room.as_ref()?;
+        Some(room.prefill_rank.unwrap_or(rank_of_room(room.number, self.dp_size?)))
+    }
+}
+
+// === impl Connector ===
+
+impl Connector {
+    fn seek(&mut self, addr: BootstrapAddr) -> Prefill {
+        let id = self.fresh();
+        let search = seek(addr, id, Arc::clone(&self.identity), self.events.clone());
+        self.tasks.spawn_on(search, &self.runtime);
+        Prefill { id, dp_size: None, peers: BTreeMap::new() }
+    }
+
+    fn connect(&mut self, rank: (BootstrapAddr, usize)) -> Peer {
+        let id = self.fresh();
+        let connection = connect(rank, id, Arc::clone(&self.identity), self.events.clone());
+        self.tasks.spawn_on(connection, &self.runtime);
+        Peer { id, link: Link::default(), open_since: None }
+    }
+
+    fn fresh(&mut self) -> LinkId {
+        while self.tasks.try_join_next().is_some() {}
+        self.next_link += 1;
+        LinkId(self.next_link)
+    }
+}
+
+/// Why a request cannot have the rank that it asks for, if so.
+fn asks_too_much(request: &Request, prefills: &BTreeMap<BootstrapAddr, Prefill>) -> Option<String> {
+    let dp_size = prefills.get(prefill_of(request)?)?.dp_size?;
+    let rank = request.spec.room.as_ref()?.prefill_rank.filter(|rank| *rank >= dp_size)?;
+    Some(format!("disagg_prefill_dp_rank must be in 0..{dp_size}, got {rank}"))
 }
 
 fn prefill_of(request: &Request) -> Option<&BootstrapAddr> {

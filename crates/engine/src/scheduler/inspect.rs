@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::core::{Core, Counts, Queue};
 use super::observe::Observations;
+use super::occupation::Stillness;
 use super::{Scheduler, Side};
 use crate::clock::Stamp;
 use crate::request::{KvPoll, Pair, Request};
@@ -17,7 +18,8 @@ pub(crate) struct Snapshot {
     pub(crate) waiting: usize,
     /// Have given their pages back.
     pub(crate) retracted: usize,
-    pub(crate) is_paused: bool,
+    /// Why nothing is computed, if nothing is.
+    pub(crate) stillness: Stillness,
     pub(crate) counts: Counts,
     /// Passes that the publisher of metrics has dropped; nothing where none are published.
     pub(crate) passes_dropped: Option<u64>,
@@ -101,7 +103,7 @@ impl Scheduler {
             running: core.running.len(),
             waiting: core.waiting.len(),
             retracted: core.retracted.len(),
-            is_paused: core.active.is_paused(),
+            stillness: self.stillness,
             counts: core.counts,
             passes_dropped: core.passes.dropped(),
             observations: core.observations.clone(),

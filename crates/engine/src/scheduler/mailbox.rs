@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::output::{Abort, Listener, Publisher, output};
 use crate::request::GenerateSpec;
 use crate::scheduler::inspect::Snapshot;
+use crate::scheduler::profile::Recording;
 
 /// What the scheduler is asked to do.
 #[derive(Debug)]
@@ -17,7 +18,11 @@ pub(crate) enum Command {
     /// Compute this.
     Generate(Box<GenerateSpec>, Publisher),
     /// Give up these.
-    Abort { whom: Whom, why: Abort, done: oneshot::Sender<()> },
+    Abort {
+        whom: Whom,
+        why: Abort,
+        done: oneshot::Sender<()>,
+    },
     /// Tell what is going on.
     Inspect {
         /// Each request as well.
@@ -32,14 +37,27 @@ pub(crate) enum Command {
     Pause(PauseMode, oneshot::Sender<()>),
     /// Compute again.
     GoOn(oneshot::Sender<()>),
+    /// Record what is done when, for so many forward passes or until told to stop.
+    StartProfile {
+        steps: Option<u64>,
+        done: oneshot::Sender<Recording>,
+    },
+    StopProfile(oneshot::Sender<()>),
     /// Give memory up, or say how many requests are in the way.
     Release(Occupation, oneshot::Sender<Result<(), usize>>),
-    /// Take it again.
-    Resume(Occupation, oneshot::Sender<Result<(), ModelError>>),
+    /// Take it again. The weights that are there may be others than before.
+    Resume {
+        what: Occupation,
+        replaced: bool,
+        reply: oneshot::Sender<Result<(), ModelError>>,
+    },
     /// Begin nothing new, and tell when nothing is under way: with the number of requests that a pause holds.
     Quiesce(oneshot::Sender<usize>),
     /// Begin again, with other weights or the old ones.
-    Proceed { replaced: bool, done: oneshot::Sender<()> },
+    Proceed {
+        replaced: bool,
+        done: oneshot::Sender<()>,
+    },
 }
 
 /// What takes memory.
@@ -61,7 +79,7 @@ pub(crate) enum PauseMode {
 }
 
 /// Requests to be given up.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Whom {
     /// Those of exactly this name, or of a batch of this name.
     Named(String),
@@ -135,13 +153,32 @@ impl Postbox {
         self.ask(Command::GoOn).await
     }
 
+    /// Begins to record, for so many forward passes or until [`Postbox::stop_profile`]. What is returned resolves then.
+    pub(crate) async fn start_profile(
+        &self,
+        steps: Option<u64>,
+    ) -> Result<oneshot::Receiver<Recording>, SchedulerGone> {
+        let (done, recorded) = oneshot::channel();
+        self.commands.send(Command::StartProfile { steps, done }).await.map_err(|_| SchedulerGone)?;
+        self.waker.wake();
+        Ok(recorded)
+    }
+
+    pub(crate) async fn stop_profile(&self) -> Result<(), SchedulerGone> {
+        self.ask(Command::StopProfile).await
+    }
+
     /// Gives up the scheduler's part of the memory. An error is the number of requests that need it.
     pub(crate) async fn release(&self, what: Occupation) -> Result<Result<(), usize>, SchedulerGone> {
         self.ask(|done| Command::Release(what, done)).await
     }
 
-    pub(crate) async fn resume(&self, what: Occupation) -> Result<Result<(), ModelError>, SchedulerGone> {
-        self.ask(|done| Command::Resume(what, done)).await
+    pub(crate) async fn resume(
+        &self,
+        what: Occupation,
+        replaced: bool,
+    ) -> Result<Result<(), ModelError>, SchedulerGone> {
+        self.ask(|reply| Command::Resume { what, replaced, reply }).await
     }
 
     /// Returns when nothing is under way, and nothing new begins until [`Postbox::proceed`].

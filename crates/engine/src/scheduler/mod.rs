@@ -16,6 +16,7 @@ mod outputs;
 mod passes;
 mod prefill;
 mod prefix;
+mod profile;
 mod retract;
 
 use std::sync::Arc;
@@ -33,16 +34,18 @@ use self::decode::DecodeSide;
 pub(crate) use self::inspect::{InflightQueue, InflightRequest, Snapshot};
 use self::mailbox::{COMMANDS, EVENTS};
 pub(crate) use self::mailbox::{Command, Occupation, PauseMode, Postbox, SchedulerGone, Waker, Whom};
-pub(crate) use self::observe::Histogram;
+pub(crate) use self::observe::{Histogram, Observations};
 use self::occupation::Stillness;
 use self::prefill::PrefillSide;
 pub(crate) use self::prefix::Shared;
+pub(crate) use self::profile::{Recording, Span, Work};
 use crate::clock::{Clock, Stamp};
 use crate::disagg::{Event, EventSender, Identity};
 use crate::options::DisaggregationMode;
 use crate::output::Abort;
 use crate::request::{KvPoll, Request};
 use crate::sim::CostModel;
+use crate::warn::Warnings;
 
 /// What the scheduler may take on.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +63,7 @@ pub(crate) struct Limits {
     pub(crate) bootstrap_timeout: Duration,
     /// How long a decode server waits for the first of its pages.
     pub(crate) waiting_timeout: Duration,
-    /// How long it may be in any one queue before its transfer has ended.
+    /// How long it may wait for the other server, and how long its transfer may take: each since it came into the queue.
     pub(crate) transfer_timeout: Duration,
     /// Metadata rows tell of the prefill side's durations.
     pub(crate) prefill_timing: bool,
@@ -80,6 +83,7 @@ pub(crate) struct Means {
     pub(crate) identity: Arc<Identity>,
     /// Who is told of each step.
     pub(crate) publisher: Option<Publisher>,
+    pub(crate) warnings: Warnings,
 }
 
 /// The running scheduler. Dropping it stops the thread and waits for its end, at most one step.
@@ -184,15 +188,20 @@ impl Drop for SchedulerThread {
 impl Scheduler {
     fn run(mut self) {
         while !self.stop.load(Ordering::Acquire) {
+            let begin = self.core.profiler.begin(&self.core.clock);
             self.receive();
             self.give_up_where(Request::is_cancelled, &Abort::asked_for());
             self.tell_quiet();
+            self.core.profiler.end(&self.core.clock, Work::Receive, begin);
             if self.core.active.is_paused() {
                 self.rest();
                 continue;
             }
+            let begin = self.core.profiler.begin(&self.core.clock);
             self.advance();
+            self.core.grow();
             self.note_queued();
+            self.core.profiler.end(&self.core.clock, Work::Advance, begin);
             let computed = self.core.step();
             for (request, why) in std::mem::take(&mut self.core.doomed) {
                 self.give_up(request, why);
@@ -241,8 +250,13 @@ impl Scheduler {
                     self.settle();
                     answer(done, ());
                 }
+                Command::StartProfile { steps, done } => self.core.profiler.start(steps, done),
+                Command::StopProfile(done) => {
+                    self.core.profiler.stop();
+                    answer(done, ());
+                }
                 Command::Release(what, reply) => answer(reply, self.release(what)),
-                Command::Resume(what, reply) => answer(reply, self.resume(what)),
+                Command::Resume { what, replaced, reply } => answer(reply, self.resume(what, replaced)),
                 Command::Quiesce(reply) => {
                     self.core.is_held = true;
                     self.when_quiet.push(reply);
@@ -335,19 +349,20 @@ impl Scheduler {
 
     /// Sleeps until something comes in or a timeout is due.
     fn rest(&mut self) {
-        if self.core.active.is_paused() {
+        let is_idle = self.requests().next().is_none();
+        if is_idle {
+            debug_assert_eq!(self.audit(), None);
+            for reply in self.when_idle.drain(..) {
+                answer(reply, ());
+            }
+        }
+        if is_idle || self.core.active.is_paused() {
+            self.core.passes.rest();
             // Whatever changes this wakes the thread.
-            return std::thread::park();
+            std::thread::park();
+        } else {
+            std::thread::park_timeout(TIMEOUT_STEP);
         }
-        if self.requests().next().is_some() {
-            return std::thread::park_timeout(TIMEOUT_STEP);
-        }
-        debug_assert_eq!(self.audit(), None);
-        self.core.passes.rest();
-        for reply in self.when_idle.drain(..) {
-            answer(reply, ());
-        }
-        std::thread::park();
     }
 }
 

@@ -6,11 +6,33 @@ use super::{Occupation, Scheduler, Side};
 use crate::output::Abort;
 
 /// Why nothing is computed.
-#[derive(Debug, Default)]
-pub(super) struct Stillness {
-    pub(super) is_paused: bool,
-    lacks_weights: bool,
-    lacks_kv_cache: bool,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stillness {
+    pub(crate) is_paused: bool,
+    pub(crate) lacks_weights: bool,
+    pub(crate) lacks_kv_cache: bool,
+}
+
+/// What ends a connection between servers of which one has other weights now.
+pub(super) const WEIGHTS_REPLACED: &str = "the weights were replaced";
+
+// === impl Stillness ===
+
+impl Stillness {
+    /// Whether there is a reason.
+    pub(crate) fn is_still(self) -> bool {
+        self.reason().is_some()
+    }
+
+    /// The reason, as a sentence.
+    pub(crate) fn reason(self) -> Option<&'static str> {
+        match self {
+            Self { lacks_weights: true, .. } => Some("the memory of the weights is released"),
+            Self { lacks_kv_cache: true, .. } => Some("the memory of the KV cache is released"),
+            Self { is_paused: true, .. } => Some("generation is paused"),
+            Self { .. } => None,
+        }
+    }
 }
 
 // === impl Scheduler ===
@@ -19,8 +41,7 @@ impl Scheduler {
     /// Starts or stops the clocks, as there is a reason to stand still.
     pub(super) fn settle(&mut self) {
         let now = self.core.clock.now();
-        let Stillness { is_paused, lacks_weights, lacks_kv_cache } = self.stillness;
-        if is_paused || lacks_weights || lacks_kv_cache {
+        if self.stillness.is_still() {
             self.core.active.pause(now);
         } else {
             self.core.active.go_on(now);
@@ -50,8 +71,11 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Takes memory again. The weights are there already.
-    pub(super) fn resume(&mut self, what: Occupation) -> Result<(), ModelError> {
+    /// Takes memory again. The weights are there already; if they are others, what was made with the old ones is not kept.
+    pub(super) fn resume(&mut self, what: Occupation, replaced: bool) -> Result<(), ModelError> {
+        if replaced {
+            self.renew();
+        }
         if what.kv_cache {
             self.core.kv.restore()?;
             self.stillness.lacks_kv_cache = false;
@@ -76,19 +100,24 @@ impl Scheduler {
         }
     }
 
-    /// Begins again. What was cached and agreed on with peers is of the old weights.
+    /// Begins again.
     pub(super) fn proceed(&mut self, replaced: bool) {
         self.core.is_held = false;
         if replaced {
-            self.forget();
             self.stillness.lacks_weights = false;
             self.settle();
-            let Self { core, side, .. } = self;
-            match side {
-                Side::Alone => {}
-                Side::Prefill(side) => side.disconnect(core, WEIGHTS_REPLACED),
-                Side::Decode(side) => side.disconnect(core, WEIGHTS_REPLACED),
-            }
+            self.renew();
+        }
+    }
+
+    /// Lets go of what is of other weights: cached beginnings, and what was agreed on with peers.
+    fn renew(&mut self) {
+        self.forget();
+        let Self { core, side, .. } = self;
+        match side {
+            Side::Alone => {}
+            Side::Prefill(side) => side.disconnect(core),
+            Side::Decode(side) => side.disconnect(core),
         }
     }
 
@@ -98,5 +127,3 @@ impl Scheduler {
         self.core.kv.free(&freed);
     }
 }
-
-const WEIGHTS_REPLACED: &str = "the weights were replaced";

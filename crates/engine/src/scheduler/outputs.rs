@@ -6,10 +6,10 @@ use rollscope_model::{Logits, ModelError, Wanted};
 use super::batch::Part;
 use super::core::Core;
 use crate::disagg::{FirstToken, MAX_KEPT, MAX_TOP_LOGPROBS, PrefillTiming};
+use crate::error::sentence;
 use crate::output::{Abort, Finish};
 use crate::request::{GenerateSpec, Pair, Request};
 use crate::sim::token;
-use crate::warn::warn;
 
 /// A token that was chosen, with its log-probability and those of the most likely ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,14 +40,6 @@ pub(super) enum Harvest {
 /// Far below any logit that a model computes, and finite at any temperature.
 const RULED_OUT: f32 = -1e30;
 
-/// An error with its cause, as one sentence.
-pub(super) fn describe(error: &ModelError) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
-}
-
 // === impl Core ===
 
 impl Core {
@@ -69,6 +61,7 @@ impl Core {
         if is_prompt {
             request.stamps().prefill_finished = Some(self.clock.now());
             self.counts.prompt_tokens += request.prompt_len() as u64;
+            self.counts.cached_tokens += request.output().read(|progress| progress.cached_tokens) as u64;
         }
         let is_prefill = matches!(request.pair, Pair::Prefill(_));
         if request.spec.max_new_tokens == 0 && !is_prefill {
@@ -88,7 +81,7 @@ impl Core {
             Ok(_) if is_prefill => Harvest::Prefilled,
             Ok(Some(finish)) => Harvest::End(finish),
             Ok(None) => Harvest::Token,
-            Err(error) => Harvest::Failed(Abort::failure(describe(&error))),
+            Err(error) => Harvest::Failed(Abort::failure(sentence(&error))),
         }
     }
 
@@ -169,7 +162,7 @@ impl Core {
         {
             let mut kept = chosen.kept.clone();
             if kept.len() > MAX_KEPT {
-                warn(&format!(
+                self.warnings.tell(format!(
                     "{} tokens were kept, a metadata row holds {MAX_KEPT}: the sampled one alone is told, rid {}",
                     kept.len(),
                     request.spec.rid

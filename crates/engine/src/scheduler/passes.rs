@@ -117,7 +117,7 @@ impl PassReporter {
         }
     }
 
-    /// No request is there.
+    /// Nothing is computed for now.
     pub(super) fn rest(&mut self) {
         if let Some(publisher) = &mut self.publisher {
             publisher.rest();

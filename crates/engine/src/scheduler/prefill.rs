@@ -15,6 +15,7 @@ use bytes::BytesMut;
 use rollscope_model::KvPool;
 
 use super::core::{Core, Queue};
+use super::occupation::WEIGHTS_REPLACED;
 use super::{Limits, TimeLimit, take_late, take_where};
 use crate::clock::{Clock, Stamp};
 use crate::disagg::frame::Frame;
@@ -69,8 +70,11 @@ impl PrefillSide {
 
     pub(super) fn handle(&mut self, core: &mut Core, Event { link, at, what }: Event) {
         match what {
-            What::Opened(outbox) => {
-                self.links.entry(link).or_default().open(outbox);
+            // What was agreed on under other weights is dropped, and the connection with it.
+            What::Opened { outbox, fingerprint } => {
+                if fingerprint == core.model.fingerprint() {
+                    self.links.entry(link).or_default().open(outbox);
+                }
             }
             What::Frame(Frame::Prepare { room, pages }) => self.announce(core, link, (room, pages), at),
             What::Frame(Frame::Received { room, bytes }) => {
@@ -82,9 +86,15 @@ impl PrefillSide {
             What::Frame(Frame::Abort { room, prepared, why }) => {
                 self.abort(core, link, (room, prepared), &why);
             }
-            // The connection lets nothing else through.
-            What::Frame(_) => {}
-            What::Closed(why) => self.closed(core, link, &why),
+            // The connection lets nothing else through, and only a decode server looks for others.
+            What::Frame(_) | What::Found { .. } => {}
+            What::Closed(why) => {
+                self.closed(
+                    core,
+                    link,
+                    &Abort::failure(format!("connection to the decode server ended: {why}")),
+                );
+            }
         }
     }
 
@@ -224,7 +234,7 @@ impl PrefillSide {
     }
 
     /// A connection is over: so are its rooms.
-    fn closed(&mut self, core: &mut Core, link: LinkId, why: &str) {
+    fn closed(&mut self, core: &mut Core, link: LinkId, why: &Abort) {
         self.links.remove(&link);
         self.early.retain(|_, early| !matches!(early, Early::Announced { link: of, .. } if *of == link));
         let lost = |request: &Request| match &request.pair {
@@ -236,15 +246,15 @@ impl PrefillSide {
             failed.extend(take_where(queue, lost));
         }
         for request in failed {
-            core.fail(request, Abort::failure(format!("connection to the decode server ended: {why}")));
+            core.fail(request, why.clone());
         }
     }
 
     /// Ends all connections: what was agreed on is no longer so.
-    pub(super) fn disconnect(&mut self, core: &mut Core, why: &str) {
+    pub(super) fn disconnect(&mut self, core: &mut Core) {
         let links: Vec<_> = self.links.keys().copied().collect();
         for link in links {
-            self.closed(core, link, why);
+            self.closed(core, link, &Abort::unavailable(WEIGHTS_REPLACED));
         }
     }
 

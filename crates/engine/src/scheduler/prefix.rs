@@ -7,8 +7,9 @@
 //! The bits of keys and values depend on the tokens before them alone, so a page from here is the page that would have been
 //! computed, and replies do not depend on the cache.
 //!
-//! After a change of the weights no page here is worth anything. Those that requests still hold are *detached*: found by nobody,
-//! freed when the last of them lets go.
+//! After a change of the weights no page here is worth anything, and a new *epoch* begins. Pages that requests still hold are
+//! *detached*: found by nobody, freed when the last of them lets go; and what those requests compute further stands on keys and
+//! values of the old epoch, so none of it is taken in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub(super) struct PrefixCache {
     /// Nodes that nobody holds.
     idle: usize,
     next: u64,
+    /// Counts how often everything was forgotten.
+    epoch: u64,
     /// Counts uses.
     turn: u64,
 }
@@ -39,6 +42,8 @@ pub(crate) struct NodeId(u64);
 pub(crate) struct Shared {
     pub(super) pages: usize,
     last: Option<NodeId>,
+    /// In which all of its pages are computed.
+    epoch: u64,
 }
 
 /// Where a node is found: behind which, by which tokens. Sequences of different namespaces share nothing.
@@ -71,22 +76,24 @@ impl PrefixCache {
             leaves: BTreeSet::new(),
             idle: 0,
             next: 0,
+            epoch: 0,
             turn: 0,
         }
     }
 
-    /// The pages of the longest known beginning of a sequence that has at most `limit` tokens. The caller holds them.
+    /// The pages of the longest known beginning of a sequence that has at most `limit` tokens. The caller holds them, and computes
+    /// the others in this epoch.
     pub(super) fn find(
         &mut self,
         namespace: Option<&Arc<str>>,
         tokens: &[u32],
         limit: usize,
     ) -> (Vec<PageId>, Shared) {
-        let (mut pages, mut shared) = (Vec::new(), Shared::default());
+        let (mut pages, mut shared) = (Vec::new(), Shared { epoch: self.epoch, ..Shared::default() });
         for tokens in tokens[..limit.min(tokens.len())].chunks_exact(self.page_tokens) {
             let Some(id) = self.index.get(&key(shared.last, namespace, tokens)).copied() else { break };
             pages.push(self.hold(id));
-            shared = Shared { pages: pages.len(), last: Some(id) };
+            shared = Shared { pages: pages.len(), last: Some(id), ..shared };
         }
         (pages, shared)
     }
@@ -101,8 +108,7 @@ impl PrefixCache {
         shared: &mut Shared,
     ) -> Vec<PageId> {
         let mut freed = Vec::new();
-        let is_detached = |node: &Node| node.is_detached;
-        if shared.last.and_then(|last| self.nodes.get(&last)).is_some_and(is_detached) {
+        if shared.epoch != self.epoch {
             return freed;
         }
         let rest = tokens.chunks_exact(self.page_tokens).zip(pages).skip(shared.pages);
@@ -116,7 +122,7 @@ impl PrefixCache {
                 }
                 None => self.add(key, *page),
             };
-            *shared = Shared { pages: shared.pages + 1, last: Some(id) };
+            *shared = Shared { pages: shared.pages + 1, last: Some(id), ..*shared };
         }
         freed
     }
@@ -167,8 +173,9 @@ impl PrefixCache {
         freed
     }
 
-    /// Forgets everything. Returns the pages that nobody holds.
+    /// Forgets everything, and begins a new epoch. Returns the pages that nobody holds.
     pub(super) fn forget(&mut self) -> Vec<PageId> {
+        self.epoch += 1;
         self.index.clear();
         self.leaves.clear();
         self.idle = 0;
@@ -264,14 +271,15 @@ mod tests {
             let mut cache = PrefixCache::new(2);
             let mut free: Vec<PageId> = (0..PAGES).map(PageId).collect();
             let mut live: Vec<Live> = Vec::new();
-            // What is on each page, with all that is before it.
-            let mut content: BTreeMap<PageId, Vec<u32>> = BTreeMap::new();
+            // What is on each page, with all that is before it, and under which weights it was begun.
+            let mut content: BTreeMap<PageId, (u64, Vec<u32>)> = BTreeMap::new();
+            let mut weights = 0;
             for (act, tokens, which) in acts {
                 match act {
                     0 | 1 => {
                         let (mut pages, shared) = cache.find(None, &tokens, tokens.len());
                         for (index, page) in pages.iter().enumerate() {
-                            prop_assert_eq!(&content[page], &tokens[..(index + 1) * 2]);
+                            prop_assert_eq!(&content[page], &(weights, tokens[..(index + 1) * 2].to_vec()));
                         }
                         let missing = tokens.len().div_ceil(2) - pages.len();
                         if free.len() < missing {
@@ -285,7 +293,7 @@ mod tests {
                             live_one.pages = pages;
                             for (index, page) in live_one.pages.iter().enumerate().skip(live_one.shared.pages) {
                                 let end = live_one.tokens.len().min((index + 1) * 2);
-                                content.insert(*page, live_one.tokens[..end].to_vec());
+                                content.insert(*page, (weights, live_one.tokens[..end].to_vec()));
                             }
                             live.push(live_one);
                         }
@@ -300,7 +308,10 @@ mod tests {
                             free.extend(cache.release(&mut gone.shared));
                         }
                     }
-                    4 if which.index(4) == 0 => free.extend(cache.forget()),
+                    4 if which.index(4) == 0 => {
+                        free.extend(cache.forget());
+                        weights += 1;
+                    }
                     _ => {}
                 }
                 audit(&cache, &live, &free);

@@ -81,7 +81,7 @@ async fn loads_add_up() {
         let core = server.get("/v1/loads?include=core").await["loads"][0].clone();
         assert!(core.get("memory").is_none() && core.get("num_running_reqs").is_some(), "{core}");
         assert_eq!(server.get("/v1/loads?dp_rank=1").await["loads"], json!([]));
-        for query in ["include=cores", "format=prometheus", "dp_rank=first"] {
+        for query in ["include=cores", "format=xml", "dp_rank=first"] {
             let (status, _) = server.text(Method::GET, &format!("/v1/loads?{query}"), "").await;
             assert_eq!(status, StatusCode::BAD_REQUEST);
         }

@@ -277,7 +277,10 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
         (with(json!({"stop_token_ids": [-5]})), "stop_token_ids"),
         (with(json!({"stop_token_ids": "x"})), "stop_token_ids"),
         (with(json!({"n": 0})), "n must be at least 1"),
-        (with(json!({"n": 1_u64 << 40})), "this server holds 5 requests at once"),
+        (
+            with(json!({"n": 1_u64 << 40})),
+            "n is too large: 1099511627776 replies to each prompt, this server holds 5 requests at once",
+        ),
         (json!({"text": ["1", "2"], "sampling_params": [{"n": 1}, {"n": 2}]}), "n must be the same"),
         (with(json!({"custom_params": {"return_top_p_token_ids": "yes"}})), "return_top_p_token_ids"),
         (json!({"text": vec!["1"; 6]}), "6 prompts, this server holds 5 requests at once"),

@@ -1,12 +1,14 @@
 //! The life of a request: queues, time limits, pauses, retraction, the prefix cache, and what metadata rows carry.
 
+use std::time::Instant;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Pair, Server, greedy, live};
+use crate::support::{PATIENCE, Pair, Server, greedy, live};
 
 const PROMPT: &str = "47+85+19=?\n";
 
@@ -26,55 +28,116 @@ async fn the_transfer_limit_ends_requests_as_its_table_says() {
     let pair = Pair::start(&["--disaggregation-transfer-timeout", "0.2"]).await;
     let mut nobody = pair.paired(&long(PROMPT));
     nobody["bootstrap_port"] = json!(1);
-    for (server, body, state, status) in [
-        (&pair.prefill, pair.paired(&long(PROMPT)), "Bootstrapping", 504),
-        (&pair.decode, nobody, "Bootstrapping", 504),
-        (&pair.decode, pair.paired(&long(PROMPT)), "WaitingForInput", 500),
-    ] {
-        let message = format!("Request {} timed out after 0.2s in KVPoll.{state}", body["bootstrap_room"]);
-        let (found, reply) = server.post("/generate", &body).await;
-        if status == 504 {
-            // Not an error of HTTP: the reply's finish reason tells.
-            assert_eq!(found, StatusCode::OK, "{reply}");
-            let reason = &reply["meta_info"]["finish_reason"];
-            let expected = json!({"type": "abort", "message": message, "status_code": 504, "err_type": null});
-            assert_eq!(reason, &expected);
-        } else {
-            assert_eq!((found.as_u16(), &reply["error"]["message"]), (status, &json!(message)));
-        }
+    let message = |body: &Value, state: &str| {
+        json!(format!("Request {} timed out after 0.2s in KVPoll.{state}", body["bootstrap_room"]))
+    };
+    for (server, body) in [(&pair.prefill, pair.paired(&long(PROMPT))), (&pair.decode, nobody)] {
+        // Not an error of HTTP: the reply's finish reason tells.
+        let reply = server.generate(&body).await;
+        let expected = json!({"type": "abort", "message": message(&body, "Bootstrapping"), "status_code": 504, "err_type": null});
+        assert_eq!(reply["meta_info"]["finish_reason"], expected);
         server.until_free().await;
     }
+    // One that has met the other server ends otherwise. Meeting takes the first of them a while, perhaps too long.
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let body = pair.paired(&long(PROMPT));
+        let (status, reply) = pair.decode.post("/generate", &body).await;
+        if status == StatusCode::OK {
+            assert_eq!(reply["meta_info"]["finish_reason"]["message"], message(&body, "Bootstrapping"));
+            assert!(Instant::now() < deadline, "they never meet");
+            continue;
+        }
+        assert_eq!((status.as_u16(), &reply["error"]["message"]), (500, &message(&body, "WaitingForInput")));
+        break;
+    }
+    pair.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clocks_stand_still_in_a_pause_and_a_late_one_harms_no_other() {
-    let pair = Pair::start(&["--disaggregation-bootstrap-timeout", "0.3"]).await;
+    let pair = Pair::start_with(&["--disaggregation-bootstrap-timeout", "0.3"], &[]).await;
     let (status, reply) = pair.prefill.post("/pause_generation", &json!({"mode": "in_place"})).await;
     let paused = json!({"message": "Generation paused successfully.", "status": "ok"});
     assert_eq!((status, reply), (StatusCode::OK, paused));
-    let body = pair.paired(&json!({"text": PROMPT, "sampling_params": greedy(64)}));
-    let decode_later = async {
+    let late = pair.paired(&long(PROMPT));
+    let pause = async {
         pair.prefill.until("it waits", |load| live(load) == 1).await;
         // Longer than the limit.
         tokio::time::sleep(std::time::Duration::from_millis(600)).await;
         assert_eq!(pair.prefill.load().await["queues"]["paused"], 1);
-        let go_on = async {
-            pair.decode.until("prefill was told", |load| live(load) == 1).await;
-            pair.prefill.post("/continue_generation", &json!({})).await;
-        };
-        tokio::join!(pair.decode.generate(&body), go_on).0
+        pair.prefill.post("/continue_generation", &json!({})).await;
+        // While that one waits, and after, others come through: with both halves in time, whenever that is.
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let body = pair.paired(&json!({"text": PROMPT, "sampling_params": greedy(64)}));
+            let ((status, _), (_, decode)) =
+                tokio::join!(pair.prefill.post("/generate", &body), pair.decode.post("/generate", &body));
+            if status == StatusCode::OK {
+                return decode;
+            }
+            assert!(Instant::now() < deadline, "none is in time");
+        }
     };
-    let (prefill, decode) = tokio::join!(pair.prefill.generate(&body), decode_later);
-    assert_eq!(prefill["meta_info"]["finish_reason"]["type"], "length");
+    let ((status, reply), decode) = tokio::join!(pair.prefill.post("/generate", &late), pause);
     assert!(decode["text"].as_str().unwrap().ends_with("#151"), "{decode}");
-
-    // One that is late ends alone.
-    let late = pair.paired(&long(PROMPT));
-    let body = json!({"text": PROMPT, "sampling_params": greedy(64)});
-    let in_time = pair.generate(&body);
-    let ((status, _), _) = tokio::join!(pair.prefill.post("/generate", &late), in_time);
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(
+        reply["error"]["message"].as_str().unwrap().contains("after 0.3s in KVPoll.Bootstrapping"),
+        "{reply}"
+    );
     pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_begins_nothing_and_says_so() {
+    let mut server = Server::start(&["--shutdown-timeout", "86400"]).await;
+    let healthy = async || server.text(Method::GET, "/health_generate", "").await;
+    for (stop, go_on, tags, reason) in [
+        ("/pause_generation", "/continue_generation", json!({}), "generation is paused"),
+        (
+            "/release_memory_occupation",
+            "/resume_memory_occupation",
+            json!({"tags": ["kv_cache"]}),
+            "the memory of the KV cache is released",
+        ),
+        (
+            "/release_memory_occupation",
+            "/resume_memory_occupation",
+            json!({"tags": ["weights"]}),
+            "the memory of the weights is released",
+        ),
+    ] {
+        server.post(stop, &tags).await;
+        let (status, reply) = healthy().await;
+        assert!(status == StatusCode::SERVICE_UNAVAILABLE && reply.contains(reason), "{status} {reply}");
+        let body = json!({"text": PROMPT, "sampling_params": greedy(4)});
+        let watch = async {
+            let load = server.until("it is there", |load| live(load) == 1).await;
+            assert_eq!(
+                (&load["num_running_reqs"], &load["num_used_tokens"]),
+                (&json!(0), &json!(0)),
+                "{load}"
+            );
+            server.post(go_on, &json!({})).await;
+        };
+        tokio::join!(server.generate(&body), watch);
+        assert_eq!(healthy().await.0, StatusCode::OK);
+    }
+    // Told to stop, it does not wait for what cannot go on.
+    server.post("/pause_generation", &json!({"mode": "in_place"})).await;
+    let stop = server.stop();
+    let body = long(PROMPT);
+    let watch = async {
+        server.until("it is held", |load| live(load) == 1).await;
+        stop.send(()).unwrap();
+    };
+    let ((status, reply), ()) = tokio::join!(server.post("/generate", &body), watch);
+    assert!(
+        status == StatusCode::SERVICE_UNAVAILABLE && reply.to_string().contains("shutting down"),
+        "{reply}"
+    );
+    server.ended().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

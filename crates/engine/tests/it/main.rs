@@ -15,6 +15,8 @@ mod pair;
 #[cfg(test)]
 mod peers;
 #[cfg(test)]
+mod ranks;
+#[cfg(test)]
 mod simulated;
 #[cfg(test)]
 mod support;

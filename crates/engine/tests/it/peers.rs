@@ -58,6 +58,14 @@ impl Peer {
 
     /// A decode server that has introduced itself; returns the prefill server's answer.
     async fn decode(prefill_bootstrap: u64, fingerprint_off_by: u64) -> (Self, (u8, Vec<u8>)) {
+        let (mut peer, fingerprint) = Self::connect(prefill_bootstrap).await;
+        peer.send(HELLO, &hello(fingerprint.wrapping_add(fingerprint_off_by))).await;
+        let answer = peer.receive().await;
+        (peer, answer)
+    }
+
+    /// A decode server that has said nothing yet, and the prefill server's fingerprint.
+    async fn connect(prefill_bootstrap: u64) -> (Self, u64) {
         let ask = async |rank: i64| {
             let url = format!(
                 "/route?prefill_dp_rank={rank}&prefill_cp_rank={rank}&target_tp_rank={rank}&target_pp_rank={rank}"
@@ -68,11 +76,7 @@ impl Peer {
         let fingerprint = u64::from_str_radix(info["model_fingerprint"].as_str().unwrap(), 16).unwrap();
         let port = address["rank_port"].as_u64().unwrap() as u16;
         let stream = TcpStream::connect((address["rank_ip"].as_str().unwrap(), port)).await.unwrap();
-        let mut peer = Self { stream };
-        let fingerprint = fingerprint.wrapping_add(fingerprint_off_by);
-        peer.send(HELLO, &hello(fingerprint)).await;
-        let answer = peer.receive().await;
-        (peer, answer)
+        (Self { stream }, fingerprint)
     }
 
     async fn prepare(&mut self, room: u64, pages: u32) {
@@ -98,6 +102,15 @@ async fn http_get(port: u64, path: &str) -> Value {
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
+}
+
+/// Asks whether a prefill server begins requests. One that waits for nobody is done at once, or held back.
+async fn is_held(prefill: &Server) -> bool {
+    let body = json!({"text": PROMPT, "bootstrap_host": "2.2.2.2", "sampling_params": greedy(1)});
+    tokio::select! {
+        _ = prefill.generate(&body) => false,
+        _ = prefill.until("held", |load| load["disaggregation"]["prefill_bootstrap_queue_reqs"] == 1) => true,
+    }
 }
 
 fn prefill_request(room: u64) -> Value {
@@ -192,6 +205,43 @@ async fn a_bad_decode_peer_loses_its_rooms_and_harms_nobody() {
     assert!(message(&reply).contains("its prompt takes 1 pages, decode allocated 5"), "{reply}");
     assert_eq!(decode.receive().await.0, ABORT);
     pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_goes_to_its_end_though_its_client_leaves() {
+    let prefill = Pair::start_prefill(&[]).await;
+    let bootstrap_port = crate::support::bootstrap_port(&prefill).await;
+    let (mut decode, _) = Peer::decode(bootstrap_port, 0).await;
+    let room = fresh_room();
+    decode.prepare(room, 1).await;
+    let other = crate::weights::other_weights();
+    let update = json!({"model_path": other.path(), "weight_version": "2"});
+    let leave = async {
+        for kind in [PAGES, ROW] {
+            assert_eq!(decode.receive().await.0, kind);
+        }
+        // It holds pages until its transfer is confirmed, and the update waits for it.
+        tokio::select! {
+            _ = prefill.post("/update_weights_from_disk", &update) => panic!("it did not wait"),
+            () = async { while !is_held(&prefill).await {} } => {}
+        }
+        // Meanwhile another decode server appears, and speaks once the weights are others.
+        let late = Peer::connect(bootstrap_port).await;
+        decode.send(DONE, &room.to_le_bytes()).await;
+        late
+    };
+    let body = prefill_request(room);
+    let (reply, (mut late, fingerprint)) = tokio::join!(prefill.generate(&body), leave);
+    assert_eq!(reply["meta_info"]["weight_version"], "default");
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while prefill.get("/get_weight_version").await["weight_version"] != "2" {
+        assert!(std::time::Instant::now() < deadline, "the weights are never replaced");
+    }
+    let body = json!({"text": PROMPT, "bootstrap_host": "2.2.2.2", "sampling_params": greedy(1)});
+    assert_eq!(prefill.generate(&body).await["meta_info"]["weight_version"], "2");
+    late.send(HELLO, &hello(fingerprint)).await;
+    assert_eq!(late.receive().await.0, REFUSE);
+    prefill.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

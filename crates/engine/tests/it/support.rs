@@ -67,6 +67,12 @@ impl Server {
         Self { address, client, stop: Some(stop), task }
     }
 
+    /// A client of another server of this host.
+    pub(crate) fn at(&self, port: u64) -> Self {
+        let address = SocketAddr::new(self.address.ip(), port as u16);
+        Self { address, client: self.client.clone(), stop: None, task: tokio::spawn(async { Ok(()) }) }
+    }
+
     /// What tells the server to stop.
     pub(crate) fn stop(&mut self) -> oneshot::Sender<()> {
         self.stop.take().unwrap()
@@ -98,6 +104,19 @@ impl Server {
         (status, String::from_utf8(body.unwrap().to_bytes().to_vec()).unwrap())
     }
 
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> (StatusCode, String) {
+        let request = Request::builder()
+            .method(Method::PUT)
+            .uri(format!("http://{}{path}", self.address))
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body.to_string())))
+            .unwrap();
+        let response = tokio::time::timeout(PATIENCE, self.client.request(request)).await.unwrap().unwrap();
+        let (status, body) = (response.status(), response.into_body().collect());
+        let body = tokio::time::timeout(PATIENCE, body).await.unwrap().unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, body) = self.text(Method::GET, path, "").await;
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
@@ -127,16 +146,31 @@ impl Server {
         events.split_terminator("\n\n").map(data).collect()
     }
 
-    /// The core and disaggregation parts of the load.
+    /// The load of a data-parallel rank.
+    async fn load_of(&self, rank: usize) -> Value {
+        self.get(&format!("/v1/loads?dp_rank={rank}")).await["loads"][0].clone()
+    }
+
+    /// That of the first, which most servers have alone.
     pub(crate) async fn load(&self) -> Value {
-        self.get("/v1/loads").await["loads"][0].clone()
+        self.load_of(0).await
     }
 
     /// Waits until the load meets the condition.
     pub(crate) async fn until(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        self.until_rank(0, what, condition).await
+    }
+
+    /// Waits until that of a rank does.
+    pub(crate) async fn until_rank(
+        &self,
+        rank: usize,
+        what: &str,
+        condition: impl Fn(&Value) -> bool,
+    ) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let load = self.load().await;
+            let load = self.load_of(rank).await;
             if condition(&load) {
                 return load;
             }

@@ -26,7 +26,7 @@ fn checkpoint(change: impl Fn(&str, Vec<u8>) -> Vec<u8>) -> TempDir {
 }
 
 /// Another model of the same shape: every weight is halved, or some of them.
-fn other_weights() -> TempDir {
+pub(crate) fn other_weights() -> TempDir {
     checkpoint(|name, mut bytes| {
         if name == "model.safetensors" {
             let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -88,6 +88,13 @@ async fn weights_are_replaced_under_a_new_version() {
         (&reply["meta_info"]["completion_tokens"], &reply["meta_info"]["weight_version"]),
         (&json!(2000), &json!("3"))
     );
+    // It began with the old ones, so nothing of it is for others.
+    let mut whole = json!([256]).as_array().unwrap().clone();
+    whole.extend(PROMPT.bytes().map(|byte| json!(byte)));
+    whole.extend(reply["output_ids"].as_array().unwrap()[..200].iter().cloned());
+    let whole = json!({"input_ids": whole, "sampling_params": greedy(1)});
+    assert_eq!(server.generate(&whole).await["meta_info"]["cached_tokens"], 0);
+    assert_ne!(server.generate(&whole).await["meta_info"]["cached_tokens"], 0);
     let body = json!({"model_path": other.path(), "weight_version": "4"});
     let update = async {
         server.until("it runs", |load| load["num_running_reqs"] == 1).await;
@@ -108,6 +115,47 @@ async fn weights_are_replaced_under_a_new_version() {
     assert_eq!((&reply["success"], &reply["new_version"]), (&json!(true), &json!("5")));
     assert_eq!(server.generate(&short()).await["meta_info"]["weight_version"], "5");
     server.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_made_with_other_weights_is_not_kept() {
+    // Files that change while their memory is given up.
+    let dir = checkpoint(|_, bytes| bytes);
+    let server =
+        Server::start(&["--model-path", dir.path().to_str().unwrap(), "--served-model-name", "adder"]).await;
+    let body = json!({"input_ids": vec![50; 100], "sampling_params": greedy(8)});
+    server.generate(&body).await;
+    let (release, resume) = ("/release_memory_occupation", "/resume_memory_occupation");
+    let weights = json!({"tags": ["weights"]});
+    for path in [release, resume] {
+        assert_eq!(server.post(path, &weights).await.0, StatusCode::OK);
+    }
+    assert_eq!(server.generate(&body).await["meta_info"]["cached_tokens"], 96);
+    server.post(release, &weights).await;
+    let other = other_weights();
+    std::fs::copy(other.path().join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    server.post(resume, &weights).await;
+    let reply = server.generate(&body).await;
+    assert_eq!(reply["meta_info"]["cached_tokens"], 0);
+    let fresh = Server::start(&["--model-path", other.path().to_str().unwrap()]).await;
+    assert_eq!(reply["output_ids"], fresh.generate(&body).await["output_ids"]);
+    let (_, page) = server.text(Method::GET, "/metrics", "").await;
+    assert!(page.contains("sglang:cached_tokens_total{model_name=\"adder\""), "{page}");
+    // Half of a pair that was agreed on: to be tried again, not a fault.
+    let pair = Pair::start(&[]).await;
+    let update = async {
+        let in_transfer = |load: &Value| load["disaggregation"]["decode_transfer_queue_reqs"] == 1;
+        pair.decode.until("it is in transfer", in_transfer).await;
+        pair.decode.post("/pause_generation", &json!({"mode": "in_place"})).await;
+        let body = json!({"model_path": other.path()});
+        assert_eq!(pair.decode.post("/update_weights_from_disk", &body).await.0, StatusCode::OK);
+    };
+    let body = pair.paired(&short());
+    let ((status, reply), ()) = tokio::join!(pair.decode.post("/generate", &body), update);
+    assert!(
+        status == StatusCode::SERVICE_UNAVAILABLE && reply.to_string().contains("weights were replaced"),
+        "{reply}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,7 +216,7 @@ async fn memory_is_not_taken_from_those_that_need_it() {
     let refused = async {
         pair.decode.until("it runs", |load| load["num_running_reqs"] == 1).await;
         let (status, reply) = pair.decode.post("/release_memory_occupation", &json!({})).await;
-        assert!(status == StatusCode::BAD_REQUEST && reply.to_string().contains("1 requests are"), "{reply}");
+        assert!(status == StatusCode::BAD_REQUEST && reply.to_string().contains("1 request is"), "{reply}");
         pair.decode.post("/abort_request", &json!({"abort_all": true})).await;
     };
     let body = pair.paired(&long());
