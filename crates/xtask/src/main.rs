@@ -16,11 +16,12 @@ usage: cargo xtask tidy
        cargo xtask bench gateway [--list | CASE... --seconds N --rounds N --binary PATH]
        cargo xtask bench viewer [--rounds N --binary PATH]
        cargo xtask bench fpm [--rounds N --seconds N --binary PATH]
+       cargo xtask bench engine [--rounds N --binary PATH]
 
 tidy     checks what the compiler does not: crate boundaries, file sizes, forbidden words, links
 interop  runs the checks against other projects' programs; sets up what they need under target/interop
-bench    measures the gateway against its peers, as ratios, the page over large runs, or forward-pass metrics against
-         SGLang's publisher; sets up what it needs under target/bench
+bench    measures the gateway against its peers, as ratios, the page over large runs, forward-pass metrics against SGLang's
+         publisher, or the engine beside llama.cpp; sets up what it needs under target/bench and target/interop
 ";
 
 fn main() -> ExitCode {
@@ -35,6 +36,9 @@ fn main() -> ExitCode {
         }
         ["bench", "fpm", args @ ..] => {
             Workspace::find().and_then(|workspace| bench::fpm::run(&workspace, args))
+        }
+        ["bench", "engine", args @ ..] => {
+            Workspace::find().and_then(|workspace| bench::engine::run(&workspace, args))
         }
         ["bench", "gateway", args @ ..] => {
             Workspace::find().and_then(|workspace| bench::run(&workspace, args))

@@ -5,6 +5,7 @@
 //! and its children over the window, divided by the replies in it.
 
 mod case;
+pub(crate) mod engine;
 mod figure;
 pub(crate) mod fpm;
 mod http;

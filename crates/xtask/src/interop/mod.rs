@@ -185,6 +185,12 @@ pub(crate) fn python_script(workspace: &Workspace, script: &str) -> Result<Comma
     Ok(command)
 }
 
+/// The same with the real checkpoint, and another program that reads it.
+pub(crate) fn checkpoint_script(workspace: &Workspace, script: &str) -> Result<Command> {
+    Tools::new(&workspace.root)?.install_checkpoint()?;
+    python_script(workspace, script)
+}
+
 /// Prints the checks.
 pub(crate) fn list() -> bool {
     for check in CHECKS {
