@@ -47,7 +47,7 @@ options! {
             temperature: f64 = 1.0, range(0.0..=100.0);
             /// Nucleus of the distribution that is sampled from.
             ///
-            /// Below 1 the tokens that it keeps are asked for, as a trainer needs them, and a reply without them is a failure.
+            /// Below 1 the tokens that it keeps are asked for; a reply without them is a failure.
             top_p: f64 = 1.0, range(0.000_001..=1.0);
             /// Tokens of a response at most.
             max_new_tokens: u32 = 96, range(1..=1_000_000);
