@@ -1,7 +1,7 @@
 //! When something that comes in pieces is given up: at a time of its own, or when it pauses for too long.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -23,14 +23,16 @@ impl Deadline {
     }
 
     /// The result of some work, or else the limit within which it is not there: the leg's, or its own.
-    pub(crate) async fn bound<T>(
-        &mut self,
-        work: impl Future<Output = T>,
+    ///
+    /// The work stays where it is, here and wherever a future of a request is awaited with something else: moved into
+    /// another it would take its room twice, at each level.
+    pub(crate) fn bound<'a, T>(
+        &'a mut self,
+        mut work: Pin<&'a mut impl Future<Output = T>>,
         own_limit: Option<Duration>,
-    ) -> Result<T, Duration> {
-        let mut work = pin!(work);
+    ) -> impl Future<Output = Result<T, Duration>> {
         let mut chosen = None;
-        poll_fn(|context| {
+        poll_fn(move |context| {
             if let Poll::Ready(done) = work.as_mut().poll(context) {
                 return Poll::Ready(Ok(done));
             }
@@ -48,7 +50,6 @@ impl Deadline {
             }
             Poll::Pending
         })
-        .await
     }
 
     /// When a wait that begins now is given up, and for which limit.

@@ -6,6 +6,7 @@
 //! A leg that is dropped on the way is aborted: its connection is closed, and the worker is told to abort the
 //! request if the client gave it a name.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,13 +111,16 @@ impl Leg {
     /// The worker has not answered in time. One of a pair may only have waited for the other, so it is asked whether it
     /// is up: the one that is not is to blame.
     async fn time_out(&mut self, outcome: Outcome, limit: Duration) -> Refusal {
-        let core = &self.flight.core;
-        let is_up = self.role != RoleKind::Regular && {
-            let health = Outbound::get(core.health_path.clone());
-            call(core, &self.worker, &health, core.check_limit()).await.is_ok()
-        };
+        // On the heap, as is all that is rare: requests that come to no harm need no room for it.
+        let is_up = self.role != RoleKind::Regular && Box::pin(self.is_up()).await;
         let fault = if is_up { UpstreamFault::Waited { limit } } else { UpstreamFault::Timeout { limit } };
         self.fail(outcome, fault)
+    }
+
+    async fn is_up(&self) -> bool {
+        let core = &self.flight.core;
+        let health = Outbound::get(core.health_path.clone());
+        call(core, &self.worker, &health, core.check_limit()).await.is_ok()
     }
 
     /// Tells the worker that nobody waits any more.
@@ -146,8 +150,11 @@ impl Answer {
     ) -> Result<Self, Refusal> {
         let mut deadline = Deadline::after(flight.core.request_limit());
         let mut leg = Leg::begin(&flight, role, seat);
-        let exchanging = exchange(&leg.worker, &outbound, flight.core.connect_limit());
-        let Exchange { head, body, is_retry } = match deadline.bound(exchanging, None).await {
+        let exchanged = {
+            let exchanging = pin!(exchange(&leg.worker, &outbound, flight.core.connect_limit()));
+            deadline.bound(exchanging, None).await
+        };
+        let Exchange { head, body, is_retry } = match exchanged {
             Ok(Ok(exchange)) => exchange,
             Ok(Err(fault)) => return Err(leg.fail(Outcome::Failed, fault)),
             Err(limit) => return Err(leg.time_out(Outcome::Failed, limit).await),
@@ -199,7 +206,11 @@ impl LegBody {
     async fn next_whole(&mut self, limit_bytes: usize) -> Result<Option<Bytes>, Refusal> {
         let limit_bytes = if self.has_begun { limit_bytes } else { 0 };
         let idle_limit = Some(self.leg.flight.core.idle_limit());
-        let fault = match self.deadline.bound(self.upstream.next_whole(limit_bytes), idle_limit).await {
+        let received = {
+            let receiving = pin!(self.upstream.next_whole(limit_bytes));
+            self.deadline.bound(receiving, idle_limit).await
+        };
+        let fault = match received {
             Ok(Ok(piece)) => {
                 self.stamp(piece.is_some());
                 return Ok(piece);

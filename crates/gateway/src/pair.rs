@@ -4,6 +4,7 @@
 //! the other is given up. After it decode goes on alone, and a failing prefill costs only what it would have
 //! contributed.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,14 +48,16 @@ impl Pair {
         let mut outbound = self.outbound.clone();
         outbound.body = self.decode_body;
         let mut prefill = Prefill::begin(&flight, self.prefill, self.outbound, self.is_merging);
-        let decode = Answer::call(Arc::clone(&flight), RoleKind::Decode, self.decode, outbound);
-        let answer = prefill.or_refuse(decode).await?;
+        let answer = {
+            let decode = Answer::call(Arc::clone(&flight), RoleKind::Decode, self.decode, outbound);
+            prefill.or_refuse(pin!(decode)).await?
+        };
         if !answer.is_success() {
-            return Err(prefill.or_refuse(answer.into_refusal()).await?);
+            return Err(prefill.or_refuse(Box::pin(answer.into_refusal()).as_mut()).await?);
         }
         if answer.is_event_stream() && answer.is_plain() {
             let mut events = EventRelay::new(flight, answer, self.is_merging);
-            prefill.or_refuse(events.first_event()).await?;
+            prefill.or_refuse(pin!(events.first_event())).await?;
             return Ok(events.into_response(Some((prefill, self.joins_logprobs))));
         }
         unary(flight, prefill, answer, self.joins_logprobs).await
@@ -70,9 +73,13 @@ async fn unary(
     let options = flight.core.options.startup();
     let (limit_bytes, wait) = (options.max_merge_bytes, Duration::from_secs_f64(options.merge_wait_secs));
     let mut body = Chunks::new();
-    if let Some(first) = prefill.or_refuse(answer.body.next()).await? {
+    let first = {
+        let first = pin!(answer.body.next());
+        prefill.or_refuse(first).await?
+    };
+    if let Some(first) = first {
         body.push(first);
-        let rest = prefill.alongside(answer.body.collect(limit_bytes)).await?;
+        let rest = prefill.alongside(pin!(answer.body.collect(limit_bytes))).await?;
         body.append(&rest.bytes);
         if rest.is_partial {
             prefill.count(&flight.core, false);

@@ -1,6 +1,7 @@
 //! The prefill leg of a pair, which goes on beside the decode leg.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -68,11 +69,10 @@ impl Prefill {
     /// result, and the work is dropped.
     pub(crate) async fn or_refuse<T>(
         &mut self,
-        work: impl Future<Output = Result<T, Refusal>>,
+        mut work: Pin<&mut impl Future<Output = Result<T, Refusal>>>,
     ) -> Result<T, Refusal> {
         let State::Pending(run) = &mut self.state else { return work.await };
         let last_word = self.last_word;
-        tokio::pin!(work);
         tokio::select! {
             biased;
             ended = &mut *run => match ended {
@@ -102,8 +102,7 @@ impl Prefill {
     }
 
     /// Does some work of decode's that no longer depends on the prefill.
-    pub(crate) async fn alongside<T>(&mut self, work: impl Future<Output = T>) -> T {
-        tokio::pin!(work);
+    pub(crate) async fn alongside<T>(&mut self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         tokio::select! {
             biased;
             () = self.settled() => work.await,
@@ -169,7 +168,7 @@ async fn run(
     let samples = flight.facts.shape.samples();
     let mut answer = Answer::call(flight, RoleKind::Prefill, seat, outbound).await?;
     if !answer.is_success() {
-        return Err(answer.into_refusal().await?);
+        return Err(Box::pin(answer.into_refusal()).await?);
     }
     let (is_plain, is_events) = (answer.is_plain(), answer.is_event_stream());
     let collected = answer.body.collect(limit_bytes).await?;

@@ -1,5 +1,6 @@
 //! The way of a request: read, plan, run, and a reply whatever happens.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -236,8 +237,10 @@ pub(crate) async fn read_body(
     }
     let limit = core.body_limit();
     let mut deadline = Deadline::after(core.request_limit());
-    while let Some(frame) =
-        deadline.bound(incoming.frame(), Some(limit)).await.map_err(|limit| Refusal::BodyLate { limit })?
+    while let Some(frame) = deadline
+        .bound(pin!(incoming.frame()), Some(limit))
+        .await
+        .map_err(|limit| Refusal::BodyLate { limit })?
     {
         if let Ok(piece) = frame.map_err(Refusal::BodyLost)?.into_data() {
             body.push(piece);

@@ -113,18 +113,18 @@ impl Gateway {
         }
         match route {
             Route::Request(Endpoint::Other) if core.mode == Mode::Pair && is_for_any_worker(&path) => {
-                control::ask_first(core, request).await
+                Box::pin(control::ask_first(core, request)).await
             }
             Route::Request(Endpoint::Other) if core.mode == Mode::Pair => Err(Refusal::UnknownPath { path }),
             Route::Request(endpoint) => Ok(request::serve(Arc::clone(core), request, endpoint).await),
-            Route::First => control::ask_first(core, request).await,
-            Route::All(fan_out) => control::ask_all(core, request, fan_out).await,
-            Route::Admin(call) => admin::serve(core, request, call).await,
+            Route::First => Box::pin(control::ask_first(core, request)).await,
+            Route::All(fan_out) => Box::pin(control::ask_all(core, request, fan_out)).await,
+            Route::Admin(call) => Box::pin(admin::serve(core, request, call)).await,
             Route::Alive => Ok(Response::new(whole("OK"))),
             Route::Readiness => Ok(admin::readiness(core)),
-            Route::Generates => control::generates(core).await,
+            Route::Generates => Box::pin(control::generates(core)).await,
             Route::Metrics => Ok(metrics::page(core)),
-            Route::EngineMetrics => Ok(engine_metrics::page(core).await),
+            Route::EngineMetrics => Ok(Box::pin(engine_metrics::page(core)).await),
             Route::Mount => match &self.mount {
                 Some(mount) => {
                     // Who says that a step has ended means the requests that ended before, and finds their profiles.

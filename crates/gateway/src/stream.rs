@@ -10,6 +10,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -179,7 +180,7 @@ impl EventRelay {
     /// The next piece of the stream, while the prefill's reply comes in.
     async fn receive(&mut self) -> Result<Option<Bytes>, Refusal> {
         match &mut self.merge {
-            Some(merge) => merge.prefill.alongside(self.body.next()).await,
+            Some(merge) => merge.prefill.alongside(pin!(self.body.next())).await,
             None => self.body.next().await,
         }
     }

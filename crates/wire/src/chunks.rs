@@ -77,6 +77,9 @@ impl Chunks {
     /// The bytes of a range, shared; what lies beyond the end is left out.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
+        if self.rest.is_empty() {
+            return self.first.slice(self.clamp(range)).into();
+        }
         let mut out = Self::new();
         self.copy_range_to(range, &mut out);
         out
@@ -121,6 +124,9 @@ impl Chunks {
 
     /// The bytes of a range; copied only when they lie in several pieces.
     pub(crate) fn gather(&self, range: Range<usize>) -> Cow<'_, [u8]> {
+        if self.rest.is_empty() {
+            return Cow::Borrowed(&self.first[self.clamp(range)]);
+        }
         let mut gathered: Cow<'_, [u8]> = Cow::Borrowed(&[]);
         self.for_each_in(range, |piece, within| {
             if gathered.is_empty() {
@@ -130,6 +136,12 @@ impl Chunks {
             }
         });
         gathered
+    }
+
+    /// What of a range there is.
+    fn clamp(&self, range: Range<usize>) -> Range<usize> {
+        let end = range.end.min(self.len);
+        range.start.min(end)..end
     }
 
     fn for_each_in<'a>(&'a self, range: Range<usize>, mut take: impl FnMut(&'a Bytes, Range<usize>)) {

@@ -50,6 +50,18 @@ pub(crate) enum Kind {
     Literal,
 }
 
+/// Bytes that can not be of a number, `true`, `false` or `null`.
+const ENDS_WORD: [bool; 256] = {
+    let mut ends = [false; 256];
+    let mut at = 0;
+    let bytes = b",]}:\"[{ \t\n\r\x0c";
+    while at < bytes.len() {
+        ends[bytes[at] as usize] = true;
+        at += 1;
+    }
+    ends
+};
+
 /// A longer string is no measurement and is not copied out of the body.
 pub(crate) const MAX_SCALAR_BYTES: usize = 4096;
 
@@ -161,7 +173,10 @@ impl<'a> Cursor<'a> {
                 self.skip_string()?;
             }
             Kind::Literal => {
-                self.literal()?;
+                let word = self.word();
+                if !scalar::is_literal(&word) {
+                    return Err(Malformed { offset: start, problem: Problem::Literal });
+                }
             }
         }
         Ok(start..self.offset())
@@ -204,8 +219,12 @@ impl<'a> Cursor<'a> {
         if self.peek() != Some(b'"') {
             return Err(self.fail(Problem::Unexpected));
         }
-        let start = self.offset();
-        self.skip_string()?;
+        let (start, base, inside, piece) = (self.offset(), self.base, self.at + 1, self.piece);
+        let is_plain = self.skip_string()?;
+        // As a rule a name lies in one piece and is written as it is read.
+        if is_plain && self.base == base {
+            return Ok(Cow::Borrowed(&piece[inside..self.at - 1]));
+        }
         self.unquote(start..self.offset())
     }
 
@@ -256,10 +275,13 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    fn skip_string(&mut self) -> Result<(), Malformed> {
+    /// Skips a string; whether it is without escapes.
+    fn skip_string(&mut self) -> Result<bool, Malformed> {
         self.at += 1;
+        let mut is_plain = true;
         loop {
-            let Some(distance) = memchr2(b'"', b'\\', &self.piece[self.at..]) else {
+            let rest = &self.piece[self.at..];
+            let Some(distance) = short_string_end(rest).or_else(|| memchr2(b'"', b'\\', rest)) else {
                 self.at = self.piece.len();
                 if self.advance() {
                     continue;
@@ -268,8 +290,9 @@ impl<'a> Cursor<'a> {
             };
             self.at += distance + 1;
             if self.piece[self.at - 1] == b'"' {
-                return Ok(());
+                return Ok(is_plain);
             }
+            is_plain = false;
             self.peek().ok_or(self.fail(Problem::End))?;
             self.at += 1;
         }
@@ -291,15 +314,43 @@ impl<'a> Cursor<'a> {
 
     fn literal(&mut self) -> Result<Scalar<'a>, Malformed> {
         let start = self.offset();
-        while let Some(byte) = self.peek() {
-            if matches!(byte, b',' | b']' | b'}' | b':' | b'"' | b'[' | b'{') || byte.is_ascii_whitespace() {
-                break;
-            }
-            self.at += 1;
-        }
-        let word = self.source.gather(start..self.offset());
+        let word = self.word();
         scalar::literal(&word).ok_or(Malformed { offset: start, problem: Problem::Literal })
     }
+
+    /// What comes up to space, a quote or a sign of JSON.
+    fn word(&mut self) -> Cow<'a, [u8]> {
+        let (start, begin) = (self.offset(), self.at);
+        let is_end = |byte: &u8| ENDS_WORD[usize::from(*byte)];
+        let rest = self.piece.get(begin..).unwrap_or_default();
+        if let Some(length) = rest.iter().position(is_end) {
+            self.at += length;
+            return Cow::Borrowed(&rest[..length]);
+        }
+        while self.peek().is_some_and(|byte| !is_end(&byte)) {
+            self.at += 1;
+        }
+        self.source.gather(start..self.offset())
+    }
+}
+
+/// Where the first quote or backslash stands if it is near: most strings are short, and a search that is built for long
+/// ones costs more than they do.
+#[inline]
+fn short_string_end(text: &[u8]) -> Option<usize> {
+    const WORDS: usize = 4;
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    // The lowest of the bits that this sets is where the byte stands first; those above it may be wrong.
+    let finds = |word: u64, byte: u8| {
+        let zero_where_equal = word ^ (LOW * u64::from(byte));
+        zero_where_equal.wrapping_sub(LOW) & !zero_where_equal & (LOW << 7)
+    };
+    let (words, _) = text.as_chunks::<8>();
+    words.iter().take(WORDS).enumerate().find_map(|(number, word)| {
+        let word = u64::from_le_bytes(*word);
+        let found = finds(word, b'"') | finds(word, b'\\');
+        (found != 0).then(|| number * 8 + found.trailing_zeros() as usize / 8)
+    })
 }
 
 impl std::fmt::Debug for Cursor<'_> {

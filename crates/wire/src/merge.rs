@@ -44,19 +44,21 @@ pub enum LogprobJoin {
 
 #[derive(Clone, Debug, Default)]
 struct SampleShare {
+    /// Members as they are written, and names that are not a part of them.
+    text: Vec<u8>,
     members: Vec<SharedMember>,
     /// By [`LISTS`]: the inside of a list that is not empty.
     lists: [Option<Chunks>; LISTS.len()],
     experts: Option<PromptExperts>,
 }
 
-/// A member that is copied.
+/// A member that is copied, as places in the share's text.
 #[derive(Clone, Debug)]
 struct SharedMember {
     /// Unescaped.
-    name: Vec<u8>,
+    name: Range<usize>,
     /// Name and value as they are written; the value as the prefill worker spelled it.
-    member: Vec<u8>,
+    member: Range<usize>,
     /// The prefill worker calls it so itself.
     is_own_name: bool,
 }
@@ -84,6 +86,10 @@ const TIMINGS: [(&[u8], &str); 12] = [
 
 /// Lists with an entry for each token of the prompt.
 const LISTS: [&[u8]; 3] = [INPUT_LOGPROBS, b"input_top_logprobs", b"input_token_ids_logprobs"];
+
+/// Room for what most prefill workers contribute.
+const USUAL_MEMBERS: usize = 24;
+const USUAL_MEMBER_BYTES: usize = 48;
 
 // === impl PrefillShare ===
 
@@ -122,6 +128,10 @@ impl PrefillShare {
 impl SampleShare {
     fn add(&mut self, element: &Element<'_>) {
         let (source, Some(meta_info)) = (element.source, &element.meta_info) else { return };
+        if self.members.is_empty() {
+            self.members.reserve(USUAL_MEMBERS);
+            self.text.reserve(USUAL_MEMBERS * USUAL_MEMBER_BYTES);
+        }
         for field in &meta_info.fields {
             self.add_field(source, meta_info, field);
         }
@@ -149,17 +159,56 @@ impl SampleShare {
             }
         }
         let member = match timing {
-            Some((_, name)) => SharedMember {
-                name: name.as_bytes().to_vec(),
-                member: [b"\"", name.as_bytes(), b"\":", &value_on_one_line(source, field)].concat(),
-                is_own_name: false,
-            },
-            None => SharedMember { name: name.to_vec(), member: spell(source, field), is_own_name: true },
+            Some((_, name)) => self.write(source, field, name.as_bytes()),
+            None => self.spell(source, field),
         };
-        match self.members.iter_mut().find(|earlier| earlier.name == member.name) {
+        let text = &self.text;
+        let is_same = |earlier: &&mut SharedMember| text[earlier.name.clone()] == text[member.name.clone()];
+        match self.members.iter_mut().find(is_same) {
             Some(earlier) if earlier.is_own_name && !member.is_own_name => {}
             Some(earlier) => *earlier = member,
             None => self.members.push(member),
+        }
+    }
+
+    /// Writes a member under another name, which needs no escapes.
+    fn write(&mut self, source: &Chunks, field: &Field<'_>, name: &[u8]) -> SharedMember {
+        let start = self.text.len();
+        self.text.push(b'"');
+        self.text.extend_from_slice(name);
+        self.text.extend_from_slice(b"\":");
+        self.write_value(source, field);
+        SharedMember {
+            name: start + 1..start + 1 + name.len(),
+            member: start..self.text.len(),
+            is_own_name: false,
+        }
+    }
+
+    /// Writes a member as it stands, but without space around its colon and on one line.
+    fn spell(&mut self, source: &Chunks, field: &Field<'_>) -> SharedMember {
+        let start = self.text.len();
+        let written = source.gather(field.member.key..field.value.start);
+        let written = written.trim_ascii_end();
+        let written = written.strip_suffix(b":").unwrap_or(written).trim_ascii_end();
+        self.text.extend_from_slice(written);
+        let mut name = start + 1..self.text.len() - 1;
+        self.text.push(b':');
+        self.write_value(source, field);
+        let member = start..self.text.len();
+        if self.text[name.clone()] != *field.name() {
+            // It is written with escapes.
+            self.text.extend_from_slice(field.name());
+            name = member.end..self.text.len();
+        }
+        SharedMember { name, member, is_own_name: true }
+    }
+
+    fn write_value(&mut self, source: &Chunks, field: &Field<'_>) {
+        let start = self.text.len();
+        self.text.extend_from_slice(&source.gather(field.value.clone()));
+        for byte in self.text[start..].iter_mut().filter(|byte| is_line_end(**byte)) {
+            *byte = b' ';
         }
     }
 
@@ -183,10 +232,10 @@ impl SampleShare {
         }
 
         let mut front = Chunks::new();
-        let mut small = Vec::new();
+        let mut small = Vec::with_capacity(self.text.len() + self.members.len());
         for member in &self.members {
             separate(&mut small, &front);
-            small.extend_from_slice(&member.member);
+            small.extend_from_slice(&self.text[member.member.clone()]);
         }
         for (name, value) in written.iter().filter(|(name, _)| meta_info.get(name).is_none()) {
             separate(&mut small, &front);
@@ -197,7 +246,7 @@ impl SampleShare {
         front.push(small.into());
         splicer.edit(meta_info, &front, |field| {
             let name = field.name();
-            if self.members.iter().any(|member| member.name == name) {
+            if self.members.iter().any(|member| self.text[member.name.clone()] == *name) {
                 return Fate::Drop;
             }
             let Some((_, value)) = written.iter().find(|(written, _)| *written == name) else {
@@ -262,23 +311,6 @@ fn list_inside(source: &Chunks, field: &Field<'_>) -> Option<Range<usize>> {
     let inside = field.value.start + 1..field.value.end.checked_sub(1)?;
     let first = Cursor::at(source, inside.start).token();
     (field.kind == Kind::Array && first != Ok(b']')).then_some(inside)
-}
-
-/// A member as it stands, but without space around its colon and on one line.
-fn spell(source: &Chunks, field: &Field<'_>) -> Vec<u8> {
-    let mut member = source.gather(field.member.key..field.value.start).trim_ascii_end().to_vec();
-    if member.last() == Some(&b':') {
-        member.pop();
-        member.truncate(member.trim_ascii_end().len());
-    }
-    member.push(b':');
-    member.extend(value_on_one_line(source, field));
-    member
-}
-
-fn value_on_one_line(source: &Chunks, field: &Field<'_>) -> Vec<u8> {
-    let value = source.gather(field.value.clone());
-    value.iter().map(|byte| if is_line_end(*byte) { b' ' } else { *byte }).collect()
 }
 
 fn is_null(source: &Chunks, field: &Field<'_>) -> bool {

@@ -22,6 +22,9 @@ pub(crate) struct Field<'a> {
     pub(crate) kind: Kind,
 }
 
+/// Room for the members of a request, and of most workers' `meta_info`.
+const USUAL_FIELDS: usize = 24;
+
 // === impl Object ===
 
 impl<'a> Object<'a> {
@@ -30,7 +33,7 @@ impl<'a> Object<'a> {
         cursor: &mut Cursor<'a>,
         mut visit: impl FnMut(&mut Cursor<'a>, &[u8]) -> Result<(), Malformed>,
     ) -> Result<Self, Malformed> {
-        let mut fields = Vec::new();
+        let mut fields = Vec::with_capacity(USUAL_FIELDS);
         let range = cursor.members(|cursor, member| {
             let kind = cursor.kind()?;
             let start = cursor.offset();

@@ -1,7 +1,5 @@
 //! What a request asks for, and the bootstrap fields that a prefill/decode pair needs in it.
 
-use std::fmt::Write as _;
-
 use crate::chunks::Chunks;
 use crate::cursor::{Cursor, Kind};
 use crate::error::{Malformed, Problem};
@@ -69,6 +67,8 @@ pub struct Ranks {
 
 /// Larger batches are refused: each sample costs a room.
 pub(crate) const MAX_SAMPLES: usize = 1 << 16;
+/// Room for the bootstrap fields of one sample.
+const USUAL_MEMBERS_BYTES: usize = 128;
 const PROMPT_FIELDS: [&[u8]; 4] = [b"text", b"input_ids", b"prompt", b"messages"];
 const BOOTSTRAP_FIELDS: [&[u8]; 3] = [b"bootstrap_host", b"bootstrap_port", b"bootstrap_room"];
 const RANK_FIELDS: [&[u8]; 3] = [b"routed_dp_rank", b"data_parallel_rank", b"disagg_prefill_dp_rank"];
@@ -128,8 +128,10 @@ impl<'a> GenerateRequest<'a> {
     /// single request and as lists of one value a sample for a batch, and the ranks, if there are any.
     pub fn placed(&self, bootstrap: Option<&Bootstrap<'_>>, ranks: Ranks) -> Chunks {
         let mut members = bootstrap.map_or(Vec::new(), |bootstrap| bootstrap.members(self.shape));
-        members.extend(ranks.members(members.is_empty()).into_bytes());
         let (has_bootstrap, has_ranks) = (bootstrap.is_some(), ranks != Ranks::default());
+        if has_ranks {
+            members.extend(ranks.members(members.is_empty()).into_bytes());
+        }
         let mut splicer = Splicer::new(self.source);
         splicer.edit(&self.object, &Chunks::from(members), |field| {
             let is_written = (has_bootstrap && BOOTSTRAP_FIELDS.contains(&field.name()))
@@ -171,24 +173,32 @@ impl Shape {
 
 impl Bootstrap<'_> {
     fn members(&self, shape: Shape) -> Vec<u8> {
-        let host = format!("\"{}\"", self.host);
-        let port = self.port.map_or_else(|| "null".to_owned(), |port| port.to_string());
-        let rooms = self.rooms.iter().map(u64::to_string);
-        let mut members = String::new();
-        let mut member = |name: &str, values: &mut dyn Iterator<Item = String>| {
-            let comma = if members.is_empty() { "" } else { "," };
-            let values = values.collect::<Vec<_>>().join(",");
-            let written = match shape {
-                Shape::Single => write!(members, "{comma}\"{name}\":{values}"),
-                Shape::Batch(_) => write!(members, "{comma}\"{name}\":[{values}]"),
-            };
-            debug_assert!(written.is_ok(), "a string takes what is written");
+        let (mut port, mut members) = (itoa::Buffer::new(), Vec::with_capacity(USUAL_MEMBERS_BYTES));
+        let port = self.port.map_or("null", |number| port.format(number));
+        let (open, close): (&[u8], &[u8]) = if shape == Shape::Single { (b"", b"") } else { (b"[", b"]") };
+        let mut member = |name: &[u8], write: &dyn Fn(&mut Vec<u8>, u64)| {
+            let separator: &[u8] = if members.is_empty() { b"\"" } else { b",\"" };
+            members.extend_from_slice(separator);
+            for part in [name, b"\":", open] {
+                members.extend_from_slice(part);
+            }
+            for (number, room) in self.rooms.iter().enumerate() {
+                if number > 0 {
+                    members.push(b',');
+                }
+                write(&mut members, *room);
+            }
+            members.extend_from_slice(close);
         };
-        let samples = self.rooms.len();
-        member("bootstrap_host", &mut std::iter::repeat_n(host, samples));
-        member("bootstrap_port", &mut std::iter::repeat_n(port, samples));
-        member("bootstrap_room", &mut { rooms });
-        members.into_bytes()
+        let [host_name, port_name, room_name] = BOOTSTRAP_FIELDS;
+        member(host_name, &|out, _| {
+            for part in [b"\"", self.host.as_bytes(), b"\""] {
+                out.extend_from_slice(part);
+            }
+        });
+        member(port_name, &|out, _| out.extend_from_slice(port.as_bytes()));
+        member(room_name, &|out, room| out.extend_from_slice(itoa::Buffer::new().format(room).as_bytes()));
+        members
     }
 }
 

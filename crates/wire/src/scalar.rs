@@ -35,6 +35,32 @@ pub(crate) fn literal(word: &[u8]) -> Option<Scalar<'static>> {
     })
 }
 
+/// Whether a word is a number, `true`, `false` or `null`, without its value.
+pub(crate) fn is_literal(word: &[u8]) -> bool {
+    match word {
+        [b'0'..=b'9', ..] | [b'-', b'0'..=b'9', ..] => is_number(word),
+        _ => matches!(word, b"null" | b"true" | b"false" | b"NaN" | b"Infinity" | b"-Infinity"),
+    }
+}
+
+/// `[-] digits [. [digits]] [e [sign] digits]`: what Rust's parser takes of what begins with a digit.
+fn is_number(word: &[u8]) -> bool {
+    fn digits(text: &[u8]) -> (bool, &[u8]) {
+        let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        (count > 0, &text[count..])
+    }
+    let (has_digits, mut rest) = digits(word.strip_prefix(b"-").unwrap_or(word));
+    if let [b'.', fraction @ ..] = rest {
+        (_, rest) = digits(fraction);
+    }
+    let mut has_exponent = true;
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        let unsigned = if let [b'+' | b'-', unsigned @ ..] = exponent { unsigned } else { exponent };
+        (has_exponent, rest) = digits(unsigned);
+    }
+    has_digits && has_exponent && rest.is_empty()
+}
+
 /// The text of a string's inside that begins at `offset` of the body. Half a surrogate pair becomes U+FFFD.
 pub(crate) fn unescape(raw: Cow<'_, [u8]>, offset: usize) -> Result<Cow<'_, [u8]>, Malformed> {
     if memchr::memchr(b'\\', &raw).is_none() {
@@ -108,10 +134,30 @@ mod tests {
             ("1e999", f64::INFINITY),
         ] {
             assert_eq!(literal(word.as_bytes()), Some(Scalar::Number(value)), "{word}");
+            assert!(is_literal(word.as_bytes()), "{word}");
         }
         assert!(matches!(literal(b"NaN"), Some(Scalar::Number(value)) if value.is_nan()));
         for word in ["", "nan", "inf", "+1", ".5", "-", "truely", "nul", "1x", "0x10", "--1", "'a'"] {
             assert_eq!(literal(word.as_bytes()), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn what_is_passed_over_is_checked_as_what_is_read() {
+        let check = |word: &[u8]| {
+            assert_eq!(is_literal(word), literal(word).is_some(), "{}", String::from_utf8_lossy(word));
+        };
+        for word in ["null", "true", "false", "NaN", "Infinity", "-Infinity", "nul", "nan", "-NaN", "-"] {
+            check(word.as_bytes());
+        }
+        let signs = b"-+.e07";
+        let mut words = vec![Vec::new()];
+        for _length in 1..=6 {
+            let longer = |word: &Vec<u8>| signs.map(|sign| [word, &[sign][..]].concat());
+            words = words.iter().flat_map(longer).collect();
+            for word in &words {
+                check(word);
+            }
         }
     }
 
