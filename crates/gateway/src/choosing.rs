@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollscope_route::{Ask, Chosen, Decision, DpRank, LegGuard, NoChoice, Policy, Prompt, RoleKind};
+use rollscope_route::{Ask, Chosen, Decision, DpRank, LegGuard, Moment, NoChoice, Policy, Prompt, RoleKind};
 use rollscope_trace::Join;
 use rollscope_wire::Chunks;
 
@@ -38,6 +38,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) rank: Option<u32>,
     /// Names of workers where it has been in vain.
     pub(crate) avoided: &'a [String],
+    pub(crate) now: Moment,
 }
 
 /// A worker at which a leg has begun.
@@ -97,7 +98,7 @@ impl Core {
         persist(|| {
             let chosen = self.choose(RoleKind::Regular, wish)?;
             let decided = Decided::One(chosen.decision);
-            Ok((self.take(RoleKind::Regular, chosen, wish)?, decided))
+            Ok((begin(RoleKind::Regular, chosen, wish)?, decided))
         })
     }
 
@@ -108,8 +109,8 @@ impl Core {
             let prefill = self.choose(RoleKind::Prefill, wish)?;
             let decode = self.choose(RoleKind::Decode, wish)?;
             let decided = Decided::Pair { prefill: prefill.decision, decode: decode.decision };
-            let prefill = self.take(RoleKind::Prefill, prefill, wish)?;
-            Ok(([prefill, self.take(RoleKind::Decode, decode, wish)?], decided))
+            let prefill = begin(RoleKind::Prefill, prefill, wish)?;
+            Ok(([prefill, begin(RoleKind::Decode, decode, wish)?], decided))
         })
     }
 
@@ -122,7 +123,7 @@ impl Core {
             prompt: Prompt(&pieces),
             rank: wish.rank,
             avoided: wish.avoided,
-            now: self.clock.moment(),
+            now: wish.now,
             seed: rand::random(),
         };
         let chosen = self.choosers.of(role).decide(self.registry.fleet().of(role), &ask);
@@ -130,14 +131,6 @@ impl Core {
             NoChoice::NoWorker => Refusal::NoWorker(role),
             NoChoice::Unavailable(_) | NoChoice::NoSuchRank { .. } => Refusal::NoChoice { role, why },
         })
-    }
-
-    fn take(&self, role: RoleKind, chosen: Chosen<Pool>, wish: &Wish<'_>) -> Result<Seat, Refusal> {
-        let Chosen { worker, decision, dp_rank } = chosen;
-        let begun = worker.begin(wish.size_bytes, self.clock.moment());
-        let why = NoChoice::Unavailable(decision.considered);
-        let guard = begun.map_err(|_| Refusal::NoChoice { role, why })?;
-        Ok(Seat { worker, guard, dp_rank })
     }
 
     /// What goes on beside the requests, for ever.
@@ -155,6 +148,15 @@ impl Core {
             }
         }
     }
+}
+
+/// Begins a leg at the chosen worker.
+fn begin(role: RoleKind, chosen: Chosen<Pool>, wish: &Wish<'_>) -> Result<Seat, Refusal> {
+    let Chosen { worker, decision, dp_rank } = chosen;
+    let begun = worker.begin(wish.size_bytes, wish.now);
+    let why = NoChoice::Unavailable(decision.considered);
+    let guard = begun.map_err(|_| Refusal::NoChoice { role, why })?;
+    Ok(Seat { worker, guard, dp_rank })
 }
 
 /// Tries again when a chosen worker has left or broken by the time its leg is to begin.

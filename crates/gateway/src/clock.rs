@@ -37,7 +37,12 @@ impl Clock {
 
     /// Now, as routing counts it.
     pub(crate) fn moment(&self) -> Moment {
-        Moment(self.origin.elapsed())
+        self.moment_of(Instant::now())
+    }
+
+    /// A time, as routing counts it.
+    pub(crate) fn moment_of(&self, at: Instant) -> Moment {
+        Moment(at.saturating_duration_since(self.origin))
     }
 
     /// Now, on both clocks.

@@ -18,8 +18,8 @@ pub(crate) struct Deadline {
 // === impl Deadline ===
 
 impl Deadline {
-    pub(crate) fn after(limit: Duration) -> Self {
-        Self { at: Instant::now() + limit, limit, timer: None }
+    pub(crate) fn after(begin: Instant, limit: Duration) -> Self {
+        Self { at: begin + limit, limit, timer: None }
     }
 
     /// The result of some work, or else the limit within which it is not there: the leg's, or its own.

@@ -96,12 +96,12 @@ pub(crate) struct LegLog {
 // === impl Flight ===
 
 impl Flight {
-    /// Begins one.
-    pub(crate) fn begin(core: &Arc<Core>, arrival: Anchor, path: &str, headers: &HeaderMap) -> Self {
+    /// Begins one. As long as nobody shares it, it is still to be completed.
+    pub(crate) fn begin(core: &Arc<Core>, arrival: Anchor, path: &str, headers: &HeaderMap) -> Arc<Self> {
         let ticket = core.requests.open();
         let join = join(headers);
         core.steps.add(join.step.as_slice());
-        Self {
+        Arc::new(Self {
             core: Arc::clone(core),
             arrival,
             path: path.into(),
@@ -109,7 +109,7 @@ impl Flight {
             place: Place::default(),
             state: Mutex::new(State::new(Some(ticket))),
             live: core.flights.subscribe(),
-        }
+        })
     }
 
     /// Takes note of the names that the client gave.
@@ -119,9 +119,9 @@ impl Flight {
         self.facts.rids = rids;
     }
 
-    /// Time since arrival.
-    pub(crate) fn elapsed(&self) -> Nanos {
-        self.arrival.elapsed(Instant::now())
+    /// Time from arrival to a moment.
+    pub(crate) fn elapsed(&self, at: Instant) -> Nanos {
+        self.arrival.elapsed(at)
     }
 
     /// Enters a leg; gives its number.
@@ -161,15 +161,17 @@ impl Flight {
 
     /// The first byte of the reply's body goes to the client.
     pub(crate) fn stamp_first_byte(&self) {
-        let now = self.elapsed();
-        self.state.lock().first_byte.get_or_insert(now);
+        let first_byte = &mut self.state.lock().first_byte;
+        if first_byte.is_none() {
+            *first_byte = Some(self.elapsed(Instant::now()));
+        }
     }
 
     /// Ends it. What was said first stands.
     pub(crate) fn land(&self, outcome: Outcome, error: Option<String>) {
-        let now = self.elapsed();
         let mut state = self.state.lock();
         if let Some(ticket) = state.ticket.take() {
+            let now = self.elapsed(Instant::now());
             (state.outcome, state.error, state.end) = (outcome, error, now);
             ticket.end(ending(outcome));
             let (durations, of) = (&self.core.durations, self.core.durations.of(&self.path));
@@ -305,7 +307,8 @@ impl State {
             ticket,
             decided: Decided::Nothing,
             rooms: None,
-            legs: Vec::new(),
+            // Those of a pair.
+            legs: Vec::with_capacity(2),
             retries: 0,
             status: None,
             first_byte: None,
@@ -345,24 +348,23 @@ impl LegLog {
 
 /// What the headers say of the sample that a request belongs to. What can not be read counts as not said.
 fn join(headers: &HeaderMap) -> Join {
-    // Names that are parsed once: most requests have none of them.
-    static STEP: HeaderName = HeaderName::from_static("x-rollscope-step");
-    static GROUP: HeaderName = HeaderName::from_static("x-rollscope-group");
-    static SAMPLE: HeaderName = HeaderName::from_static("x-rollscope-sample");
-    static ATTEMPT: HeaderName = HeaderName::from_static("x-rollscope-attempt");
-    static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-    static SESSION: HeaderName = HeaderName::from_static("x-smg-routing-key");
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let number = |name: &HeaderName| text(name).and_then(|text| text.trim().parse::<u64>().ok());
-    Join {
-        step: number(&STEP).map(StepNumber),
-        group: text(&GROUP).map(Into::into),
-        sample: text(&SAMPLE).map(Into::into),
-        attempt: number(&ATTEMPT).and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(0),
-        traceparent: text(&TRACEPARENT).map(Into::into),
-        session: text(&SESSION).map(Into::into),
-        rid: None,
+    let mut join = Join::default();
+    for name in headers.keys() {
+        match name.as_str() {
+            "x-rollscope-step" => join.step = number(name).map(StepNumber),
+            "x-rollscope-group" => join.group = text(name).map(Into::into),
+            "x-rollscope-sample" => join.sample = text(name).map(Into::into),
+            "x-rollscope-attempt" => {
+                join.attempt = number(name).and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(0);
+            }
+            "traceparent" => join.traceparent = text(name).map(Into::into),
+            "x-smg-routing-key" => join.session = text(name).map(Into::into),
+            _ => {}
+        }
     }
+    join
 }
 
 /// An outcome, for the books.

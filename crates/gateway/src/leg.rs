@@ -8,7 +8,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -40,6 +40,8 @@ struct Leg {
     guard: Option<LegGuard>,
     /// What the status of the reply tells about the worker.
     verdict: Verdict,
+    /// When the reply was there as a whole.
+    ended: Option<Instant>,
 }
 
 /// A worker's reply, of which the head has come.
@@ -72,12 +74,12 @@ const MAX_REFUSAL_BYTES: usize = 16 << 20;
 // === impl Leg ===
 
 impl Leg {
-    fn begin(flight: &Arc<Flight>, role: RoleKind, seat: Seat) -> Self {
+    fn begin(flight: &Arc<Flight>, role: RoleKind, seat: Seat, now: Instant) -> Self {
         let Seat { worker, guard, .. } = seat;
         let number = flight.enter(LegLog {
             role: leg_role(role),
             worker: Arc::clone(&worker),
-            dispatch: flight.elapsed(),
+            dispatch: flight.elapsed(now),
             first_byte: None,
             end: None,
             status: None,
@@ -86,18 +88,18 @@ impl Leg {
             said: Said::Nothing,
         });
         let flight = Arc::clone(flight);
-        Self { flight, role, worker, number, guard: Some(guard), verdict: Verdict::Neutral }
+        Self { flight, role, worker, number, guard: Some(guard), verdict: Verdict::Neutral, ended: None }
     }
 
     /// Ends it: in the log, then in the books.
     fn end(&mut self, outcome: Outcome, error: Option<String>, verdict: Verdict) {
         let Some(guard) = self.guard.take() else { return };
-        let now = self.flight.elapsed();
+        let now = self.ended.unwrap_or_else(Instant::now);
         self.flight.log(self.number, |log| {
-            log.end.get_or_insert(now);
+            log.end = Some(self.flight.elapsed(now));
             (log.outcome, log.error) = (outcome, error);
         });
-        guard.end(ending(outcome), verdict, self.flight.core.clock.moment());
+        guard.end(ending(outcome), verdict, self.flight.core.clock.moment_of(now));
     }
 
     fn fail(&mut self, outcome: Outcome, fault: UpstreamFault) -> Refusal {
@@ -148,8 +150,9 @@ impl Answer {
         seat: Seat,
         outbound: Outbound,
     ) -> Result<Self, Refusal> {
-        let mut deadline = Deadline::after(flight.core.request_limit());
-        let mut leg = Leg::begin(&flight, role, seat);
+        let now = Instant::now();
+        let mut deadline = Deadline::after(now, flight.core.request_limit());
+        let mut leg = Leg::begin(&flight, role, seat, now);
         let exchanged = {
             let exchanging = pin!(exchange(&leg.worker, &outbound, flight.core.connect_limit()));
             deadline.bound(exchanging, None).await
@@ -266,20 +269,17 @@ impl LegBody {
             return;
         }
         self.has_begun = true;
-        if is_piece
-            && self.leg.verdict == Verdict::Success
-            && let Some(guard) = &mut self.leg.guard
-        {
-            guard.first_token(self.leg.flight.core.clock.moment());
+        let (leg, now) = (&mut self.leg, Instant::now());
+        if !is_piece {
+            leg.ended = Some(now);
+            return;
         }
-        let now = self.leg.flight.elapsed();
-        self.leg.flight.log(self.leg.number, |log| {
-            if is_piece {
-                log.first_byte = Some(now);
-            } else {
-                log.end = Some(now);
-            }
-        });
+        if leg.verdict == Verdict::Success
+            && let Some(guard) = &mut leg.guard
+        {
+            guard.first_token(leg.flight.core.clock.moment_of(now));
+        }
+        leg.flight.log(leg.number, |log| log.first_byte = Some(leg.flight.elapsed(now)));
     }
 }
 

@@ -1,5 +1,6 @@
 //! A request as it is sent to a worker.
 
+use bytes::Bytes;
 use http::Method;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName,
@@ -9,12 +10,17 @@ use http::uri::PathAndQuery;
 use rollscope_route::WorkerUrl;
 use rollscope_wire::Chunks;
 
-/// What is sent, to whichever worker.
+/// What is sent, to whichever worker. A clone shares all of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Outbound {
     pub(crate) method: Method,
     target: PathAndQuery,
-    headers: HeaderMap,
+    /// Headers as they are written, line by line, but for those that are told apart here.
+    headers: Bytes,
+    /// Those that say which encodings of the reply can be read.
+    encodings: Bytes,
+    /// Those that say who asks.
+    authorization: Bytes,
     pub(crate) body: Chunks,
 }
 
@@ -38,50 +44,69 @@ const HEAD_BYTES: usize = 512;
 impl Outbound {
     /// A client's request with this body. Its framing is set anew, and an expectation has been met by now.
     pub(crate) fn forward(head: &http::request::Parts, body: Chunks) -> Self {
-        let mut headers = end_to_end(head.headers.clone());
-        for name in [HOST, CONTENT_LENGTH, EXPECT] {
-            headers.remove(name);
+        let is_named = is_named_by(&head.headers);
+        let is_dropped = |name: &HeaderName| {
+            let is_framing = [HOST, CONTENT_LENGTH, EXPECT].contains(name);
+            is_framing
+                || HOP_BY_HOP.contains(name)
+                || is_named.as_ref().is_some_and(|is_named| is_named(name))
+        };
+        let mut headers = Vec::with_capacity(HEAD_BYTES);
+        let (mut encodings, mut authorization) = (Vec::new(), Vec::new());
+        for (name, value) in head.headers.iter().filter(|(name, _)| !is_dropped(name)) {
+            let lines = match *name {
+                ACCEPT_ENCODING => &mut encodings,
+                AUTHORIZATION => &mut authorization,
+                _ => &mut headers,
+            };
+            write_line(lines, name, value);
         }
-        let target = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        Self { method: head.method.clone(), target, headers, body }
+        Self {
+            method: head.method.clone(),
+            target: head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")),
+            headers: headers.into(),
+            encodings: encodings.into(),
+            authorization: authorization.into(),
+            body,
+        }
     }
 
     /// A call of the gateway's own.
     pub(crate) fn post_json(path: &'static str, body: Vec<u8>) -> Self {
-        let json = HeaderValue::from_static("application/json");
         Self {
             method: Method::POST,
-            target: PathAndQuery::from_static(path),
-            headers: HeaderMap::from_iter([(http::header::CONTENT_TYPE, json)]),
+            headers: Bytes::from_static(b"content-type: application/json\r\n"),
             body: body.into(),
+            ..Self::get(PathAndQuery::from_static(path))
         }
     }
 
     /// A question of the gateway's own.
     pub(crate) fn get(target: PathAndQuery) -> Self {
-        Self { method: Method::GET, target, headers: HeaderMap::new(), body: Chunks::new() }
+        let (headers, encodings, authorization) = (Bytes::new(), Bytes::new(), Bytes::new());
+        Self { method: Method::GET, target, headers, encodings, authorization, body: Chunks::new() }
     }
 
     /// Asks for a reply that can be read.
     pub(crate) fn ask_for_identity(&mut self) {
-        self.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        self.encodings = Bytes::from_static(b"accept-encoding: identity\r\n");
     }
 
     /// The head of the request to a worker, which may want an authorization of its own.
     pub(crate) fn head_to(&self, worker: &WorkerUrl, authorization: Option<&HeaderValue>) -> Vec<u8> {
-        let mut head = Vec::with_capacity(HEAD_BYTES);
-        let target = self.target.as_str();
-        for part in [self.method.as_str(), " ", worker.path(), target, " HTTP/1.1\r\nhost: "] {
+        let (path, target) = (worker.path(), self.target.as_str());
+        let mut head =
+            Vec::with_capacity(HEAD_BYTES + self.headers.len() + self.authorization.len() + target.len());
+        for part in
+            [self.method.as_str(), " ", path, target, " HTTP/1.1\r\nhost: ", worker.authority(), "\r\n"]
+        {
             head.extend_from_slice(part.as_bytes());
         }
-        head.extend_from_slice(worker.authority().as_bytes());
-        head.extend_from_slice(b"\r\n");
-        let own = authorization.map(|value| (&AUTHORIZATION, value));
-        let is_kept = |(name, _): &(&HeaderName, &HeaderValue)| own.is_none() || *name != AUTHORIZATION;
-        for (name, value) in self.headers.iter().filter(is_kept).chain(own) {
-            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-                head.extend_from_slice(part);
-            }
+        head.extend_from_slice(&self.headers);
+        head.extend_from_slice(&self.encodings);
+        match authorization {
+            Some(own) => write_line(&mut head, &AUTHORIZATION, own),
+            None => head.extend_from_slice(&self.authorization),
         }
         let has_length = !matches!(self.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
         if has_length || !self.body.is_empty() {
@@ -95,8 +120,27 @@ impl Outbound {
     }
 }
 
+fn write_line(lines: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+        lines.extend_from_slice(part);
+    }
+}
+
+/// Whether `Connection` names a header; nothing if there is none, which is the rule.
+fn is_named_by(headers: &HeaderMap) -> Option<impl Fn(&HeaderName) -> bool> {
+    headers.contains_key(CONNECTION).then_some(|name: &HeaderName| {
+        let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+        values
+            .flat_map(|value| value.split(','))
+            .any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
+    })
+}
+
 /// The headers without those that belong to one connection.
 pub(crate) fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        return headers;
+    }
     let named: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
     for named in named {
         for name in named.to_str().unwrap_or_default().split(',') {

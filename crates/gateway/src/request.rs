@@ -2,9 +2,9 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
+use http::header::{CONTENT_ENCODING, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
@@ -62,6 +62,10 @@ const MAX_DISCARDED_BYTES: usize = 64 << 20;
 const DISCARD_LIMIT: Duration = Duration::from_secs(10);
 const DISCARD_PAUSE: Duration = Duration::from_secs(1);
 
+static EXPLAIN: HeaderName = HeaderName::from_static("x-rollscope-explain");
+static DECISION: HeaderName = HeaderName::from_static("x-rollscope-decision");
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
 /// Serves a request.
 pub(crate) async fn serve(
     core: Arc<Core>,
@@ -71,61 +75,62 @@ pub(crate) async fn serve(
     let arrival = core.clock.now();
     let (head, incoming) = request.into_parts();
     let mut flight = Flight::begin(&core, arrival, head.uri.path(), &head.headers);
-    flight.facts.is_profiled = endpoint != Endpoint::Other;
-    let (flight, served) = match core.limits.admit(core.clock.moment()).await {
+    if let Some(flight) = Arc::get_mut(&mut flight) {
+        flight.facts.is_profiled = endpoint != Endpoint::Other;
+    }
+    let served = match core.limits.admit(core.clock.moment_of(arrival.at)).await {
         Ok(place) => {
-            flight.place = place;
-            attend(flight, &head, incoming, endpoint).await
+            if let Some(flight) = Arc::get_mut(&mut flight) {
+                flight.place = place;
+            }
+            attend(&mut flight, &head, incoming, endpoint).await
         }
-        Err(refusal) => (Arc::new(flight), Err(refusal)),
+        Err(refusal) => Err(refusal),
     };
     let mut response = served.unwrap_or_else(|refusal| refuse(Arc::clone(&flight), refusal));
-    if head.headers.get("x-rollscope-explain").is_some_and(|value| value == "1")
+    if head.headers.get(&EXPLAIN).is_some_and(|value| value == "1")
         && let Some(decision) = flight.decision()
         && let Ok(decision) = HeaderValue::from_str(&decision)
     {
-        response.headers_mut().insert("x-rollscope-decision", decision);
+        response.headers_mut().insert(DECISION.clone(), decision);
     }
     if let Some(name) = request_id(&core, &head.headers) {
-        response.headers_mut().insert("x-request-id", name);
+        response.headers_mut().insert(REQUEST_ID.clone(), name);
     }
     response
 }
 
 /// The client's name for the request, or a new one.
 fn request_id(core: &Core, headers: &HeaderMap) -> Option<HeaderValue> {
-    let given = core.request_ids.iter().find_map(|name| headers.get(name)).cloned();
-    given.or_else(|| HeaderValue::try_from(format!("{:032x}", rand::random::<u128>())).ok())
+    let place = |name| core.request_ids.iter().position(|known| known == name);
+    match headers.keys().filter_map(place).min() {
+        Some(first) => headers.get(&core.request_ids[first]).cloned(),
+        None => HeaderValue::from_bytes(&hexadecimal(rand::random())).ok(),
+    }
+}
+
+fn hexadecimal(number: u128) -> [u8; 32] {
+    std::array::from_fn(|at| b"0123456789abcdef"[(number >> (124 - 4 * at)) as usize & 15])
 }
 
 /// Reads the request and has workers serve it.
 async fn attend(
-    mut flight: Flight,
+    flight: &mut Arc<Flight>,
     head: &http::request::Parts,
     incoming: Incoming,
     endpoint: Endpoint,
-) -> (Arc<Flight>, Result<Response<ReplyBody>, Refusal>) {
+) -> Result<Response<ReplyBody>, Refusal> {
     let limit_bytes = flight.core.options.startup().max_payload_size;
-    let body = match read_body(&flight.core, incoming, limit_bytes).await {
-        Ok(body) => body,
-        Err(refusal) => return (Arc::new(flight), Err(refusal)),
-    };
+    let body = read_body(&flight.core, incoming, limit_bytes).await?;
     let dialect = endpoint.dialect().filter(|_| is_plain(&head.headers));
-    let request = match dialect.map(|dialect| GenerateRequest::scan(&body, dialect)).transpose() {
-        Ok(request) => request,
-        Err(malformed) => return (Arc::new(flight), Err(malformed.into())),
-    };
-    let mut prompt = None;
-    if let Some(request) = &request {
+    let request = dialect.map(|dialect| GenerateRequest::scan(&body, dialect)).transpose()?;
+    if let (Some(request), Some(flight)) = (&request, Arc::get_mut(flight)) {
         flight.name(request.rids.clone());
-        flight.facts.shape = request.shape;
-        flight.facts.stream = request.stream;
-        prompt = flight.core.choosers.reads_prompt.then(|| request.prompt()).flatten();
+        (flight.facts.shape, flight.facts.stream) = (request.shape, request.stream);
     }
-    let flight = Arc::new(flight);
-    let asked = Asked { head, body: &body, endpoint, request, prompt };
-    let served = asked.serve(&flight).await;
-    (flight, served)
+    let prompt =
+        request.as_ref().filter(|_| flight.core.choosers.reads_prompt).and_then(GenerateRequest::prompt);
+    Asked { head, body: &body, endpoint, request, prompt }.serve(flight).await
 }
 
 // === impl Asked ===
@@ -162,6 +167,7 @@ impl Asked<'_> {
             size_bytes: self.body.len() as u64,
             rank: self.request.as_ref().and_then(|request| request.routed_dp_rank),
             avoided,
+            now: core.clock.moment(),
         };
         if core.mode == Mode::Regular {
             let (seat, decided) = core.seat(&wish)?;
@@ -188,16 +194,16 @@ impl Asked<'_> {
         let prefill_rank = prefill.dp_rank.map(DpRank::rank);
         let prefill_ranks = Ranks { routed: prefill_rank, prefill: None };
         let decode_ranks = Ranks { routed: decode.dp_rank.map(DpRank::rank), prefill: prefill_rank };
+        let is_merging = self.endpoint == Endpoint::Generate;
         let mut outbound = Outbound::forward(self.head, request.placed(Some(&bootstrap), prefill_ranks));
+        if is_merging {
+            outbound.ask_for_identity();
+        }
         let decode_body = if decode_ranks == prefill_ranks {
             outbound.body.clone()
         } else {
             request.placed(Some(&bootstrap), decode_ranks)
         };
-        let is_merging = self.endpoint == Endpoint::Generate;
-        if is_merging {
-            outbound.ask_for_identity();
-        }
         let joins_logprobs = is_merging && request.return_logprob;
         flight.decide(decided, Some(rooms));
         Ok(Plan::Pair(Pair { prefill, decode, outbound, decode_body, is_merging, joins_logprobs }))
@@ -236,7 +242,7 @@ pub(crate) async fn read_body(
         return Err(too_large());
     }
     let limit = core.body_limit();
-    let mut deadline = Deadline::after(core.request_limit());
+    let mut deadline = Deadline::after(Instant::now(), core.request_limit());
     while let Some(frame) = deadline
         .bound(pin!(incoming.frame()), Some(limit))
         .await

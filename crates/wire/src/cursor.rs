@@ -281,7 +281,7 @@ impl<'a> Cursor<'a> {
         let mut is_plain = true;
         loop {
             let rest = &self.piece[self.at..];
-            let Some(distance) = short_string_end(rest).or_else(|| memchr2(b'"', b'\\', rest)) else {
+            let Some(distance) = string_end(rest) else {
                 self.at = self.piece.len();
                 if self.advance() {
                     continue;
@@ -334,23 +334,28 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Where the first quote or backslash stands if it is near: most strings are short, and a search that is built for long
-/// ones costs more than they do.
+/// Where the first quote or backslash stands. Most strings are short, and a search that is built for long ones costs
+/// more than they do: it begins only where they would have ended.
 #[inline]
-fn short_string_end(text: &[u8]) -> Option<usize> {
-    const WORDS: usize = 4;
+fn string_end(text: &[u8]) -> Option<usize> {
+    const SHORT_WORDS: usize = 6;
     const LOW: u64 = 0x0101_0101_0101_0101;
     // The lowest of the bits that this sets is where the byte stands first; those above it may be wrong.
-    let finds = |word: u64, byte: u8| {
+    let find = |word: u64, byte: u8| {
         let zero_where_equal = word ^ (LOW * u64::from(byte));
         zero_where_equal.wrapping_sub(LOW) & !zero_where_equal & (LOW << 7)
     };
-    let (words, _) = text.as_chunks::<8>();
-    words.iter().take(WORDS).enumerate().find_map(|(number, word)| {
+    let words = &text.as_chunks::<8>().0;
+    let words = &words[..words.len().min(SHORT_WORDS)];
+    for (number, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        let found = finds(word, b'"') | finds(word, b'\\');
-        (found != 0).then(|| number * 8 + found.trailing_zeros() as usize / 8)
-    })
+        let found = find(word, b'"') | find(word, b'\\');
+        if found != 0 {
+            return Some(number * 8 + found.trailing_zeros() as usize / 8);
+        }
+    }
+    let passed = words.len() * 8;
+    memchr2(b'"', b'\\', &text[passed..]).map(|distance| passed + distance)
 }
 
 impl std::fmt::Debug for Cursor<'_> {
