@@ -138,6 +138,21 @@ async fn a_second_signal_does_not_wait_for_what_is_live() {
     assert!(live.await.unwrap().is_err(), "the request was cut");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_may_open_as_many_files_as_the_system_allows() {
+    let gateway = Server::start_with_few_files(&["gateway", "--port", "0"]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", gateway.pid())).unwrap();
+    let files: Vec<&str> = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    assert_eq!(files[0], files[1], "the soft limit is the hard one: {limits}");
+    gateway.stop();
+}
+
 #[tokio::test]
 async fn bad_input_gives_one_sentence_and_the_right_code() {
     let taken = engine(&[]);

@@ -27,7 +27,8 @@ use crate::limits::Limits;
 use crate::live::Live;
 use crate::metrics::ForeignCounters;
 use crate::notices::Notices;
-use crate::options::GatewayOptions;
+use crate::options::{GatewayOptions, LogLevel};
+use crate::passes::Passes;
 use crate::pool::{Links, Origin, Pool, PooledWorker};
 use crate::profiler::Profiler;
 use crate::settings::Retries;
@@ -44,6 +45,7 @@ pub(crate) struct Core {
     /// What clients' connections are wrapped in, if they are.
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) choosers: Choosers,
+    pub(crate) passes: Passes,
     /// What a worker is asked to see whether it is up.
     pub(crate) health_path: PathAndQuery,
     pub(crate) rooms: Rooms,
@@ -145,6 +147,7 @@ impl Core {
             clients,
             tls,
             choosers,
+            passes: Passes::default(),
             health_path,
             rooms: Rooms::default(),
             rids: Live::default(),
@@ -201,7 +204,15 @@ impl Core {
         if let Some(profiler) = &self.profiler
             && profiler.take(over).is_err()
         {
-            self.counters.records_dropped.fetch_add(samples as u64, Ordering::Relaxed);
+            self.count_dropped(samples as u64);
+        }
+    }
+
+    /// Counts profiles that the recorder did not take, and tells of the first.
+    pub(crate) fn count_dropped(&self, profiles: u64) {
+        if self.counters.records_dropped.fetch_add(profiles, Ordering::Relaxed) == 0 {
+            let what = "the recorder does not take all request profiles: see rollscope_records_dropped_total";
+            self.notices.tell(LogLevel::Warn, format_args!("{what} at /metrics"));
         }
     }
 
@@ -214,6 +225,10 @@ impl Core {
 
     pub(crate) fn request_limit(&self) -> Duration {
         Duration::from_secs(self.options.startup().request_timeout_secs)
+    }
+
+    pub(crate) fn max_load_age(&self) -> Duration {
+        Duration::from_secs_f64(self.options.startup().max_load_age_secs)
     }
 
     pub(crate) fn body_limit(&self) -> Duration {

@@ -4,8 +4,7 @@
 //! has registered it; what it no longer names is taken out, unless somebody else has registered it since. A source that
 //! can not be read changes nothing: the workers that it named stay, and that it can not be read is told once.
 //!
-//! Names are resolved by the operating system, so `/etc/hosts` and search domains count; it tells addresses (A and
-//! AAAA records), and the port is the option's.
+//! How names are resolved is told in `dns`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,10 +13,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollscope_route::{Role, UrlError, WorkerAddress};
-use tokio::net::lookup_host;
 
 use crate::admin::{Fit, Registration, Unfit};
 use crate::core::Core;
+use crate::dns::Name;
 use crate::options::LogLevel;
 use crate::pool::{Origin, PooledWorker};
 
@@ -25,9 +24,12 @@ use crate::pool::{Origin, PooledWorker};
 #[derive(Debug)]
 enum Source {
     File(Box<Path>),
-    /// `NAME:PORT`.
     Dns {
-        name: String,
+        /// As it was given.
+        given: String,
+        name: Name,
+        /// Who is asked for it, if not whom the operating system asks.
+        server: Option<SocketAddr>,
         role: Role,
     },
 }
@@ -63,13 +65,17 @@ const FILE_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) async fn watch(core: &Core) {
     let options = core.options.startup();
     let file = options.workers_file.iter().map(|path| Source::File(Path::new(path).into()));
-    let dns = |name: &String, role| Source::Dns { name: name.clone(), role };
-    let regular = options.discover.iter().map(|name| dns(name, Role::Regular));
+    // Both have been checked.
+    let server = options.discovery_dns_server().unwrap_or_default();
+    let dns = |given: &String, role| {
+        Name::parse(given).map(|name| Source::Dns { given: given.clone(), name, server, role })
+    };
+    let regular = options.discover.iter().filter_map(|name| dns(name, Role::Regular));
     let prefill = options
         .discover_prefill
         .iter()
-        .map(|(name, port)| dns(name, Role::Prefill { bootstrap_port: *port }));
-    let decode = options.discover_decode.iter().map(|name| dns(name, Role::Decode));
+        .filter_map(|(name, port)| dns(name, Role::Prefill { bootstrap_port: *port }));
+    let decode = options.discover_decode.iter().filter_map(|name| dns(name, Role::Decode));
     let sources = file.chain(regular).chain(prefill).chain(decode);
     let numbered = sources.enumerate();
     join_all(numbered.map(|(number, source)| follow(core, source, Origin::Source(number)))).await;
@@ -109,7 +115,7 @@ impl Source {
     fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
-            Self::Dns { name, .. } => name.clone(),
+            Self::Dns { given, .. } => given.clone(),
         }
     }
 
@@ -123,12 +129,8 @@ impl Source {
                 };
                 listed.iter().enumerate().map(fit).collect()
             }
-            Self::Dns { name, role } => {
-                let mut addresses: Vec<SocketAddr> =
-                    lookup_host(name.as_str()).await.map_err(Trouble::Resolve)?.collect();
-                // The resolver may tell one twice, and each time in another order.
-                addresses.sort_unstable();
-                addresses.dedup();
+            Self::Dns { name, server, role, .. } => {
+                let addresses = name.addresses(*server).await.map_err(Trouble::Resolve)?;
                 let fit = |address| Ok(Fit::new(WorkerAddress::parse(&format!("http://{address}"))?, *role));
                 addresses.into_iter().map(fit).collect()
             }

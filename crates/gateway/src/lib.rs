@@ -14,8 +14,8 @@
 //! | `leg`, `deadline`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, when it is given up, down to the bytes |
 //! | `flight`, `reading`, `profiler` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `fault`, `body` | what clients get |
-//! | `checks`, `loads` | whether the workers are up, which processes they are, and what they have to do |
-//! | `discovery` | workers that a file or a DNS name tells of |
+//! | `checks`, `loads`, `passes` | whether the workers are up, which processes they are, and what they have to do |
+//! | `discovery`, `dns` | workers that a file or a DNS name tells of |
 //! | `admin`, `control` | workers that come and go; calls to the first worker or to all |
 //! | `metrics`, `durations`, `scrape`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
 //! | `choosing` | which workers, and why |
@@ -69,11 +69,13 @@ mod admin;
 mod checks;
 mod control;
 mod discovery;
+mod dns;
 mod durations;
 mod engine_metrics;
 mod exposition;
 mod loads;
 mod metrics;
+mod passes;
 mod scrape;
 
 mod clock;
@@ -85,5 +87,6 @@ pub use body::{BoxError, ReplyBody};
 pub use metrics::Counter;
 pub use notices::Notices;
 pub use options::{AssignmentName, GatewayOptions, LogLevel, PolicyName};
+pub use passes::HeardPass;
 pub use refused::RefusedOptions;
 pub use server::{Gateway, Mount};

@@ -1,4 +1,4 @@
-//! What workers say of their load, asked from time to time where a policy goes by it.
+//! What workers say of their load, asked from time to time where a policy goes by it and nothing newer is heard.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,15 +38,19 @@ pub(crate) async fn watch(core: &Core) {
         return;
     }
     // Each is asked by itself, so that one that does not answer keeps nobody from being asked again.
-    let mut tick = interval(Duration::from_secs_f64(options.load_poll_interval_secs));
+    let pause = Duration::from_secs_f64(options.load_poll_interval_secs);
+    let mut tick = interval(pause);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut asked: BTreeSet<WorkerUrl> = BTreeSet::new();
     let mut asking = FuturesUnordered::new();
     loop {
         tokio::select! {
             _ = tick.tick() => {
-                for server in core.registry.fleet().servers() {
-                    if asked.insert(server.url.clone()) {
+                let fleet = core.registry.fleet();
+                core.passes.retain(|id| fleet.get(id.as_str()).is_some());
+                for server in fleet.servers() {
+                    let is_known = core.heard_load(server, pause).is_some();
+                    if !is_known && asked.insert(server.url.clone()) {
                         asking.push(ask(core, Arc::clone(server)));
                     }
                 }
@@ -66,7 +70,7 @@ async fn ask(core: &Core, server: Arc<PooledWorker>) -> WorkerUrl {
 }
 
 async fn tell(core: &Core, server: &Arc<PooledWorker>) {
-    let limit = Duration::from_secs_f64(core.options.startup().max_load_age_secs);
+    let limit = core.max_load_age();
     let outbound = Outbound::get(PathAndQuery::from_static("/v1/loads?include=core"));
     let asked = core.clock.moment();
     let Ok(reply) = call(core, server, &outbound, limit).await else { return };
@@ -89,11 +93,11 @@ impl Loads {
         let mut loads = self.loads.iter().filter(|load| rank.is_none() || load.dp_rank == rank).peekable();
         loads.peek()?;
         loads.try_fold(ReportedLoad::default(), |sum, load| {
-            Some(ReportedLoad {
-                running: sum.running.saturating_add(load.num_running_reqs?),
-                waiting: sum.waiting.saturating_add(load.num_waiting_reqs?),
-                tokens: sum.tokens.saturating_add(load.num_used_tokens.unwrap_or(0)),
-            })
+            Some(sum.and(&ReportedLoad {
+                running: load.num_running_reqs?,
+                waiting: load.num_waiting_reqs?,
+                tokens: load.num_used_tokens.unwrap_or(0),
+            }))
         })
     }
 }

@@ -203,8 +203,11 @@ options! {
             /// A file that lists the workers, as an array of what POST /workers takes. It is looked at each second; whoever
             /// writes it puts another in its place. What can not be read changes nothing and is told.
             workers_file: Option<String> = None, value_name("FILE");
-            /// Workers behind a DNS name, such as a headless service: all of its addresses, at this port.
-            discover: Vec<String> = &[], value_name("NAME:PORT");
+            /// Workers behind a DNS name, such as a headless service: NAME:PORT for all of its addresses at this port, or
+            /// _SERVICE._PROTOCOL.NAME for all targets of its SRV records.
+            discover: Vec<String> = &[], value_name("NAME");
+            /// DNS server that is asked for those names, IP:PORT, instead of whom the operating system asks.
+            discovery_dns_server: Option<String> = None, value_name("IP:PORT");
             /// Seconds between two looks at a name.
             discovery_interval_secs: u64 = 10, range(1..=86_400);
             /// Seconds between two questions to each worker about its load, where a policy goes by loads; 0 for none.
@@ -239,9 +242,9 @@ options! {
             /// A decode worker: http://HOST:PORT.
             decode: Vec<String> = &[], value_name("URL");
             /// Prefill workers behind a DNS name, and the port of their bootstrap servers.
-            discover_prefill: Vec<(String, Option<u16>)> = &[], value_name("NAME:PORT [BOOTSTRAP_PORT|none]");
+            discover_prefill: Vec<(String, Option<u16>)> = &[], value_name("NAME [BOOTSTRAP_PORT|none]");
             /// Decode workers behind a DNS name.
-            discover_decode: Vec<String> = &[], value_name("NAME:PORT");
+            discover_decode: Vec<String> = &[], value_name("NAME");
             /// How a prefill worker is chosen, if not as --policy says.
             prefill_policy: Option<PolicyName> = None;
             /// How a decode worker is chosen, if not as --policy says.

@@ -4,7 +4,6 @@
 //! thread is woken by the first of what waits and lets some more come, so that many requests pay for one wake-up.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -105,7 +104,7 @@ impl Drop for Profiler {
 fn offer(sink: &dyn ProfileSink, over: &Over) {
     for profile in over.profiles() {
         if sink.offer(profile).is_err() {
-            over.core.counters.records_dropped.fetch_add(1, Ordering::Relaxed);
+            over.core.count_dropped(1);
         }
     }
 }

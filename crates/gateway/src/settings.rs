@@ -1,6 +1,7 @@
 //! What the options mean for the parts of the gateway, and which of them contradict each other.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -8,6 +9,7 @@ use http::{HeaderName, HeaderValue};
 use rollscope_config::ConfigError;
 use rollscope_route::{BreakerConfig, HealthConfig, PolicySettings, Role, WorkerAddress, WorkerUrl};
 
+use crate::dns::Name;
 use crate::options::GatewayOptions;
 
 /// A key of the control plane.
@@ -92,6 +94,13 @@ impl GatewayOptions {
                 .then(|| Duration::from_secs_f64(self.max_load_age_secs)),
             ..PolicySettings::default()
         }
+    }
+
+    /// Who is asked for names, if not whom the operating system asks.
+    pub(crate) fn discovery_dns_server(&self) -> Result<Option<SocketAddr>, ConfigError> {
+        let server = self.discovery_dns_server.as_ref();
+        let parsed = server.map(|given| given.parse().map_err(|_| given)).transpose();
+        parsed.or_else(|given| conflict(format!("--discovery-dns-server must look like IP:PORT: {given}")))
     }
 
     /// When a worker is healthy.
@@ -232,11 +241,13 @@ pub(crate) fn check(options: &GatewayOptions) -> Result<(), ConfigError> {
     }
     let names = options.discover.iter().chain(&options.discover_decode);
     for name in names.chain(options.discover_prefill.iter().map(|(name, _)| name)) {
-        let port = name.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-        if !matches!(port, Some(Ok(_))) {
-            return conflict(format!("a name to discover must look like NAME:PORT: {name}"));
+        if Name::parse(name).is_none() {
+            return conflict(format!(
+                "a name to discover must look like NAME:PORT or _SERVICE._PROTOCOL.NAME: {name}"
+            ));
         }
     }
+    options.discovery_dns_server()?;
     if options.max_concurrent_requests == 0 {
         return conflict("--max-concurrent-requests 0 would refuse every request; -1 means no limit");
     }
@@ -353,6 +364,8 @@ mod tests {
             ("--control-plane-api-keys a:b:admin:", "is empty: a"),
             ("--request-id-headers x:y", "no header has this name: x:y"),
             ("--prometheus-duration-buckets 1 0.5", "must rise"),
+            ("--discover workers", "NAME:PORT or _SERVICE._PROTOCOL.NAME: workers"),
+            ("--discovery-dns-server dns:53", "must look like IP:PORT: dns:53"),
             ("--pd-disaggregation --prefill http://a:1 x", "--prefill"),
             ("--policy cache", "--policy"),
             ("--health-check-endpoint health", "must be a path like /health: health"),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::{PassListener, PassSource, RecorderHandle};
+use crate::{PassListener, PassSource};
 
 /// What a server tells of its endpoints makes no sense.
 #[derive(Debug, thiserror::Error)]
@@ -32,17 +32,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// What a worker may take to tell of itself; its own bound on asking its schedulers is shorter.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Records the forward passes of a fleet that changes, and those of further sources; runs until it is dropped. `ask` gets a
-/// worker's `/server_info`; one that does not answer may be starting, and is asked again.
+/// Has a listener follow the forward passes of a fleet that changes, and those of further sources; runs until it is dropped.
+/// `ask` gets a worker's `/server_info`; one that does not answer may be starting, and is asked again.
 pub async fn record_fleet<A>(
-    recorder: RecorderHandle,
+    mut listener: PassListener,
     workers: impl Fn() -> Vec<WorkerRef>,
     further: Vec<Endpoint>,
     ask: impl Fn(WorkerRef) -> A,
 ) where
     A: Future<Output = Option<Value>> + Send + 'static,
 {
-    let mut listener = PassListener::new(recorder);
     let mut known: BTreeMap<WorkerRef, Vec<Endpoint>> = BTreeMap::new();
     let (mut asked, mut asking) = (JoinSet::new(), BTreeSet::new());
     let mut looks = interval(LOOK_EVERY);

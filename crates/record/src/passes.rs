@@ -46,8 +46,18 @@ const PUBLISHED_WITHIN: Duration = Duration::from_millis(5);
 impl PassListener {
     /// Listens to nothing yet; to be called on a runtime.
     pub fn new(recorder: RecorderHandle) -> Self {
+        Self::telling(recorder, |_, _| {})
+    }
+
+    /// The same, and tells of each record that is heard, heartbeats among them, as soon as it is; what is told must not
+    /// take long.
+    pub fn telling(
+        recorder: RecorderHandle,
+        told: impl Fn(&PassSource, &ForwardPassMetrics) + Send + 'static,
+    ) -> Self {
         let (tell, heard) = mpsc::channel(QUEUE_MESSAGES);
-        Self { subscriptions: BTreeMap::new(), tell, recording: tokio::spawn(record(recorder, heard)) }
+        let recording = tokio::spawn(record(recorder, heard, told));
+        Self { subscriptions: BTreeMap::new(), tell, recording }
     }
 
     /// Listens to these sources from now on, and to no others.
@@ -68,10 +78,17 @@ impl Drop for PassListener {
     }
 }
 
-async fn record(recorder: RecorderHandle, mut heard: mpsc::Receiver<Heard<PassSource>>) {
+async fn record(
+    recorder: RecorderHandle,
+    mut heard: mpsc::Receiver<Heard<PassSource>>,
+    told: impl Fn(&PassSource, &ForwardPassMetrics) + Send,
+) {
     let mut streams: BTreeMap<PassSource, PassStream> = BTreeMap::new();
     while let Some(Heard { from, what }) = heard.recv().await {
         let What::Message(message) = what else { continue };
+        if let Ok(metrics) = &message.metrics {
+            told(&from, metrics);
+        }
         let stream = streams.entry(from.clone()).or_default();
         if let Some(pass) = stream.take(from, message) {
             let lost = pass.lost_before;

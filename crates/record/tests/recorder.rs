@@ -467,7 +467,8 @@ async fn a_fleet_is_asked_all_at_once_and_again() {
         }
     };
     let of_fleet = fleet.clone();
-    let recording = tokio::spawn(record_fleet(handle, move || of_fleet.clone(), Vec::new(), ask));
+    let recording =
+        tokio::spawn(record_fleet(PassListener::new(handle), move || of_fleet.clone(), Vec::new(), ask));
     until("a pass is recorded", || {
         publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
         !run.forward_passes(StepNumber(1)).unwrap().is_empty()

@@ -54,6 +54,20 @@ impl LoadBasis {
     }
 }
 
+// === impl ReportedLoad ===
+
+impl ReportedLoad {
+    /// Of both together.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            running: self.running.saturating_add(other.running),
+            waiting: self.waiting.saturating_add(other.waiting),
+            tokens: self.tokens.saturating_add(other.tokens),
+        }
+    }
+}
+
 // === impl LoadReport ===
 
 impl LoadReport {

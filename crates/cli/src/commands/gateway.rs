@@ -7,9 +7,11 @@ use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
 use http_body_util::BodyExt as _;
 use rollscope_config::{ConfigError, OptionSet as _, Options as _, Published, options};
-use rollscope_fpm::{Endpoint, endpoints_of};
-use rollscope_gateway::{Counter, Gateway, GatewayOptions, Mount, Notices, RefusedOptions, ReplyBody};
-use rollscope_record::{RecordError, RecordOptions, Recorder, RecorderHandle, record_fleet};
+use rollscope_fpm::{Endpoint, ForwardPassMetrics, endpoints_of};
+use rollscope_gateway::{
+    Counter, Gateway, GatewayOptions, HeardPass, Mount, Notices, RefusedOptions, ReplyBody,
+};
+use rollscope_record::{PassListener, RecordError, RecordOptions, Recorder, RecorderHandle, record_fleet};
 use rollscope_run::{Run, WriterState};
 use rollscope_trace::{ProfileSink, WorkerRef, sentence};
 use serde_json::{Value, json};
@@ -36,7 +38,8 @@ options! {
             track: Vec<String> = &[], value_name("TARGET");
             /// Record the forward passes published at these addresses too, as `ipc://PATH` or `tcp://HOST:PORT`.
             ///
-            /// Those of the workers need not be given: each is asked where it publishes.
+            /// Those of the workers need not be given: each is asked where it publishes. --policy power_of_two and others
+            /// that go by loads go by these passes while they are fresh.
             fpm: Vec<String> = &[], value_name("BASE");
         }
     }
@@ -75,7 +78,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             tokio::spawn(gateway.clone().serve_metrics(listener));
         }
         let passes = recorder.as_ref().map(|recorder| {
-            tokio::spawn(record_fleet(recorder.handle(), gateway.workers(), further, info_of))
+            let hear = gateway.hear_passes();
+            let listener = PassListener::telling(recorder.handle(), move |source, metrics| {
+                let worker = source.worker.as_ref().map_or(&*metrics.worker_id, |worker| &*worker.instance);
+                hear(worker, heard(metrics));
+            });
+            tokio::spawn(record_fleet(listener, gateway.workers(), further, info_of))
         });
         ready_line("gateway", address)?;
         let served = gateway.serve_on_threads(threads, listener, shutdown).await;
@@ -88,6 +96,20 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// What a forward pass tells of a load.
+fn heard(metrics: &ForwardPassMetrics) -> HeardPass {
+    let ForwardPassMetrics { dp_rank, scheduled, queued, .. } = metrics;
+    let held =
+        [scheduled.sum_prefill_tokens, scheduled.sum_prefill_kv_tokens, scheduled.sum_decode_kv_tokens];
+    HeardPass {
+        rank: *dp_rank,
+        prefilling: scheduled.num_prefill_requests,
+        decoding: scheduled.num_decode_requests,
+        waiting: queued.num_prefill_requests.saturating_add(queued.num_decode_requests),
+        tokens: held.into_iter().fold(0, u64::saturating_add),
+    }
 }
 
 /// The endpoints of forward passes that were given beside the workers' own.

@@ -134,7 +134,19 @@ pub(crate) fn signal(pid: u32, signal: &str) {
 impl Server {
     /// Starts a server and waits for its ready line.
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut child = rollscope(args)
+        Self::started(rollscope(args), args)
+    }
+
+    /// The same, with a low limit of open files that it may raise, as most processes are started.
+    pub(crate) fn start_with_few_files(args: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -S -n 256 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_rollscope")]);
+        shell.args(args);
+        Self::started(shell, args)
+    }
+
+    fn started(mut command: Command, args: &[&str]) -> Self {
+        let mut child = command
             .arg("--exit-on-stdin-close")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -53,6 +53,27 @@ async fn a_decision_is_explained_to_who_asks_and_to_the_profile() {
 }
 
 #[tokio::test]
+async fn each_side_of_a_pair_has_its_own_policy() {
+    let ((prefill, _), (decode, _)) = (fleet(3).await, fleet(2).await);
+    let side = |flag: &str, workers: &[FakeWorker]| {
+        workers.iter().map(|worker| format!("{flag} {}", worker.url())).collect::<Vec<_>>().join(" ")
+    };
+    let policies = "--policy random --prefill-policy consistent_hashing --decode-policy round_robin";
+    let fleet = [side("--prefill", &prefill), side("--decode", &decode)].join(" ");
+    let gateway = TestGateway::start(&format!("--pd-disaggregation {policies} {fleet}")).await;
+    for _ in 0..4 {
+        let reply = explained(&gateway, &[("x-smg-routing-key", "k")], "{}").await;
+        let decision = reply.header("x-rollscope-decision").unwrap().to_owned();
+        assert!(decision.starts_with("prefill consistent_hashing: "), "{decision}");
+        assert!(decision.contains(" | decode round_robin: "), "{decision}");
+        reply.text().await;
+    }
+    let mut of_prefill = calls(&prefill);
+    of_prefill.sort_unstable();
+    assert_eq!((of_prefill, calls(&decode)), (vec![0, 0, 4], vec![2, 2]));
+}
+
+#[tokio::test]
 async fn what_has_the_same_key_or_group_keeps_to_one_worker() {
     for policy in ["consistent_hashing", "manual"] {
         for header in ["x-smg-routing-key", "x-rollscope-group"] {

@@ -1,9 +1,14 @@
 //! Workers that a file or a name tells of, and what workers say of their load.
 
+use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
+use rollscope_gateway::HeardPass;
 use rollscope_testkit::{Client, FakeWorker, Script, patient};
 use serde_json::{Value, json};
+use tokio::net::UdpSocket;
 
 use crate::harness::TestGateway;
 
@@ -44,6 +49,9 @@ async fn workers_come_and_go_with_a_file() {
     gateway.tells("cannot read the file").await;
     put(&path, &json!([{ "url": first.url() }, { "url": second.url(), "api_key": "k" }]).to_string());
     registered(&gateway, vec![first.url(), second.url()]).await;
+    // Gateways that share nothing see one fleet.
+    let beside = TestGateway::start(&format!("--workers-file {}", path.display())).await;
+    registered(&beside, vec![first.url(), second.url()]).await;
 
     // Another's worker is left alone, and what can not be read changes nothing.
     let body = json!({ "url": third.url() }).to_string();
@@ -105,6 +113,58 @@ async fn workers_are_found_behind_a_name() {
     .await;
 }
 
+/// A DNS server that knows a service of these ports at one host, which has the address 127.0.0.1.
+async fn dns_server(ports: Arc<Mutex<Vec<u16>>>) -> SocketAddr {
+    let socket = UdpSocket::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut asked = [0; 512];
+        while let Ok((length, who)) = socket.recv_from(&mut asked).await {
+            // RFC 1035, 4: a header of 12 bytes, then the question's name, type and class.
+            let end = 12 + asked[12..length].iter().position(|byte| *byte == 0).unwrap() + 5;
+            let (name, kind) = (&asked[12..end - 4], asked[end - 3]);
+            let host = b"\x04host\x07example\0";
+            let answers: Vec<Vec<u8>> = match kind {
+                1 if name == host => vec![vec![127, 0, 0, 1]],
+                // RFC 2782: priority, weight, port, target.
+                33 if name == b"\x05_http\x04_tcp\x07example\0" => {
+                    let service = |port: &u16| [&[0, 1, 0, 1], &port.to_be_bytes()[..], host].concat();
+                    ports.lock().iter().map(service).collect()
+                }
+                _ => Vec::new(),
+            };
+            let mut reply = asked[..2].to_vec();
+            reply.extend([0x84, 0, 0, 1, 0, answers.len() as u8, 0, 0, 0, 0]);
+            reply.extend(&asked[12..end]);
+            for answer in answers {
+                // The question's name again, a type, class IN, a second to live.
+                reply.extend([0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 1, 0, answer.len() as u8]);
+                reply.extend(answer);
+            }
+            socket.send_to(&reply, who).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_service_tells_its_workers_and_their_ports() {
+    let (first, second) = (FakeWorker::start().await, FakeWorker::start().await);
+    let ports = Arc::new(Mutex::new(vec![first.address().port(), second.address().port()]));
+    let server = dns_server(Arc::clone(&ports)).await;
+    let asked = format!("--discovery-dns-server {server} --discovery-interval-secs 1");
+    let gateway = TestGateway::start(&format!("--discover _http._tcp.example. {asked}")).await;
+    registered(&gateway, vec![first.url(), second.url()]).await;
+    ports.lock().remove(0);
+    registered(&gateway, vec![second.url()]).await;
+
+    let port = second.address().port();
+    let gateway = TestGateway::start(&format!("--discover host.example.:{port} {asked}")).await;
+    registered(&gateway, vec![second.url()]).await;
+    let gateway = TestGateway::start(&format!("--discover _none._tcp.example. {asked}")).await;
+    gateway.tells("_none._tcp.example.: the name can not be resolved").await;
+}
+
 #[tokio::test]
 async fn a_worker_is_sent_its_own_key_and_never_another_ones() {
     let (first, second) = (FakeWorker::start().await, FakeWorker::start().await);
@@ -158,4 +218,45 @@ async fn a_policy_goes_by_what_workers_say_of_their_load() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_policy_goes_by_the_forward_passes_that_are_heard() {
+    let (busy, idle) = (FakeWorker::start().await, FakeWorker::start().await);
+    for worker in [&busy, &idle] {
+        worker.on("/generate", Script::json(200, REPLY));
+        worker.on("/server_info", Script::json(200, r#"{"dp_size":2}"#));
+        // What they said when they were asked last.
+        worker
+            .on("/v1/loads", Script::json(200, r#"{"loads":[{"num_running_reqs":3,"num_waiting_reqs":0}]}"#));
+    }
+    let limits = "--load-poll-interval-secs 3600 --max-load-age-secs 3600";
+    let urls = format!("{} {}", busy.url(), idle.url());
+    let gateway = TestGateway::start(&format!("--worker-urls {urls} --policy power_of_two {limits}")).await;
+    for worker in [&busy, &idle] {
+        worker.arrived("/server_info", 1).await;
+        worker.arrived("/v1/loads", 1).await;
+    }
+    let decided = async |is_it: &dyn Fn(&str) -> bool| {
+        patient("a decision", async {
+            loop {
+                let explain = [("x-rollscope-explain", "1")];
+                let reply = Client::post_with(gateway.address, "/generate", &explain, "{}").await;
+                if is_it(reply.header("x-rollscope-decision").unwrap()) {
+                    return;
+                }
+            }
+        })
+        .await;
+    };
+    decided(&|decision| decision.starts_with("power_of_two: 3 reported against 3")).await;
+    // One rank of two is not the whole server.
+    let pass = |rank, decoding| HeardPass { rank, decoding, waiting: 1, ..HeardPass::default() };
+    (gateway.hear)(&busy.url(), pass(0, 8));
+    decided(&|decision| decision.contains("3 reported against 3")).await;
+    (gateway.hear)(&busy.url(), pass(1, 4));
+    for rank in 0..2 {
+        (gateway.hear)(&idle.url(), HeardPass { rank, ..HeardPass::default() });
+    }
+    decided(&|decision| decision.starts_with("power_of_two: 0 reported against 14 at worker 1")).await;
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rollscope_config::{Options as _, Published};
-use rollscope_gateway::{Gateway, GatewayOptions, LogLevel, Notices};
+use rollscope_gateway::{Gateway, GatewayOptions, HeardPass, LogLevel, Notices};
 use rollscope_testkit::{Client, FakeWorker, Reply, eventually, patient};
 use rollscope_trace::{Dropped, Profile, ProfileSink};
 use tokio::net::TcpListener;
@@ -17,6 +17,8 @@ use tokio::task::JoinHandle;
 pub(crate) struct TestGateway {
     pub(crate) address: SocketAddr,
     pub(crate) sink: Arc<TestSink>,
+    /// Tells it of forward passes.
+    pub(crate) hear: Hear,
     told: Arc<Mutex<Vec<String>>>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
@@ -28,6 +30,8 @@ pub(crate) struct TestSink {
     profiles: Mutex<Vec<Profile>>,
     capacity: usize,
 }
+
+type Hear = Box<dyn Fn(&str, HeardPass) + Send + Sync>;
 
 /// The whole numbers of `/metrics` by name and labels.
 pub(crate) type Figures = BTreeMap<String, u64>;
@@ -42,6 +46,11 @@ impl TestGateway {
 
     /// A gateway whose recorder takes no more than so many profiles.
     pub(crate) async fn with_sink(args: &str, capacity: usize) -> Self {
+        Self::listening(TcpListener::bind(("127.0.0.1", 0)).await.unwrap(), args, capacity)
+    }
+
+    /// The same at a listener.
+    pub(crate) fn listening(listener: TcpListener, args: &str, capacity: usize) -> Self {
         // Most workers here are scripted for nothing but requests.
         let no_checks = Some("--disable-health-check").filter(|_| !args.contains("--health-"));
         let args = args.split_whitespace().chain(no_checks);
@@ -54,11 +63,11 @@ impl TestGateway {
         });
         let published = Published::publish(options);
         let gateway = Gateway::telling(published, Some(sink.clone()), None, notices).unwrap();
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let hear = Box::new(gateway.hear_passes());
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let served = tokio::spawn(gateway.serve(listener, async { drop(stopped.await) }));
-        Self { address, sink, told, stop, served }
+        Self { address, sink, hear, told, stop, served }
     }
 
     /// A gateway of workers that do everything.

@@ -3,6 +3,7 @@
 use rollscope_testkit::{Client, FakeWorker, Gate, Script};
 use rollscope_trace::Outcome;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::harness::{TestGateway, legs};
 
@@ -60,6 +61,23 @@ async fn both_get_the_same_request_with_fresh_bootstrap_fields() {
         rooms.iter().all(|room| (1..1 << 53).contains(room)) && rooms[0] != rooms[1] && !rooms.contains(&5)
     );
     gateway.settled(&[("completed", 2)]).await;
+}
+
+#[tokio::test]
+async fn a_pair_is_reached_by_ipv6() {
+    let any = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 0));
+    // Some containers have no IPv6 at all.
+    let Ok(listener) = TcpListener::bind(any).await else { return };
+    let (prefill, decode) = (FakeWorker::start_at(any).await, FakeWorker::start_at(any).await);
+    prefill.on("/generate", Script::json(200, PREFILL));
+    decode.on("/generate", Script::json(200, DECODE));
+    let args = format!("--pd-disaggregation --prefill {} 8998 --decode {}", prefill.url(), decode.url());
+    let gateway = TestGateway::listening(listener, &args, usize::MAX);
+    assert!(gateway.generate("{}").await.text().await.contains("pd_prefill_forward_duration"));
+    assert_eq!(request(&decode)["bootstrap_host"], "[::1]");
+    let authority = decode.url().replace("http://", "");
+    assert_eq!(decode.calls("/generate")[0].request.header("host"), Some(&*authority));
+    gateway.settled(&[("completed", 1)]).await;
 }
 
 #[tokio::test]

@@ -220,6 +220,8 @@ async fn a_full_recorder_costs_no_request_and_is_counted() {
     };
     patient("the count of what was dropped", dropped).await;
     gateway.profiles(1).await;
+    let told = gateway.told();
+    assert_eq!(told.iter().filter(|told| told.contains("does not take all")).count(), 1, "{told:?}");
 }
 
 type IsLive = Box<dyn Fn(StepNumber) -> bool + Send + Sync>;

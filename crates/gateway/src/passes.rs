@@ -1,0 +1,164 @@
+//! Loads by the workers' forward passes: news of a load within milliseconds, where somebody listens to them.
+//!
+//! A pass tells of the batch that was computed, and of what waits. A worker that is decoding and takes a prompt in between
+//! computes a pass in which the requests that decode are not: they stand until a pass says otherwise. A server is known
+//! when all of its ranks have been heard lately.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rollscope_route::{Moment, ReportedLoad, WorkerId};
+
+use crate::core::Core;
+use crate::pool::PooledWorker;
+use crate::server::Gateway;
+
+/// A forward pass of a worker's rank, as far as it tells of its load; all zero when the rank has nothing to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeardPass {
+    /// Data-parallel rank.
+    pub rank: u32,
+    /// Requests of whose prompt a part was computed.
+    pub prefilling: u64,
+    /// Requests that got their next token.
+    pub decoding: u64,
+    /// Requests that waited meanwhile.
+    pub waiting: u64,
+    /// Tokens that the requests of the pass have in the KV cache.
+    pub tokens: u64,
+}
+
+/// What has been heard of servers, each by one of its workers.
+#[derive(Debug, Default)]
+pub(crate) struct Passes(Mutex<BTreeMap<WorkerId, BTreeMap<u32, Rank>>>);
+
+/// What has been heard of a rank.
+#[derive(Debug, Default)]
+struct Rank {
+    last: HeardPass,
+    /// Of the last pass in which something was decoded, or in which nothing was computed.
+    decoding: u64,
+    decoding_tokens: u64,
+    at: Moment,
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// Takes forward passes as they are heard, for policies that go by loads; the worker is named by its instance or its
+    /// URL. It waits for nothing, and what it holds is bounded by the registered workers.
+    pub fn hear_passes(&self) -> impl Fn(&str, HeardPass) + Send + Sync + use<> {
+        let core = Arc::clone(&self.core);
+        move |worker, pass| {
+            if core.choosers.weighs_loads {
+                core.hear(worker, pass);
+            }
+        }
+    }
+}
+
+// === impl Core ===
+
+impl Core {
+    fn hear(&self, name: &str, pass: HeardPass) {
+        let fleet = self.registry.fleet();
+        let is_named =
+            |server: &&Arc<PooledWorker>| server.id.as_str() == name || server.url.as_str() == name;
+        let Some(named) = fleet.all().find(is_named) else { return };
+        // All ranks of a server are kept with the first of its workers.
+        let Some(server) = fleet.servers().find(|server| server.url == named.url) else { return };
+        let now = self.clock.moment();
+        self.passes
+            .0
+            .lock()
+            .entry(server.id.clone())
+            .or_default()
+            .entry(pass.rank)
+            .or_default()
+            .take(pass, now);
+        let of_all = self.heard_load(server, self.max_load_age());
+        for worker in fleet.all().filter(|worker| worker.url == server.url) {
+            let load = match worker.rank {
+                Some(rank) if rank == pass.rank => self.passes.of_rank(&server.id, rank),
+                Some(_) => None,
+                None => of_all,
+            };
+            if let Some(load) = load {
+                worker.report_load(load, now);
+            }
+        }
+    }
+
+    /// The load of a server by its passes, if all of its ranks have been heard within a time.
+    pub(crate) fn heard_load(&self, server: &PooledWorker, within: Duration) -> Option<ReportedLoad> {
+        let now = self.clock.moment();
+        let passes = self.passes.0.lock();
+        let ranks = passes.get(&server.id)?;
+        let fresh = ranks.values().filter(|rank| now.since(rank.at) <= within);
+        let loads: Vec<ReportedLoad> = fresh.map(Rank::load).collect();
+        let is_whole = loads.len() >= server.dp_size().unwrap_or(1).max(1) as usize;
+        is_whole.then(|| loads.iter().fold(ReportedLoad::default(), |sum, load| sum.and(load)))
+    }
+}
+
+// === impl Passes ===
+
+impl Passes {
+    fn of_rank(&self, server: &WorkerId, rank: u32) -> Option<ReportedLoad> {
+        self.0.lock().get(server)?.get(&rank).map(Rank::load)
+    }
+
+    /// Forgets servers that are gone.
+    pub(crate) fn retain(&self, is_there: impl Fn(&WorkerId) -> bool) {
+        self.0.lock().retain(|server, _| is_there(server));
+    }
+}
+
+// === impl Rank ===
+
+impl Rank {
+    fn take(&mut self, pass: HeardPass, at: Moment) {
+        if pass.decoding > 0 || pass.prefilling == 0 {
+            (self.decoding, self.decoding_tokens) = (pass.decoding, pass.tokens);
+        }
+        (self.last, self.at) = (pass, at);
+    }
+
+    fn load(&self) -> ReportedLoad {
+        let has_decoded = self.last.decoding > 0;
+        ReportedLoad {
+            running: self.last.prefilling + self.decoding,
+            waiting: self.last.waiting,
+            tokens: if has_decoded { self.last.tokens } else { self.last.tokens + self.decoding_tokens },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_decodes_is_there_while_a_prompt_is_computed() {
+        let mut rank = Rank::default();
+        let pass = |prefilling, decoding, waiting, tokens| HeardPass {
+            rank: 0,
+            prefilling,
+            decoding,
+            waiting,
+            tokens,
+        };
+        for (what, pass, running, waiting, tokens) in [
+            ("prompts", pass(2, 0, 5, 100), 2, 5, 100),
+            ("tokens", pass(0, 2, 4, 102), 2, 4, 102),
+            ("another prompt", pass(1, 0, 3, 50), 3, 3, 152),
+            ("both in one", pass(1, 3, 0, 180), 4, 0, 180),
+            ("nothing", HeardPass::default(), 0, 0, 0),
+        ] {
+            rank.take(pass, Moment::default());
+            assert_eq!(rank.load(), ReportedLoad { running, waiting, tokens }, "{what}");
+        }
+    }
+}
