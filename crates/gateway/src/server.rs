@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
+use http::uri::PathAndQuery;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use rollscope_config::{ConfigError, Published};
 use rollscope_trace::{ProfileSink, StepNumber, WorkerRef};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::access::Access;
@@ -18,6 +20,7 @@ use crate::fault::Refusal;
 use crate::metrics::{Counter, ForeignCounters};
 use crate::notices::Notices;
 use crate::options::GatewayOptions;
+use crate::outbound::Outbound;
 use crate::pool::PooledWorker;
 use crate::reply::refuse_plainly;
 use crate::request::Endpoint;
@@ -79,6 +82,24 @@ impl Gateway {
                 instance: worker.id.as_str().into(),
             };
             fleet.servers().map(named).collect()
+        }
+    }
+
+    /// Asks servers, as they stand in profiles, what they say of themselves at `/server_info`, with the key and the TLS that
+    /// they want; nothing of one that is gone, does not answer in time or says something else than JSON.
+    pub fn server_info(
+        &self,
+    ) -> impl Fn(WorkerRef) -> BoxFuture<'static, Option<Value>> + Send + Sync + use<> {
+        let core = Arc::clone(&self.core);
+        move |worker| {
+            let core = Arc::clone(&core);
+            Box::pin(async move {
+                let worker = core.registry.fleet().get(&worker.instance).cloned()?;
+                let info = Outbound::get(PathAndQuery::from_static("/server_info"));
+                let reply = control::call(&core, &worker, &info, core.check_limit()).await.ok()?;
+                let reply = Some(reply).filter(|reply| reply.status().is_success())?;
+                serde_json::from_slice(&reply.body.to_bytes()).ok()
+            })
         }
     }
 

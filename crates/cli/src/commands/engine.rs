@@ -26,7 +26,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         if let Some(error) = engine.metrics_trouble() {
             output::note(format_args!("rollscope: no forward-pass metrics: {}", sentence(error)));
         }
-        ready_line("engine", address)?;
+        ready_line("engine", "http", address)?;
         engine.serve(listener, shutdown).await.map_err(failure)
     })
 }

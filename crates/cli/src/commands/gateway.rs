@@ -13,14 +13,13 @@ use rollscope_gateway::{
 };
 use rollscope_record::{PassListener, RecordError, RecordOptions, Recorder, RecorderHandle, record_fleet};
 use rollscope_run::{Run, WriterState};
-use rollscope_trace::{ProfileSink, WorkerRef, sentence};
+use rollscope_trace::{ProfileSink, sentence};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::track::targets;
 use super::{block_on, listen_at, ready_line, resolve};
 use crate::exit::Failure;
-use crate::http::get_json;
 use crate::lifetime::{LifetimeOptions, shutdown};
 use crate::opened::{create_run, glance};
 use crate::output;
@@ -63,6 +62,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         let shutdown = shutdown(&lifetime)?;
         let (listener, address) = listen_at(&options.host, options.port).await?;
         let threads = options.threads();
+        let scheme = if options.tls_cert_path.is_some() { "https" } else { "http" };
         let metrics_listener = match options.prometheus_port {
             Some(port) => Some(listen_at(&options.prometheus_host, port).await?),
             None => None,
@@ -83,9 +83,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
                 let worker = source.worker.as_ref().map_or(&*metrics.worker_id, |worker| &*worker.instance);
                 hear(worker, heard(metrics));
             });
-            tokio::spawn(record_fleet(listener, gateway.workers(), further, info_of))
+            tokio::spawn(record_fleet(listener, gateway.workers(), further, gateway.server_info()))
         });
-        ready_line("gateway", address)?;
+        ready_line("gateway", scheme, address)?;
         let served = gateway.serve_on_threads(threads, listener, shutdown).await;
         served.context("cannot start the serving threads")?;
         if let Some(passes) = passes {
@@ -119,11 +119,6 @@ fn further_passes(recording: &RecordingOptions) -> Result<Vec<Endpoint>, Failure
     }
     let found: Result<Vec<_>, _> = recording.fpm.iter().map(|base| endpoints_of(base)).collect();
     Ok(found.map_err(|error| Failure::Usage(error.into()))?.concat())
-}
-
-/// What a worker tells of itself.
-async fn info_of(worker: WorkerRef) -> Option<Value> {
-    get_json(&format!("{}/server_info", worker.url.trim_end_matches('/'))).await.ok()
 }
 
 /// A gateway with the recorder behind it.

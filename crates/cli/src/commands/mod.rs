@@ -102,6 +102,6 @@ async fn listen_at(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), F
 }
 
 /// The line that every server prints when it is ready to serve.
-fn ready_line(what: &str, address: SocketAddr) -> std::io::Result<()> {
-    crate::output::line(format_args!("rollscope {what} ready on http://{address}"))
+fn ready_line(what: &str, scheme: &str, address: SocketAddr) -> std::io::Result<()> {
+    crate::output::line(format_args!("rollscope {what} ready on {scheme}://{address}"))
 }

@@ -58,7 +58,7 @@ pub(super) async fn serve(
     if let Some(token) = &token {
         output::line(format_args!("rollscope view ready on http://{address}/?token={}", token.as_str()))?;
     } else {
-        ready_line("view", address)?;
+        ready_line("view", "http", address)?;
     }
     if !options.no_open {
         let query = token.as_ref().map_or_else(String::new, |token| format!("?token={}", token.as_str()));

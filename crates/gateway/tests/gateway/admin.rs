@@ -201,12 +201,13 @@ async fn the_figures_are_prometheus_text() {
         assert!(families.contains(&family), "{line}");
         value.parse::<f64>().unwrap();
     }
-    assert!(
-        page.contains(&format!(
-            "rollscope_worker_in_flight{{worker=\"{}\",role=\"regular\"}} 0",
-            worker.url()
-        ))
-    );
+    let in_flight = format!("rollscope_worker_in_flight{{worker=\"{}\",role=\"regular\"}} 0", worker.url());
+    assert!(page.contains(&in_flight));
+    // What is taken out leaves no series behind.
+    let remove = format!("/remove_worker?url={}", worker.url());
+    assert_eq!(call(&gateway, Method::POST, &remove, "").await.0, 200);
+    let page = Client::get(gateway.address, "/metrics").await.text().await;
+    assert!(!page.contains(&worker.url()), "{page}");
 }
 
 #[tokio::test]
