@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use http::Method;
 use rollscope_config::{Options as _, Published};
 use rollscope_gateway::{Gateway, GatewayOptions};
-use rollscope_testkit::{Client, End, FakeWorker, Script, patient};
+use rollscope_testkit::{CallEnd, Client, End, FakeWorker, Script, patient};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -46,7 +46,7 @@ async fn rest(stream: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn half_a_head_is_cut_in_time_and_an_idle_connection_is_not() {
-    let gateway = TestGateway::start("--request-head-timeout-secs 0.1").await;
+    let gateway = TestGateway::start("--request-head-timeout-secs 1").await;
     let mut idle = sent(gateway.address, b"GET /liveness HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert!(patient("a reply", idle.read(&mut [0; 1000])).await.unwrap() > 0);
     let mut half = sent(gateway.address, b"POST /generate HTTP/1.1\r\nhos").await;
@@ -57,8 +57,7 @@ async fn half_a_head_is_cut_in_time_and_an_idle_connection_is_not() {
 
 #[tokio::test]
 async fn who_says_nothing_and_who_stops_in_the_middle_are_given_up_in_time() {
-    let limits =
-        "--request-head-timeout-secs 0.1 --request-body-timeout-secs 0.1 --client-idle-timeout-secs 1";
+    let limits = "--request-head-timeout-secs 1 --request-body-timeout-secs 0.1 --client-idle-timeout-secs 1";
     let gateway = TestGateway::start(&format!("--max-concurrent-requests 1 {limits}")).await;
     let mut silent = sent(gateway.address, b"").await;
     assert_eq!(rest(&mut silent).await, "");
@@ -95,15 +94,14 @@ async fn connections_that_are_too_many_are_refused_with_a_sentence() {
 
 #[tokio::test]
 async fn who_takes_nothing_of_its_reply_is_cut_in_time() {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let (stalled, taken) = oneshot::channel();
-    let worker = tokio::spawn(async move { pour(generation(&listener).await, stalled).await });
-    let gateway = TestGateway::start(&format!("--worker-urls {url} --stream-idle-timeout-secs 1")).await;
+    let worker = FakeWorker::start().await;
+    // More than the sockets hold, and no end.
+    worker.on("/generate", Script::head(200, &[], None).raw(vec![b'x'; 64 << 20]).hang());
+    let gateway =
+        TestGateway::start(&format!("--worker-urls {} --stream-idle-timeout-secs 1", worker.url())).await;
     let request = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
     let _client = sent(gateway.address, request).await;
-    patient("the worker's stop", taken).await.unwrap();
-    worker.await.unwrap();
+    assert_eq!(worker.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft));
     gateway.settled(&[("aborted", 1)]).await;
 }
 

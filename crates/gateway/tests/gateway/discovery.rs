@@ -72,24 +72,28 @@ async fn workers_come_and_go_with_a_file() {
 
 #[tokio::test]
 async fn a_file_takes_out_only_what_it_has_brought() {
-    let (named, ill) = (FakeWorker::start().await, FakeWorker::start().await);
-    named.on("/health", Script::json(200, ""));
-    ill.on("/health", Script::json(503, ""));
+    let (named, told) = (FakeWorker::start().await, FakeWorker::start().await);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("workers.json");
-    put(&path, &json!([{ "url": named.url() }, { "url": ill.url() }]).to_string());
-    let args = format!(
-        "--worker-urls {} --workers-file {} --health-check-interval-secs 1 --worker-startup-timeout-secs 1",
-        named.url(),
-        path.display()
-    );
+    put(&path, &json!([{ "url": named.url() }, { "url": told.url() }]).to_string());
+    let args = format!("--worker-urls {} --workers-file {}", named.url(), path.display());
     let gateway = TestGateway::start(&args).await;
-    registered(&gateway, vec![named.url(), ill.url()]).await;
-    // One that never gets up is waited for as long as the file names it.
-    ill.arrived("/health", 4).await;
-    registered(&gateway, vec![named.url(), ill.url()]).await;
+    registered(&gateway, vec![named.url(), told.url()]).await;
     put(&path, "[]");
     registered(&gateway, vec![named.url()]).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_never_gets_up_is_waited_for_while_a_file_names_it() {
+    let worker = FakeWorker::start().await;
+    worker.on("/health", Script::json(503, ""));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("workers.json");
+    put(&path, &json!([{ "url": worker.url() }]).to_string());
+    let limits = "--health-check-interval-secs 1 --worker-startup-timeout-secs 1";
+    let gateway = TestGateway::start(&format!("--workers-file {} {limits}", path.display())).await;
+    worker.arrived("/health", 4).await;
+    registered(&gateway, vec![worker.url()]).await;
     assert!(gateway.told().iter().all(|told| !told.contains("taken out")), "{:?}", gateway.told());
 }
 

@@ -225,7 +225,6 @@ async fn one_that_has_waited_in_vain_waits_no_longer_for_what_the_other_says() {
         let gateway = TestGateway::pair(prefill.address(), decode.address(), limits).await;
         let reply = gateway.generate("{}").await;
         assert_eq!(reply.status, 504, "{what}");
-        assert!(reply.text().await.contains("though the worker is up"), "{what}");
         gateway.settled(&[("failed", 1)]).await;
     }
 }
