@@ -47,11 +47,17 @@ export function launch() {
   return chromium.launch({ executablePath: CHROMIUM, args: CHROMIUM_ARGS });
 }
 
-/** A page of the viewer, with all that its console complains of. */
-export async function open(browser, url, options = {}) {
+/** An empty tab. */
+export async function tab(browser, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1400, height: 900 }, ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(HANGS_MS);
+  return page;
+}
+
+/** A page of the viewer, with all that its console complains of. */
+export async function open(browser, url, options = {}) {
+  const page = await tab(browser, options);
   const complaints = [];
   page.on('console', (message) => ['error', 'warning'].includes(message.type()) && complaints.push(message.text()));
   page.on('pageerror', (error) => complaints.push(String(error)));

@@ -1,4 +1,5 @@
-"""Makes of a dump in JSON the file that torch.save makes of it: a zip with a pickle, of which no tensor is a part.
+"""Makes of a dump in JSON the file that slime's torch.save makes of it: a zip with a pickle, of which no tensor is a part.
+What Rollscope adds to a dump is left out.
 
 Usage: torch_dump.py DUMP.json DUMP.pt
 """
@@ -10,7 +11,8 @@ import zipfile
 
 
 def shared(members: dict) -> dict:
-    return {name: sys.intern(value) if isinstance(value, str) else value for name, value in members.items()}
+    own = ((name, value) for name, value in members.items() if name != "rollscope")
+    return {name: sys.intern(value) if isinstance(value, str) else value for name, value in own}
 
 
 def main() -> None:

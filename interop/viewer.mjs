@@ -22,7 +22,7 @@ const browser = await launch();
 try {
   const { page, complaints } = await open(browser, viewer.url);
   await settled(page);
-  for (const check of [rows, stages, tooltip, keysAndWheel, dragging, pinning, searching, filtering, ordering, tabs, help, reload]) {
+  for (const check of [rows, stages, tooltip, keysAndWheel, touching, dragging, pinning, searching, filtering, ordering, tabs, themes, help, reload]) {
     await check(page);
     assert.deepEqual(complaints, [], `nothing to complain of after: ${check.name}`);
     console.log(`ok ${check.name}`);
@@ -139,6 +139,34 @@ async function keysAndWheel(page) {
   await eventually('a pinch zooms too', length, (now) => now > 1001);
   await press('f');
   await eventually('F shows all', () => stateOf(page), ({ range }) => range === undefined);
+  // With shift, and over the labels, the wheel scrolls.
+  for (const [at, key] of [[700, 'Shift'], [60, undefined]]) {
+    const before = await top();
+    await page.mouse.move(box.x + at, box.y + 200);
+    if (key !== undefined) await page.keyboard.down(key);
+    await page.mouse.wheel(0, 240);
+    if (key !== undefined) await page.keyboard.up(key);
+    await eventually('the wheel scrolls', top, (now) => now !== before);
+    assert.equal((await stateOf(page)).range, undefined, 'and does not zoom');
+  }
+  await page.evaluate(() => (document.querySelector('#scroller').scrollTop = 0));
+  await settled(page);
+}
+
+/** Two fingers on a screen zoom about what lies between them. */
+async function touching(page) {
+  const box = await page.locator('#canvas').boundingBox();
+  const session = await page.context().newCDPSession(page);
+  const touch = (type, ...xs) => session.send('Input.dispatchTouchEvent', { type, touchPoints: xs.map((x, id) => ({ x: box.x + x, y: box.y + 120, id })) });
+  const before = await rangeOf(page);
+  const timeAt = ({ from, to }, x) => from + ((x - 168) / (box.width - 168)) * (to - from);
+  await touch('touchStart', 600, 700);
+  for (const spread of [80, 120, 200]) await touch('touchMove', 650 - spread, 650 + spread);
+  await touch('touchEnd');
+  const after = await eventually('a pinch zooms in', () => rangeOf(page), ({ from, to }) => to - from < (before.to - before.from) / 3);
+  assert.ok(Math.abs(timeAt(after, 650) - timeAt(before, 650)) < (before.to - before.from) / 50, 'what lies between the fingers stays');
+  await page.keyboard.press('f');
+  await settled(page);
 }
 
 async function dragging(page) {
@@ -199,6 +227,11 @@ async function pinning(page) {
   await page.click('#details [aria-label="Copy all attributes"]');
   await page.waitForFunction(() => document.querySelector('#details [aria-label="Copy all attributes"]').textContent === 'copied');
   assert.match(await page.evaluate(() => navigator.clipboard.readText()), /^worker: http/m);
+  await page.waitForFunction(() => location.hash.includes('pin='));
+  await page.click('#details [title="Copy a link to this"]');
+  await page.waitForFunction(() => document.querySelector('#details [title="Copy a link to this"]').textContent === 'copied');
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), page.url(), 'a link to this span');
+  await eventually('its forward passes are told', () => page.textContent('#details'), (text) => /Forward passes.*of computing/s.test(text));
   // A neighbour of the same group.
   const sibling = page.locator('#details .neighbours button').filter({ hasText: second.split('/').at(-1) }).first();
   await sibling.click();
@@ -263,6 +296,19 @@ async function ordering(page) {
   await settled(page);
   const lengths = (await shapesOf(page)).filter(({ kind }) => kind === 'sample').map(({ width }) => width);
   assert.ok(lengths.length > 2 && lengths.every((width, index) => index === 0 || width <= lengths[index - 1] + 1.5), `longest first: ${lengths}`);
+  // Whatever is sorted by, the samples stand in the order of what the table tells of them.
+  for (const field of ['start', 'reward', 'tokens', 'decode_forward']) {
+    await page.selectOption('#sort', field);
+    await page.click('[data-tab=samples]');
+    const column = await page.locator('#samples-head button').allTextContents();
+    const place = column.findIndex((text) => text.startsWith(field.replaceAll('_', ' ')));
+    assert.ok(place >= 0, `a column for ${field}`);
+    assert.equal(await page.locator('#samples-head th').nth(place).getAttribute('aria-sort'), 'descending', field);
+    await page.click('[data-tab=timeline]');
+  }
+  await page.selectOption('#sort', 'reward');
+  const byReward = await page.evaluate(() => window.rollscope.rows().map((row) => window.rollscope.value('reward', row)));
+  assert.ok(byReward.every((reward, index) => index === 0 || !(reward > byReward[index - 1])), 'most reward first');
   for (const color of ['worker', 'reward', 'version', 'stage']) {
     await page.selectOption('#color', color);
     await settled(page);
@@ -286,6 +332,10 @@ async function ordering(page) {
   await page.keyboard.press('c');
   await settled(page);
   assert.ok((await seen()) > roomy, 'C shows more rows');
+  await page.keyboard.press('c');
+  await settled(page);
+  const [inSight, height] = await page.evaluate(() => [document.querySelector('#content').offsetHeight, document.querySelector('#scroller').offsetHeight]);
+  assert.ok(inSight <= height, 'C again has all in sight');
   await page.keyboard.press('c');
   await page.click('#falling');
   await page.selectOption('#sort', '');
@@ -337,6 +387,16 @@ async function tabs(page) {
   await eventually('arrows go through the tabs', () => stateOf(page), ({ tab }) => tab === 'timeline');
   await page.keyboard.press('Escape');
   await page.selectOption('#sort', '');
+}
+
+/** The other theme, and back. */
+async function themes(page) {
+  const surface = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const light = await surface();
+  await page.click('#theme');
+  await eventually('it is dark', surface, (color) => color !== light);
+  await page.click('#theme');
+  await eventually('and light again', surface, (color) => color === light);
 }
 
 async function help(page) {

@@ -1,6 +1,6 @@
 // Measures the page over large runs: what `cargo xtask bench viewer` runs, and what its figures mean.
 //
-//   first paint   from the command to the first rows drawn with their spans, in a browser that is open already
+//   first paint   from the command to the first rows drawn with their spans, in an empty tab that is open already
 //   frame         the page's main thread at a frame while the view is panned and zoomed without pause: the 95th
 //                 percentile, from Chromium's own trace; by samples and by workers, of which the slower counts
 //   filter        from a key in the filter to the rows drawn that it leaves
@@ -12,7 +12,7 @@
 
 import { readFileSync } from 'node:fs';
 
-import { launch, open, settled, start } from './browser.mjs';
+import { launch, settled, start, tab } from './browser.mjs';
 
 const CASES = JSON.parse(process.env.CASES);
 const ROUNDS = Number(process.env.ROUNDS);
@@ -42,10 +42,11 @@ function medianOf(values) {
 async function measure({ run, bars }) {
   const browser = await launch();
   try {
+    const page = await tab(browser);
     const before_s = await processorTime(browser);
     const began = performance.now();
     const viewer = await start('view', run, '--no-open', '--listen', '127.0.0.1:0');
-    const { page } = await open(browser, viewer.url);
+    await page.goto(viewer.url);
     await settled(page);
     const first_paint_ms = performance.now() - began;
     const browser_s = (await processorTime(browser)) - before_s;

@@ -98,9 +98,14 @@ export function listen(canvas, view) {
  */
 function wheel(event, at, view) {
   const px = WHEEL_PX[event.deltaMode] ?? 1;
-  if (!event.ctrlKey && (at.x < GUTTER || event.shiftKey)) return;
+  if (!event.ctrlKey && at.x < GUTTER && !event.shiftKey) return;
   event.preventDefault();
   const scene = view.scene();
+  if (event.shiftKey) {
+    // Some browsers have turned the wheel already, others leave that to the page.
+    view.setScroll(scene.scroll + (event.deltaY || event.deltaX) * px);
+    return;
+  }
   const extent = scene.table.extent ?? NOTHING;
   const byTime = (event.deltaX * px * (scene.range.to - scene.range.from)) / (scene.width - GUTTER);
   const panned = event.deltaX === 0 ? scene.range : pan(scene.range, byTime, extent);
