@@ -190,8 +190,8 @@ class Bars:
 
     def judge(self, name, values, is_met, bar):
         self.missed += not is_met
-        spread = f"{min(values):.3f} to {max(values):.3f}"
-        print(f"{'met   ' if is_met else 'MISSED'}   {name:15} {statistics.median(values):.3f} ({spread}), {bar}", flush=True)
+        spread = f"{min(values):.3g} to {max(values):.3g}"
+        print(f"{'met   ' if is_met else 'MISSED'}   {name:15} {statistics.median(values):.3g} ({spread}), {bar}", flush=True)
 
 
 class Labelled:

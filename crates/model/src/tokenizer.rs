@@ -2,12 +2,16 @@
 
 use std::path::Path;
 
+use tokenizers::DecoderWrapper;
+
 use crate::error::ModelError;
 
 /// The checkpoint's tokenizer.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// Tokens are bytes, whatever is before and behind them.
+    is_byte_level: bool,
 }
 
 /// Turns one sequence's tokens into text as they come, never showing part of a character.
@@ -17,7 +21,8 @@ pub struct Tokenizer {
 /// late by at most three of them: until more follows they may yet become a character.
 ///
 /// The text of a token depends on its neighbours, so a window of the latest tokens is decoded on each push and what
-/// is beyond the already returned text is new.
+/// is beyond the already returned text is new. Where tokens are bytes, the window begins anew after each whole character:
+/// decoding a window costs far more than all else that a scheduler does for a token.
 #[derive(Debug)]
 pub struct TextStream {
     skip_special_tokens: bool,
@@ -38,7 +43,10 @@ const KEPT_TOKENS: usize = 3 * HELD_CHARS;
 impl Tokenizer {
     pub(crate) fn parse(json: &[u8], path: &Path) -> Result<Self, ModelError> {
         match tokenizers::Tokenizer::from_bytes(json) {
-            Ok(inner) => Ok(Self { inner }),
+            Ok(inner) => {
+                let is_byte_level = matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
+                Ok(Self { inner, is_byte_level })
+            }
             Err(source) => Err(ModelError::Tokenizer { path: path.to_owned(), source }),
         }
     }
@@ -77,7 +85,10 @@ impl TextStream {
         let settled_bytes = settled(&text).len();
         let fresh = text.get(self.returned_bytes..settled_bytes).unwrap_or_default().to_owned();
         self.returned_bytes = self.returned_bytes.max(settled_bytes);
-        if self.window.len() >= WINDOW_TOKENS {
+        if tokenizer.is_byte_level && settled_bytes == text.len() {
+            self.window.clear();
+            self.returned_bytes = 0;
+        } else if self.window.len() >= WINDOW_TOKENS {
             self.window.drain(..WINDOW_TOKENS - KEPT_TOKENS);
             let kept = tokenizer.decode(&self.window, self.skip_special_tokens)?;
             self.returned_bytes = kept.len().saturating_sub(text.len() - settled_bytes);
