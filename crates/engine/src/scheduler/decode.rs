@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
 
 use super::core::{Core, Queue};
+use super::late::{TimeLimit, take_late};
 use super::occupation::WEIGHTS_REPLACED;
-use super::{Limits, TimeLimit, take_late, take_where};
+use super::prefills::{Connector, Prefill, asks_too_much, prefill_of};
+use super::{Limits, take_where};
 use crate::clock::Stamp;
 use crate::disagg::frame::Frame;
 use crate::disagg::{
-    BootstrapAddr, Event, EventSender, FirstToken, Identity, Link, LinkId, PrefillTiming, What, connect, seek,
+    BootstrapAddr, Event, EventSender, FirstToken, Identity, Link, LinkId, PrefillTiming, What,
 };
 use crate::output::Abort;
-use crate::ranks::rank_of_room;
 use crate::request::{Incoming, KvPoll, Pair, Request};
 
 #[derive(Debug)]
@@ -32,36 +32,6 @@ pub(super) struct DecodeSide {
     connector: Connector,
 }
 
-/// A prefill server: `sought → found → (gone)` or `sought → (gone)`.
-#[derive(Debug)]
-struct Prefill {
-    /// The search for it.
-    id: LinkId,
-    /// How many ranks it has, once it is found.
-    dp_size: Option<usize>,
-    /// Those that were needed.
-    peers: BTreeMap<usize, Peer>,
-}
-
-/// A rank of a prefill server: `connecting → open → (gone)` or `connecting → (gone)`.
-#[derive(Debug)]
-struct Peer {
-    id: LinkId,
-    link: Link,
-    open_since: Option<Stamp>,
-}
-
-/// Looks for servers and connects to them.
-#[derive(Debug)]
-struct Connector {
-    next_link: u64,
-    identity: Arc<Identity>,
-    events: EventSender,
-    runtime: Handle,
-    /// One a search or peer. They end with this.
-    tasks: JoinSet<()>,
-}
-
 // === impl DecodeSide ===
 
 impl DecodeSide {
@@ -70,7 +40,7 @@ impl DecodeSide {
             prealloc: Queue::new(),
             transfer: Queue::new(),
             prefills: BTreeMap::new(),
-            connector: Connector { next_link: 0, identity, events, runtime, tasks: JoinSet::new() },
+            connector: Connector::new(identity, events, runtime),
         }
     }
 
@@ -377,51 +347,6 @@ impl DecodeSide {
         let rank = prefill.rank_of(request)?;
         prefill.peers.get_mut(&rank).map(|peer| &mut peer.link)
     }
-}
-
-// === impl Prefill ===
-
-impl Prefill {
-    /// The rank that has a request's other half.
-    fn rank_of(&self, request: &Request) -> Option<usize> {
-        let room = request.spec.room.as_ref()?;
-        Some(room.prefill_rank.unwrap_or(rank_of_room(room.number, self.dp_size?)))
-    }
-}
-
-// === impl Connector ===
-
-impl Connector {
-    fn seek(&mut self, addr: BootstrapAddr) -> Prefill {
-        let id = self.fresh();
-        let search = seek(addr, id, Arc::clone(&self.identity), self.events.clone());
-        self.tasks.spawn_on(search, &self.runtime);
-        Prefill { id, dp_size: None, peers: BTreeMap::new() }
-    }
-
-    fn connect(&mut self, rank: (BootstrapAddr, usize)) -> Peer {
-        let id = self.fresh();
-        let connection = connect(rank, id, Arc::clone(&self.identity), self.events.clone());
-        self.tasks.spawn_on(connection, &self.runtime);
-        Peer { id, link: Link::default(), open_since: None }
-    }
-
-    fn fresh(&mut self) -> LinkId {
-        while self.tasks.try_join_next().is_some() {}
-        self.next_link += 1;
-        LinkId(self.next_link)
-    }
-}
-
-/// Why a request cannot have the rank that it asks for, if so.
-fn asks_too_much(request: &Request, prefills: &BTreeMap<BootstrapAddr, Prefill>) -> Option<String> {
-    let dp_size = prefills.get(prefill_of(request)?)?.dp_size?;
-    let rank = request.spec.room.as_ref()?.prefill_rank.filter(|rank| *rank >= dp_size)?;
-    Some(format!("disagg_prefill_dp_rank must be in 0..{dp_size}, got {rank}"))
-}
-
-fn prefill_of(request: &Request) -> Option<&BootstrapAddr> {
-    request.spec.room.as_ref()?.prefill.as_ref()
 }
 
 fn is_prepared(request: &Request) -> bool {

@@ -9,12 +9,14 @@ mod batch;
 mod core;
 mod decode;
 mod inspect;
+mod late;
 mod mailbox;
 mod observe;
 mod occupation;
 mod outputs;
 mod passes;
 mod prefill;
+mod prefills;
 mod prefix;
 mod profile;
 mod retract;
@@ -43,7 +45,7 @@ use crate::clock::{Clock, Stamp};
 use crate::disagg::{Event, EventSender, Identity};
 use crate::options::DisaggregationMode;
 use crate::output::Abort;
-use crate::request::{KvPoll, Request};
+use crate::request::Request;
 use crate::sim::CostModel;
 use crate::warn::Warnings;
 
@@ -374,34 +376,6 @@ fn take_where(queue: &mut Queue, condition: impl Fn(&Request) -> bool) -> Queue 
     let (taken, kept) = std::mem::take(queue).into_iter().partition(|request| condition(request));
     *queue = kept;
     taken
-}
-
-/// How long a request may be in a queue while its transfer is at one of some states, and how it ends then.
-struct TimeLimit {
-    polls: &'static [KvPoll],
-    limit: Duration,
-    end: fn(String) -> Abort,
-}
-
-/// Takes the requests that have been in a queue for longer than one of the limits, each with how it ends: by the limit that it
-/// has reached first.
-fn take_late(queue: &mut Queue, now: Stamp, limits: &[TimeLimit]) -> Vec<(Box<Request>, Abort)> {
-    let exceeded = |request: &Request| {
-        let reached = limits.iter().filter(|each| {
-            let is_at = request.poll.is_some_and(|state| each.polls.contains(&state));
-            is_at && !request.is_fake() && now.since(request.queued) > each.limit
-        });
-        reached.min_by_key(|each| each.limit)
-    };
-    let mut late = Vec::new();
-    for request in take_where(queue, |request| exceeded(request).is_some()) {
-        let Some(TimeLimit { limit: exceeded, end, .. }) = exceeded(&request) else { continue };
-        let (room, after_s) = (request.room(), exceeded.as_secs_f64());
-        let state = request.poll.map_or("", KvPoll::name);
-        let why = format!("Request {room} timed out after {after_s}s in KVPoll.{state}");
-        late.push((request, end(why)));
-    }
-    late
 }
 
 /// Answers one who may have stopped waiting.

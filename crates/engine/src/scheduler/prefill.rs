@@ -15,8 +15,9 @@ use bytes::BytesMut;
 use rollscope_model::KvPool;
 
 use super::core::{Core, Queue};
+use super::late::{TimeLimit, take_late};
 use super::occupation::WEIGHTS_REPLACED;
-use super::{Limits, TimeLimit, take_late, take_where};
+use super::{Limits, take_where};
 use crate::clock::{Clock, Stamp};
 use crate::disagg::frame::Frame;
 use crate::disagg::{Event, Link, LinkId, MetadataBuffers, What, pages_per_frame};
