@@ -57,10 +57,11 @@ async fn half_a_head_is_cut_in_time_and_an_idle_connection_is_not() {
 
 #[tokio::test]
 async fn who_says_nothing_and_who_stops_in_the_middle_are_given_up_in_time() {
-    let limits = "--request-head-timeout-secs 1 --request-body-timeout-secs 0.1 --client-idle-timeout-secs 1";
-    let gateway = TestGateway::start(&format!("--max-concurrent-requests 1 {limits}")).await;
+    let gateway = TestGateway::start("--request-head-timeout-secs 1").await;
     let mut silent = sent(gateway.address, b"").await;
     assert_eq!(rest(&mut silent).await, "");
+    let limits = "--request-body-timeout-secs 0.1 --client-idle-timeout-secs 1";
+    let gateway = TestGateway::start(limits).await;
     let half = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{\"text\"";
     let mut half = sent(gateway.address, half).await;
     let told = rest(&mut half).await;
