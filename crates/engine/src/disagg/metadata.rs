@@ -86,6 +86,12 @@ const KEPT_IDS: Column = column("output_top_p_token_ids");
 const ROOM: Column = column("bootstrap_room");
 const TIMING: Column = column("prefill_timing");
 
+/// What a row tells of the tokens that were kept: all of them, or the sampled one alone where they do not fit. Some of them
+/// would be taken for all.
+pub(crate) fn kept_that_fit(kept: &[u32], sampled: u32) -> Vec<u32> {
+    if kept.len() > MAX_KEPT { vec![sampled] } else { kept.to_vec() }
+}
+
 /// Bytes of a row, with or without the durations.
 pub(crate) const fn row_bytes(with_timing: bool) -> usize {
     if with_timing { TIMING.offset + NARROW_BYTES } else { TIMING.offset }
@@ -296,6 +302,13 @@ mod tests {
             prop_assert_eq!(read.logprob.to_bits(), first.logprob.to_bits());
             prop_assert_eq!(FirstToken { logprob: 0.0, ..read }, FirstToken { logprob: 0.0, ..first });
         }
+    }
+
+    #[test]
+    fn more_kept_tokens_than_fit_are_the_sampled_one() {
+        let kept: Vec<u32> = (0..=MAX_KEPT as u32).collect();
+        assert_eq!(kept_that_fit(&kept[1..], 7), kept[1..]);
+        assert_eq!(kept_that_fit(&kept, 7), [7]);
     }
 
     #[test]

@@ -10,6 +10,6 @@ pub(crate) use bootstrap::{BootstrapAddr, FAKE_BOOTSTRAP_HOST, RankAddress, Regi
 pub(crate) use frame::Identity;
 pub(crate) use link::{Event, EventSender, Link, LinkId, What, pages_per_frame};
 pub(crate) use metadata::{
-    FirstToken, MAX_KEPT, MAX_TOP_LOGPROBS, MetadataBuffers, PrefillTiming, Slot, row_bytes,
+    FirstToken, MAX_KEPT, MAX_TOP_LOGPROBS, MetadataBuffers, PrefillTiming, Slot, kept_that_fit, row_bytes,
 };
 pub(crate) use peer::{accept, connect, seek};

@@ -5,7 +5,7 @@ use rollscope_model::{Logits, ModelError, Wanted};
 
 use super::batch::Part;
 use super::core::Core;
-use crate::disagg::{FirstToken, MAX_KEPT, MAX_TOP_LOGPROBS, PrefillTiming};
+use crate::disagg::{FirstToken, MAX_KEPT, MAX_TOP_LOGPROBS, PrefillTiming, kept_that_fit};
 use crate::error::sentence;
 use crate::output::{Abort, Finish};
 use crate::request::{GenerateSpec, Pair, Request};
@@ -160,14 +160,12 @@ impl Core {
         if let Pair::Prefill(outgoing) = &request.pair
             && let Some(slot) = &outgoing.slot
         {
-            let mut kept = chosen.kept.clone();
-            if kept.len() > MAX_KEPT {
+            if chosen.kept.len() > MAX_KEPT {
                 self.warnings.tell(format!(
                     "{} tokens were kept, a metadata row holds {MAX_KEPT}: the sampled one alone is told, rid {}",
-                    kept.len(),
+                    chosen.kept.len(),
                     request.spec.rid
                 ));
-                kept = vec![chosen.token];
             }
             let timing = if self.limits.prefill_timing {
                 request.spec.stamps.prefill_timing(self.clock.now())
@@ -179,7 +177,7 @@ impl Core {
                 token: chosen.token,
                 logprob: chosen.logprob,
                 top: chosen.top.iter().take(MAX_TOP_LOGPROBS).copied().collect(),
-                kept,
+                kept: kept_that_fit(&chosen.kept, chosen.token),
                 cached_tokens: request.output().read(|progress| progress.cached_tokens) as u32,
                 timing,
             };
