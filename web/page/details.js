@@ -42,6 +42,7 @@ export async function showDetails(table, pin, dark, actions) {
   if (!isLast()) return;
   const span = answer.parts[pin.part - 1]?.[pin.span];
   const passes = element('section', '');
+  passes.hidden = true;
   panel.replaceChildren(
     head(table, pin, actions),
     ...(span === undefined ? [] : [spanSection(answer, pin, span, dark)]),
@@ -54,7 +55,9 @@ export async function showDetails(table, pin, dark, actions) {
   );
   // They are known of few runs, and a file need not hold them: what is not known is not told.
   const calls = await getSamplePasses(table.step, pin.row).catch(() => []);
-  if (isLast() && calls.length > 0) passes.replaceChildren(...passSection(calls, pin, actions));
+  if (!isLast() || calls.length === 0) return;
+  passes.replaceChildren(...passSection(calls, pin, actions));
+  passes.hidden = false;
 }
 
 export function hideDetails() {

@@ -37,7 +37,8 @@ export function button(text, act, { title = '', className = '' } = {}) {
   made.type = 'button';
   if (title !== '') {
     made.title = title;
-    if (text.length <= 4) made.setAttribute('aria-label', title);
+    // What is read aloud must hold what is seen, where that is a word.
+    if (!/\w/.test(text) || title.toLowerCase().includes(text.toLowerCase())) made.setAttribute('aria-label', title);
   }
   made.addEventListener('click', act);
   return made;

@@ -1,7 +1,7 @@
 // The words beside and above a timeline: what each row is, and the times.
 
 import { at } from '#columns';
-import { axisTime, number } from '#format';
+import { axisTime, counted, number } from '#format';
 import { trackPlace } from '#rows';
 import { AXIS, GUTTER, isOverview, visibleRows, xOf, yOf } from '#scene';
 import { FLAG, workerName } from '#table';
@@ -93,7 +93,7 @@ export function drawAxis({ context, scene, theme }, step) {
   }
   const { rows } = scene;
   const workers = rows.count - rows.samples;
-  const counts = [workers === 0 ? '' : `${number(workers)} workers`, rows.samples === 0 ? '' : `${number(rows.samples)} samples`];
+  const counts = [workers === 0 ? '' : counted(workers, 'worker'), rows.samples === 0 ? '' : counted(rows.samples, 'sample')];
   context.fillText(counts.filter((text) => text !== '').join(', '), 12, AXIS / 2);
 }
 

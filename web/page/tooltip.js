@@ -47,7 +47,7 @@ export function showPass(passes, pass, mouse) {
     const { end, wall, bound, prefillRequests, prefillTokens, decodeRequests, kv, queued, lostBefore } = passes.columns;
     const lost = at(lostBefore, pass);
     const lines = [
-      `${counted(at(decodeRequests, pass), 'request')} at the next token`,
+      at(decodeRequests, pass) > 0 ? `${counted(at(decodeRequests, pass), 'request')} at the next token` : '',
       at(prefillRequests, pass) > 0 ? `${counted(at(prefillRequests, pass), 'prompt')}, ${counted(at(prefillTokens, pass), 'token')}` : '',
       `${number(at(kv, pass))} tokens in the KV cache of the batch`,
       at(queued, pass) > 0 ? `${counted(at(queued, pass), 'request')} waiting` : '',

@@ -42,7 +42,7 @@ pub struct RolloutOptions {
     pub seed: Option<u64>,
     /// Tries of a sample before it counts as failed.
     pub attempts: u32,
-    /// Whether to send what was asked and answered, with a span for each turn.
+    /// Whether to send what was asked and answered, at a moment for each turn.
     pub record_text: bool,
     /// Folder for the samples of each step.
     pub out: Option<PathBuf>,
@@ -199,11 +199,10 @@ fn summarise(
 async fn sample(options: &RolloutOptions, client: &Client, slot: Slot, reporter: &Reporter) -> Sample {
     let mut attempt = 0;
     loop {
-        let begun = Moment::now();
         match generate(options, client, slot, attempt).await {
             Ok(reply) => {
                 if options.record_text {
-                    report_turn(options, slot, (attempt, begun), &reply, reporter);
+                    report_turn(options, slot, attempt, &reply, reporter);
                 }
                 return reward(options, slot, attempt, reply, reporter);
             }
@@ -249,24 +248,25 @@ async fn generate(
     client.generate(&request, &headers).await
 }
 
-/// Reports what was asked and answered.
+/// Reports what was asked and answered: a moment and no time of its own, since that is the request's.
 fn report_turn(
     options: &RolloutOptions,
     slot: Slot,
-    (attempt, begun): (u32, Moment),
+    attempt: u32,
     reply: &GenerateReply,
     reporter: &Reporter,
 ) {
     // Lists of numbers and texts can be encoded.
     let logprobs = serde_json::to_string(&reply.meta_info.output_token_logprobs).unwrap_or_default();
+    let now = Moment::now().unix_s;
     reporter.report(Line::Span {
         step: slot.step,
         group: slot.group.to_string(),
         sample: slot.index.to_string(),
         attempt,
         name: "turn",
-        start: begun.unix_s,
-        end: begun.now_unix_s(),
+        start: now,
+        end: now,
         attrs: Some(Texts {
             prompt_text: options.prompts[slot.prompt].text.clone(),
             output_text: reply.text.clone(),
