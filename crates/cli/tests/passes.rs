@@ -58,6 +58,13 @@ async fn passes_are_watched_recorded_and_asked_for() {
     let mut tail = Tail::of(&[&base]);
     // From a heartbeat on, nothing is missed.
     tail.until("idle", |message| message["metrics"]["wall_time"] == json!(0.0));
+    let recorded = || plan(&["report", out, "--plan", "--json"])[0]["passes"].as_u64().unwrap_or(0);
+    until("the gateway listens too", async || {
+        generate(&gateway.url, "1+2=?\n", 2, "first").await;
+        recorded() > 0
+    })
+    .await;
+    let before = recorded();
     let mut top = rollscope(&["fpm", "top", &base, "--count", "3"]).stdout(Stdio::piped()).spawn().unwrap();
     let planning = [&base[..], "--count", "2", "--interval", "1", "--json"];
     let live = rollscope(&[&["fpm", "plan"], &planning[..]].concat()).stdout(Stdio::piped()).spawn().unwrap();
@@ -78,17 +85,33 @@ async fn passes_are_watched_recorded_and_asked_for() {
     assert!(live.status.success());
     assert_eq!(String::from_utf8(live.stdout).unwrap().lines().count(), 2);
 
-    let has_passes = |plan: &Value| plan[0]["passes"].as_u64() > Some(8 * 12);
-    until("the passes are recorded", async || has_passes(&plan(&["report", out, "--plan", "--json"]))).await;
+    until("the passes are recorded", async || recorded() > before + 8 * 6).await;
     gateway.stop();
     let told = plan(&["report", out, "--plan", "--json"]);
-    // Both sources are one endpoint, listened to once for the worker and once as an address.
+    // The worker's endpoint was given as an address too, and is one.
+    assert_eq!(told[0]["ranks"], json!(1), "{told}");
     assert_eq!((&told[0]["kind"], told.as_array().unwrap().len()), (&json!("mixed"), 1), "{told}");
     assert_ne!((&told[0]["fit"], &told[0]["no_fit"]), (&Value::Null, &Value::Null), "{told}");
     let text = run_well(&["report", out, "--plan"]);
     assert!(text.starts_with("mixed: "), "{text}");
     let text = run_well(&["report", out, "--sample", "r8"]);
     assert!(text.contains("forward passes"), "{text}");
+}
+
+#[test]
+fn an_endpoint_in_use_is_told_aloud() {
+    let owner = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("tcp://{}", owner.local_addr().unwrap());
+    let args = [&ENGINE[..], &["--forward-pass-metrics-ipc-name", &base, "--exit-on-stdin-close"]].concat();
+    let mut engine =
+        rollscope(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let ready = BufReader::new(engine.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    assert!(ready.starts_with("rollscope engine ready on http://"), "it serves nevertheless: {ready}");
+    drop(engine.stdin.take());
+    let output = engine.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains(&format!("rollscope: no forward-pass metrics: cannot bind {base}: ")), "{said}");
 }
 
 #[tokio::test]

@@ -123,9 +123,13 @@ fn hear(address: &str) -> Outcome {
 /// A subscriber that subscribes and never reads, until it is ended.
 fn stall(path: &str) -> Outcome {
     let mut stream = UnixStream::connect(path)?;
-    stream.write_all(SUBSCRIBER)?;
-    let mut greeting = [0; PUBLISHER.len()];
-    stream.read_exact(&mut greeting)?;
+    // libzmq refuses a subscription that comes before it has greeted.
+    let (greeting, subscription) = SUBSCRIBER.split_at(PUBLISHER.len());
+    stream.write_all(greeting)?;
+    stream.read_exact(&mut [0; PUBLISHER.len()])?;
+    stream.write_all(subscription)?;
+    // The begin of a heartbeat: from here on all is sent.
+    stream.read_exact(&mut [0; 2])?;
     println!("heard");
     loop {
         std::thread::park();

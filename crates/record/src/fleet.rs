@@ -69,7 +69,10 @@ pub async fn record_fleet<A>(
         let of_workers = known
             .iter()
             .flat_map(|(worker, endpoints)| endpoints.iter().map(move |endpoint| (endpoint, Some(worker))));
-        let all = further.iter().map(|endpoint| (endpoint, None)).chain(of_workers);
+        // One that a worker tells of is the worker's, and not recorded twice.
+        let is_told = |endpoint: &Endpoint| known.values().any(|told| told.contains(endpoint));
+        let others = further.iter().filter(|endpoint| !is_told(endpoint));
+        let all = others.map(|endpoint| (endpoint, None)).chain(of_workers);
         listener.follow(
             all.map(|(endpoint, worker)| PassSource { endpoint: endpoint.clone(), worker: worker.cloned() }),
         );

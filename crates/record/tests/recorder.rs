@@ -467,13 +467,20 @@ async fn a_fleet_is_asked_all_at_once_and_again() {
         }
     };
     let of_fleet = fleet.clone();
+    // The same endpoint was given as an address too.
+    let further = vec![publisher.endpoint().clone()];
     let recording =
-        tokio::spawn(record_fleet(PassListener::new(handle), move || of_fleet.clone(), Vec::new(), ask));
-    until("a pass is recorded", || {
+        tokio::spawn(record_fleet(PassListener::new(handle), move || of_fleet.clone(), further, ask));
+    let recorded = || run.forward_passes(StepNumber(1)).unwrap();
+    until("passes of the worker are recorded", || {
         publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
-        !run.forward_passes(StepNumber(1)).unwrap().is_empty()
+        recorded().iter().filter(|pass| pass.worker.is_some()).count() > 20
     });
-    assert_eq!(run.forward_passes(StepNumber(1)).unwrap()[0].worker, Some(fleet[1].clone()));
+    let passes = recorded();
+    assert_eq!(passes[passes.len() - 1].worker.as_ref(), Some(&fleet[1]));
+    let mut numbers: Vec<_> = passes.iter().map(|pass| pass.counter_id).collect();
+    numbers.dedup();
+    assert!(numbers.is_sorted() && numbers.len() == passes.len(), "a pass is recorded twice: {numbers:?}");
     assert_eq!(asked.load(Ordering::SeqCst), 2, "one that has told is not asked again");
     recording.abort();
     recorder.shutdown().await.unwrap();

@@ -15,7 +15,7 @@ usage: cargo xtask tidy
        cargo xtask interop [--list | NAME...]
        cargo xtask bench gateway [--list | CASE... --seconds N --rounds N --binary PATH]
        cargo xtask bench viewer [--rounds N --binary PATH]
-       cargo xtask bench fpm [--rounds N --seconds N --binary PATH]
+       cargo xtask bench fpm [publish | follow] [--rounds N --seconds N --binary PATH]
        cargo xtask bench engine [--rounds N --binary PATH]
 
 tidy     checks what the compiler does not: crate boundaries, file sizes, forbidden words, links

@@ -11,13 +11,14 @@ use clap::{Arg, ArgMatches, Command};
 use rollscope_config::Options as _;
 use rollscope_fpm::{Endpoint, Heard, Subscription, endpoints_of};
 use rollscope_record::told_endpoints;
+use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 pub(crate) use self::plan::PlanOptions;
 pub(crate) use self::tail::TailOptions;
 pub(crate) use self::top::TopOptions;
-use super::{block_on, resolve};
+use super::{block_on_runtime, resolve};
 use crate::exit::Failure;
 use crate::http::get_json;
 use crate::lifetime::{LifetimeOptions, shutdown};
@@ -86,7 +87,8 @@ fn watch<W: Future<Output = Result<(), Failure>>>(
     servers: &[String],
     work: impl FnOnce(Watch) -> W,
 ) -> Result<(), Failure> {
-    block_on(async {
+    // One thread follows a thousand ranks; two would wake each other for every message.
+    block_on_runtime(&mut Builder::new_current_thread(), async {
         let interrupted = shutdown(&LifetimeOptions { exit_on_stdin_close: false })?;
         let bases = matches.get_many::<String>("base").into_iter().flatten();
         let watching = async { work(Watch::start(bases, servers).await?).await };

@@ -19,6 +19,7 @@ use anyhow::Context as _;
 use clap::{Arg, ArgMatches, value_parser};
 use rollscope_config::{ConfigFile, OptionSet, Sources};
 use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Failure;
@@ -67,11 +68,15 @@ const SIGXFSZ: i32 = 25;
 
 /// Runs a command's asynchronous part.
 fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    block_on_runtime(&mut Builder::new_multi_thread(), work)
+}
+
+fn block_on_runtime<T>(
+    runtime: &mut Builder,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     raise_open_files();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the asynchronous runtime")?;
+    let runtime = runtime.enable_all().build().context("cannot start the asynchronous runtime")?;
     // With a handler, a file that has grown to its limit is an error of one write and not the end of the program.
     let file_size_limit = {
         let _entered = runtime.enter();

@@ -89,7 +89,12 @@ async fn a_request_sits_in_the_passes_that_it_names() {
     let worker = ["--forward-pass-metrics-worker-id", "w7", "--chunked-prefill-size", "16"];
     let server = Server::start(&[&[ON], &worker[..]].concat()).await;
     let info = server.get("/server_info").await;
-    assert_eq!(info["forward_pass_metrics_ipc_name"], Value::Null, "start-up values are never changed");
+    // The endpoint that it made up is told in the values in force, and nowhere else.
+    let mut top = info.clone();
+    let states = top.as_object_mut().unwrap().remove("internal_states").unwrap();
+    let made_up = states[0]["forward_pass_metrics_ipc_name"].as_str().unwrap();
+    assert_eq!((&info["forward_pass_metrics_ipc_name"], &info["kv_events"]), (&Value::Null, &Value::Null));
+    assert!(!top.to_string().contains(made_up), "{top}");
     let log = info["internal_states"][0]["overrides"].as_array().unwrap();
     assert!(log.iter().any(|entry| entry["source"] == "metrics_reporter.ipc_endpoint"), "{log:?}");
     let figures = server.text(Method::GET, "/metrics", "").await.1;
@@ -148,6 +153,62 @@ async fn each_half_of_a_pair_reports_its_own() {
     let tokens: Vec<_> = passes.iter().map(|pass| pass.scheduled.sum_decode_kv_tokens).collect();
     assert_eq!(tokens, [21, 22, 23, 24, 25]);
     assert!(passes.iter().all(|pass| pass.scheduled.num_prefill_requests == 0));
+}
+
+/// On prefill servers prompts wait for their peer, on decode servers sequences for their pages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_is_told_by_the_half_that_it_waits_at() {
+    let pair = Pair::start(&[ON]).await;
+    let (mut of_prefill, mut of_decode) = tokio::join!(Ear::of(&pair.prefill), Ear::of(&pair.decode));
+    // Each half is told of a request that the other is not.
+    let alone = [33, 47].map(|tokens| pair.paired(&prompt(tokens, 4)));
+    let lonely = async {
+        tokio::join!(pair.prefill.generate(&alone[0]), pair.decode.generate(&alone[1]));
+        panic!("a request without a peer came to its end");
+    };
+    let told = async {
+        let has = |load: &Value, name| load["disaggregation"][name] == json!(1);
+        pair.prefill.until("queued", |load| has(load, "prefill_bootstrap_queue_reqs")).await;
+        pair.decode.until("queued", |load| has(load, "decode_transfer_queue_reqs")).await;
+        let (prefilled, decoded) = pair.generate(&prompt(20, 6)).await;
+        (of_prefill.passes(span(&prefilled)).await, of_decode.passes(span(&decoded)).await)
+    };
+    let (prefills, decodes) = tokio::select! { told = told => told, () = lonely => unreachable!() };
+    for pass in prefills {
+        let queued = pass.queued;
+        assert_eq!((queued.num_prefill_requests, queued.sum_prefill_tokens), (1, 33), "{pass:?}");
+        assert_eq!((queued.num_decode_requests, queued.sum_decode_kv_tokens), (0, 0), "{pass:?}");
+    }
+    for pass in decodes {
+        let queued = pass.queued;
+        assert_eq!((queued.num_prefill_requests, queued.sum_prefill_tokens), (0, 0), "{pass:?}");
+        assert_eq!((queued.num_decode_requests, queued.sum_decode_kv_tokens), (1, 47), "{pass:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_in_a_long_step_does_not_hold_up_what_the_server_tells() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("slow.json");
+    let slow = json!({
+        "prefill": {"base_s": 5.0, "per_token_s": 0.0},
+        "decode": {"base_s": 0.0, "per_request_s": 0.0, "per_kv_token_s": 0.0},
+        "context_length": 64,
+    });
+    std::fs::write(&path, slow.to_string()).unwrap();
+    let server = Server::start(&[ON, "--model-path", &format!("sim:{}", path.display())]).await;
+    let body = prompt(4, 1);
+    let asked = async {
+        loop {
+            let info = server.get("/server_info").await;
+            assert_eq!(info["enable_forward_pass_metrics"], json!(true));
+            if info["internal_states"] == json!([]) {
+                return;
+            }
+        }
+    };
+    // The request takes longer than an answer without the scheduler.
+    tokio::select! { () = asked => {}, reply = server.generate(&body) => panic!("it never answered alone: {reply}") }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -58,7 +58,21 @@ fn a_reader_takes_what_it_knows() {
     for (name, bytes, expected) in [
         ("nothing", vec![0x80], default.clone()),
         ("a map in its 16-bit form", vec![0xde, 0, 0], default.clone()),
-        ("the first generation", map_of(&[("dp_rank", &[3])]), with(|metrics| metrics.dp_rank = 3)),
+        (
+            "the first generation, without version and counter_id",
+            map_of(&[
+                ("worker_id", &[0xa1, b'w']),
+                ("dp_rank", &[3]),
+                ("wall_time", &[&[0xcb][..], &0.5_f64.to_be_bytes()].concat()),
+                ("scheduled_requests", &map_of(&[("num_decode_requests", &[7])])),
+                ("queued_requests", &map_of(&[("num_prefill_requests", &[2])])),
+            ]),
+            with(|metrics| {
+                (metrics.worker_id, metrics.dp_rank, metrics.wall_time) = ("w".into(), 3, 0.5);
+                metrics.scheduled.num_decode_requests = 7;
+                metrics.queued.num_prefill_requests = 2;
+            }),
+        ),
         (
             "a whole number of seconds",
             map_of(&[("wall_time", &[2])]),

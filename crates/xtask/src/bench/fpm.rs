@@ -41,6 +41,8 @@ struct Cost {
 
 /// What was asked for, and what there is to do it with.
 struct Plan {
+    publish: bool,
+    follow: bool,
     rounds: usize,
     seconds: u64,
     bench: PathBuf,
@@ -70,8 +72,8 @@ const BEHIND_MS: f64 = 1000.0;
 /// Runs what the arguments ask for; true if every bar is reached.
 pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
     let plan = Plan::parse(workspace, args)?;
-    let published = plan.publish(workspace)?;
-    let followed = plan.follow()?;
+    let published = !plan.publish || plan.publish(workspace)?;
+    let followed = !plan.follow || plan.follow()?;
     Ok(published && followed)
 }
 
@@ -94,8 +96,10 @@ fn numbers(line: &str) -> Result<BTreeMap<&str, f64>> {
 
 impl Plan {
     fn parse(workspace: &Workspace, args: &[&str]) -> Result<Self> {
-        let (mut binary, mut rounds, mut seconds) = (None, 3, 20);
-        let mut args = args.iter().copied();
+        let (mut binary, mut rounds, mut seconds) = (None, 3, 30);
+        let is_part = |arg: &&str| ["publish", "follow"].contains(arg);
+        let parts: Vec<&str> = args.iter().copied().filter(is_part).collect();
+        let mut args = args.iter().copied().filter(|arg| !is_part(arg));
         while let Some(arg) = args.next() {
             let value = args.next().with_context(|| format!("no value for option: {arg}"))?;
             match arg {
@@ -117,7 +121,9 @@ impl Plan {
             std::fs::remove_dir_all(&dir).with_context(|| format!("cannot empty {}", dir.display()))?;
         }
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        Ok(Self { rounds, seconds, bench, rollscope, dir })
+        let is_wanted = |part| parts.is_empty() || parts.contains(&part);
+        let (publish, follow) = (is_wanted("publish"), is_wanted("follow"));
+        Ok(Self { publish, follow, rounds, seconds, bench, rollscope, dir })
     }
 
     /// Both publishers in turn.
@@ -201,9 +207,10 @@ impl Plan {
         let screens = self.dir.join("screens.txt");
         let mut top = Process::spawn(&command, &screens)?;
         ranks.line("heard")?;
-        std::thread::sleep(Duration::from_secs(self.seconds) / 4);
+        // A buffer for each rank, as large as the longest moment that it was not read in: they are there by then.
+        std::thread::sleep(Duration::from_secs(self.seconds) / 2);
         let (cpu_before, memory_before) = (top.cpu()?, top.resident_bytes()?);
-        let between = Duration::from_secs(self.seconds) / 2;
+        let between = Duration::from_secs(self.seconds) * 2 / 5;
         std::thread::sleep(between);
         let (cpu, memory) = (top.cpu()?.saturating_sub(cpu_before), top.resident_bytes()?);
         let line = ranks.line("sent")?;

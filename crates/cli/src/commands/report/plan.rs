@@ -57,12 +57,15 @@ fn reason(why: NoFit) -> String {
 }
 
 fn fit_lines(plan: &Plan, fit: &Fit) -> Vec<String> {
-    let terms = plan.kind.features().iter().zip(&fit.coefficients_s);
-    let terms: Vec<String> =
-        terms.map(|(name, coefficient)| format!("{} µs × {name}", significant(coefficient * 1e6))).collect();
+    let of_features = plan.kind.features().iter().zip(&fit.coefficients_s).filter(|(_, cost)| **cost > 0.0);
+    let empty = (fit.intercept_s > 0.0).then(|| duration(fit.intercept_s));
+    let terms: Vec<String> = empty
+        .into_iter()
+        .chain(of_features.map(|(name, cost)| format!("{} µs × {name}", significant(cost * 1e6))))
+        .collect();
     let explained = fit.r_squared.map_or_else(String::new, |share| format!("R² {share:.3}, "));
     let mut lines = vec![
-        format!("  a pass takes {} + {}", duration(fit.intercept_s), terms.join(" + ")),
+        format!("  a pass takes {}", terms.join(" + ")),
         format!(
             "  {explained}off by {} on average, {} at most, over {} passes",
             duration(fit.mean_residual_s),
@@ -107,4 +110,60 @@ pub(crate) fn json_of(plan: &Plan) -> Value {
         "ttft_s": plan.ttft_s,
         "itl_s": plan.itl_s,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rollscope_insight::PassKind;
+
+    use super::*;
+
+    #[test]
+    fn a_plan_names_what_the_passes_do_not_tell() {
+        let fit = |coefficients_s: Vec<f64>, intercept_s| Fit {
+            coefficients_s,
+            intercept_s,
+            samples: 64,
+            r_squared: Some(0.9),
+            mean_residual_s: 1e-3,
+            max_residual_s: 5e-3,
+        };
+        let of =
+            |fit| Plan { kind: PassKind::Decode, ranks: 2, passes: 90, fit, ttft_s: None, itl_s: Some(0.02) };
+        let off = "  R² 0.900, off by 1.00 ms on average, 5.00 ms at most, over 64 passes";
+        let next = "  next token on the fullest rank: 20.0 ms";
+        let head = "decode: 2 ranks, 90 forward passes";
+        for (name, fit, expected) in [
+            (
+                "whole",
+                Ok(fit(vec![1e-4, 2e-6], 6e-3)),
+                vec![
+                    head,
+                    "  a pass takes 6.00 ms + 100 µs × decode_requests + 2.00 µs × decode_kv_tokens",
+                    off,
+                    next,
+                ],
+            ),
+            (
+                "held",
+                Ok(fit(vec![0.0, 2e-6], 0.0)),
+                vec![
+                    head,
+                    "  a pass takes 2.00 µs × decode_kv_tokens",
+                    off,
+                    "  not enough spread to tell what these cost, taken as 0: decode_requests, an empty pass",
+                    next,
+                ],
+            ),
+            (
+                "few",
+                Err(NoFit::TooFew(4)),
+                vec![head, "  no regression: 4 passes with a time, and 5 are wanted", next],
+            ),
+        ] {
+            assert_eq!(lines(&of(fit)), expected, "{name}");
+        }
+        let told = json_of(&of(Err(NoFit::NoGrowth)));
+        assert_eq!((&told["fit"], told["no_fit"].is_string()), (&Value::Null, true), "{told}");
+    }
 }
