@@ -48,7 +48,7 @@ pub enum FormatError {
         what: String,
         /// From 1.
         line: u64,
-        /// Where the line begins.
+        /// Where in the file: where the line begins, or where in it JSON ends.
         offset: u64,
         /// Which file.
         path: PathBuf,

@@ -53,6 +53,13 @@ pub fn import(
     }
 }
 
+/// What is wrong, without the place: to the parser each line is the first.
+fn said_of_json(error: &serde_json::Error) -> String {
+    let told = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    format!("not JSON: {}", told.strip_suffix(&place).unwrap_or(&told))
+}
+
 fn import_lines(
     path: &Path,
     options: &ImportOptions,
@@ -72,7 +79,12 @@ fn import_lines(
         number += 1;
         let wrong = |what: String| FormatError::Line { what, line: number, offset, path: path.to_owned() };
         if !line.trim_ascii().is_empty() {
-            let value: Json = serde_json::from_slice(&line).map_err(|error| wrong(error.to_string()))?;
+            let value: Json = serde_json::from_slice(&line).map_err(|error| FormatError::Line {
+                what: said_of_json(&error),
+                line: number,
+                offset: offset + (error.column() as u64).saturating_sub(1),
+                path: path.to_owned(),
+            })?;
             if !slime::import_json(path, &&value, options, sink)? {
                 let record = match requests.record(&value) {
                     Some(record) => record.map_err(|error| wrong(error.to_string())),

@@ -97,6 +97,14 @@ fn tensors_that_claim_one_storage_again_and_again_are_refused() {
 }
 
 #[test]
+fn a_line_that_is_no_json_is_named_with_its_place_in_the_file() {
+    let file = b"{\"samples\": [], \"rollout_id\": 1}\n{\"a\": 1, x}\n";
+    let told = refused(file);
+    assert!(told.starts_with("not JSON: key must be a string, in line 2 (byte 42) of"), "{told}");
+    assert!(!told.contains("column"), "{told}");
+}
+
+#[test]
 fn a_request_without_a_time_is_refused_and_not_of_1970() {
     let line =
         |members: &str| format!("{{\"request_parameters\": \"{{}}\", \"e2e_latency\": 1.5{members}}}\n");

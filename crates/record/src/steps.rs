@@ -49,10 +49,16 @@ impl Steps {
         Ok(steps)
     }
 
-    /// The step of a request: as its header says; else by the weights that answered, numbered in order of
-    /// appearance; else, as with a request that failed, the step that such requests belong to at present.
+    /// The step of a request: as its header says; else by the weights that answered: the step in which they answered
+    /// one with a header, else numbered in order of appearance, after every step that was named; else, as with a request that failed, the step that such requests belong to at present.
     pub(crate) fn of(&mut self, profile: &Profile) -> StepNumber {
         if let Some(step) = profile.join.step {
+            // Requests that name none follow those that do: what a trainer calls a step is what these weights answer.
+            self.last = self.last.max(step);
+            self.current = Some(step);
+            if let Some(version) = profile.weight_version() {
+                self.versions.insert(version.into(), step);
+            }
             return step;
         }
         let step = match profile.weight_version() {
@@ -182,6 +188,9 @@ mod tests {
         assert_eq!(of(None, None), 6);
         assert_eq!(of(None, Some("v-b")), 5);
         assert_eq!(of(Some(40), Some("v-a")), 40);
+        // From now on those without a header go with those that have one, and never into a step before.
+        assert_eq!((of(None, Some("v-a")), of(None, None)), (40, 40));
+        assert_eq!(of(None, Some("v-c")), 41);
     }
 
     #[test]

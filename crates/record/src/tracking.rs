@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rollscope_run::Run;
+use rollscope_run::{MetricsFollow, Run, SentMetrics};
 use rollscope_track::{Numbers, Origin, Target, Tracker};
 use serde_json::Value;
 
@@ -18,13 +18,22 @@ use crate::{OnTrouble, RecordError};
 /// The threads; dropped, they send what is left and end.
 #[derive(Debug, Default)]
 pub(crate) struct Tracking {
-    threads: Vec<(SyncSender<()>, JoinHandle<()>)>,
+    threads: Vec<Thread>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    bell: SyncSender<()>,
+    /// Hears nothing more when the thread has ended.
+    ended: Receiver<()>,
+    handle: JoinHandle<()>,
 }
 
 struct Sending {
     run: Run,
     target: Target,
     tracker: Option<Tracker>,
+    metrics: MetricsFollow,
     on_trouble: OnTrouble,
     /// Whether the last try failed, so that a tracker that is away is told of once.
     troubled: bool,
@@ -34,21 +43,26 @@ struct Sending {
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// But no later than this.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// So long the recorder's end is kept waiting by a tracker that is away.
+/// So long the recorder's end is kept waiting by its trackers, be they away or only slow.
 const LAST_TRIES: Duration = Duration::from_secs(5);
 
 /// Sends every step of metrics.jsonl that a tracker does not have; gives how many.
 pub fn catch_up(run: &Run, tracker: &mut Tracker) -> Result<u64, RecordError> {
+    send_new(&mut run.follow_metrics(), tracker)
+}
+
+/// Sends what is new in metrics.jsonl and a tracker does not have; gives how many steps.
+fn send_new(metrics: &mut MetricsFollow, tracker: &mut Tracker) -> Result<u64, RecordError> {
     let mut sent = 0;
-    for line in run.metrics()? {
-        let step = line.step.0;
-        if !tracker.has(step) {
+    metrics.each_new(|SentMetrics { step, data }| {
+        if !tracker.has(step.0) {
             let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
-            let numbers: Numbers = line.data.into_iter().filter_map(number).collect();
-            tracker.send(step, &numbers)?;
+            let numbers: Numbers = data.into_iter().filter_map(number).collect();
+            tracker.send(step.0, &numbers)?;
             sent += 1;
         }
-    }
+        Ok::<_, RecordError>(())
+    })?;
     Ok(sent)
 }
 
@@ -66,32 +80,43 @@ impl Tracking {
             // One word is enough: whoever hears it goes through all that is new.
             let (bell, heard) = sync_channel(1);
             let (run, on_trouble) = (run.clone(), Arc::clone(on_trouble));
-            let sending = Sending { run, target: target.clone(), tracker: None, on_trouble, troubled: false };
-            let thread = std::thread::Builder::new()
+            let metrics = run.follow_metrics();
+            let (target, tracker) = (target.clone(), None);
+            let sending = Sending { run, target, tracker, metrics, on_trouble, troubled: false };
+            let (at_end, ended) = sync_channel(0);
+            let work = move || {
+                let _at_end = at_end;
+                sending.work(&heard);
+            };
+            let handle = std::thread::Builder::new()
                 .name("rollscope-track".to_owned())
-                .spawn(move || sending.work(&heard))
+                .spawn(work)
                 .map_err(RecordError::Thread)?;
-            Ok((bell, thread))
+            Ok(Thread { bell, ended, handle })
         };
         Ok(Self { threads: targets.iter().map(spawn).collect::<Result<_, RecordError>>()? })
     }
 
     /// There is a new step in metrics.jsonl.
     pub(crate) fn tell(&self) {
-        for (bell, _) in &self.threads {
+        for thread in &self.threads {
             // Full: it has been told and has not looked yet.
-            let _told = bell.try_send(());
+            let _told = thread.bell.try_send(());
         }
     }
 }
 
 impl Drop for Tracking {
     fn drop(&mut self) {
-        let (bells, threads): (Vec<_>, Vec<_>) = self.threads.drain(..).unzip();
-        drop(bells);
-        for thread in threads {
-            // A panic was told by its own message, and what was not sent is in the file.
-            let _ended = thread.join();
+        let deadline = Instant::now() + LAST_TRIES;
+        let bells = self.threads.drain(..).map(|thread| (thread.ended, thread.handle));
+        for (ended, handle) in bells.collect::<Vec<_>>() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if ended.recv_timeout(left) == Err(RecvTimeoutError::Disconnected) {
+                // A panic was told by its own message, and what was not sent is in the file.
+                let _ended = handle.join();
+            }
+            // One that is still held by its tracker is left to it: the file has what it did not get.
         }
     }
 }
@@ -151,7 +176,7 @@ impl Sending {
             Some(tracker) => tracker,
             None => Tracker::open(&self.target, &origin_of(&self.run))?,
         };
-        catch_up(&self.run, &mut tracker)?;
+        send_new(&mut self.metrics, &mut tracker)?;
         self.tracker = Some(tracker);
         Ok(())
     }

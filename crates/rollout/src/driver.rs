@@ -12,6 +12,7 @@ use crate::clock::Moment;
 use crate::ingest::{Line, Reporter, Texts, end_step};
 use crate::kept::AskForKept;
 use crate::prompts::Prompt;
+use crate::repetition::repeats_itself;
 use crate::reward::chained_addition_reward;
 use crate::sample::{Sample, write_step};
 
@@ -307,7 +308,16 @@ fn reward(
         reporter.report(Line::Span { step, group, sample, attempt, name: "reward", start, end, attrs: None });
     }
     let (truncated, response_tokens) = (sample.is_truncated(), sample.response_tokens);
-    reporter.report(Line::Sample { step, group, sample: name, reward, truncated, response_tokens });
+    let repetition = repeats_itself(&sample.response);
+    reporter.report(Line::Sample {
+        step,
+        group,
+        sample: name,
+        reward,
+        truncated,
+        response_tokens,
+        repetition,
+    });
     sample
 }
 

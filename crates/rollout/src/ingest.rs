@@ -41,6 +41,7 @@ pub(crate) enum Line {
         truncated: Option<bool>,
         #[serde(skip_serializing_if = "Option::is_none")]
         response_tokens: Option<u64>,
+        repetition: bool,
     },
 }
 

@@ -12,6 +12,7 @@ mod error;
 mod ingest;
 mod kept;
 mod prompts;
+mod repetition;
 mod reward;
 mod sample;
 

@@ -110,6 +110,7 @@ async fn every_sample_is_named_rewarded_and_reported() {
     let of = |kind: &str| ingested.iter().filter(|line| line["type"] == kind).collect::<Vec<_>>();
     assert_eq!((of("span").len(), of("sample").len()), (8, 8));
     assert!(of("sample").iter().all(|line| line["reward"] == 1.0 && line["response_tokens"] == 2));
+    assert!(of("sample").iter().all(|line| line["repetition"] == false));
     assert!(of("span").iter().all(|line| line["start"].as_f64() <= line["end"].as_f64()));
     assert_eq!(*server.ended.lock(), ["5", "6"]);
     let written = std::fs::read_to_string(out.path().join("samples-step-000005.jsonl")).unwrap();

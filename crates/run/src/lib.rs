@@ -38,7 +38,7 @@ pub use follow::Follow;
 pub use glance::SealedState;
 pub use log::writer::{LogOptions, LogWriter};
 pub use log::{Damage, DamageKind, LogPosition};
-pub use numbers::{MetricsLog, SentMetrics};
+pub use numbers::{MetricsFollow, MetricsLog, SentMetrics};
 pub use read::{Drops, StepSummary, WriterState, WriterSummary};
 pub use run::{Run, RunInfo};
 pub use seal::{Sealed, Sealer};

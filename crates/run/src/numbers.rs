@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 use rollscope_trace::StepNumber;
@@ -23,6 +23,14 @@ pub struct SentMetrics {
     pub step: StepNumber,
     /// Numbers by name.
     pub data: Map<String, Value>,
+}
+
+/// Reads metrics.jsonl line by line: of a file that grows with every step each is read once.
+#[derive(Debug)]
+pub struct MetricsFollow {
+    path: PathBuf,
+    /// Lines up to here have been taken.
+    taken_bytes: u64,
 }
 
 /// Appends to metrics.jsonl, and knows which steps it has: of a file that grows with every step only what is new is
@@ -69,6 +77,11 @@ impl Run {
         Ok(read.map(|line| SentMetrics { step: StepNumber(line.step), data: line.data }).collect())
     }
 
+    /// metrics.jsonl for whoever goes on reading it, from its begin.
+    pub fn follow_metrics(&self) -> MetricsFollow {
+        MetricsFollow { path: self.metrics_path(), taken_bytes: 0 }
+    }
+
     /// metrics.jsonl for whoever appends to it. The file is first read when something is appended.
     pub fn metrics_log(&self) -> MetricsLog {
         MetricsLog { path: self.metrics_path(), sent: BTreeSet::new(), read_bytes: 0 }
@@ -80,6 +93,38 @@ impl Run {
 
     fn metrics_path(&self) -> PathBuf {
         self.dir().join(METRICS_NAME)
+    }
+}
+
+// === impl MetricsFollow ===
+
+impl MetricsFollow {
+    /// Hands on what was added since, in the order of sending. A line counts as taken when `take` says so; after an
+    /// error the same one comes again. Lines that cannot be read are passed over, and one without an end is waited for.
+    pub fn each_new<E: From<RunError>>(
+        &mut self,
+        mut take: impl FnMut(SentMetrics) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let cannot = |source| RunError::io("read", &self.path)(source);
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(source) => return Err(cannot(source).into()),
+        };
+        let mut file = BufReader::new(file);
+        file.seek(SeekFrom::Start(self.taken_bytes)).map_err(cannot)?;
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let length = file.read_until(b'\n', &mut line).map_err(cannot)?;
+            if line.last() != Some(&b'\n') {
+                return Ok(());
+            }
+            if let Ok(line) = serde_json::from_slice::<Line<Map<String, Value>>>(&line) {
+                take(SentMetrics { step: StepNumber(line.step), data: line.data })?;
+            }
+            self.taken_bytes += length as u64;
+        }
     }
 }
 

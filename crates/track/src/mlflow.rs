@@ -1,7 +1,8 @@
 //! MLflow's REST interface: an experiment `rollscope`, a run of it for each run of ours, found again by a tag.
 //!
 //! The numbers of a step go in batches of at most 1,000, the step's own number last: a step whose number is there is
-//! there whole. Characters that MLflow does not take in a name become `_`.
+//! there whole. Of a step of several batches that is sent again, those numbers are left out that came through the last
+//! time. A run that is gone on with is running again. Characters that MLflow does not take in a name become `_`.
 //!
 //! `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`, or `MLFLOW_TRACKING_TOKEN`, are taken from the environment
 //! as MLflow's own client does.
@@ -16,8 +17,7 @@ use ureq::Agent;
 
 use crate::STEP_NAME;
 use crate::error::TrackError;
-use crate::tensorboard::now_s;
-use crate::tracker::{Numbers, Origin};
+use crate::tracker::{Numbers, Origin, now_s};
 
 #[derive(Debug)]
 pub(crate) struct Mlflow {
@@ -60,7 +60,11 @@ impl Mlflow {
             }),
         )?;
         let (run, steps) = match found["runs"][0]["info"]["run_id"].as_str() {
-            Some(run) => (run.to_owned(), server.steps(run)?),
+            Some(run) => {
+                let body = json!({"run_id": run, "status": "RUNNING"});
+                server.post("runs/update", &body)?;
+                (run.to_owned(), server.steps(run)?)
+            }
             None => (server.create_run(origin, &experiment, &id)?, BTreeSet::new()),
         };
         Ok(Self { steps, server, experiment, run })
@@ -70,7 +74,11 @@ impl Mlflow {
         let timestamp = (now_s() * 1e3) as u64;
         let metric = |(name, value): (&str, f64)| json!({"key": usable(name), "value": value, "timestamp": timestamp, "step": step});
         let named = numbers.iter().map(|(name, value)| (name.as_str(), *value));
-        let metrics: Vec<Value> = named.chain([(STEP_NAME, step as f64)]).map(metric).collect();
+        let mut metrics: Vec<Value> = named.chain([(STEP_NAME, step as f64)]).map(metric).collect();
+        if metrics.len() > MOST_IN_BATCH {
+            let there = self.server.latest_of(&self.run, step)?;
+            metrics.retain(|metric| metric["key"].as_str().is_none_or(|key| !there.contains(key)));
+        }
         for batch in metrics.chunks(MOST_IN_BATCH) {
             self.server.post("runs/log-batch", &json!({"run_id": self.run, "metrics": batch}))?;
         }
@@ -144,16 +152,20 @@ impl Server {
                 path = format!("{path}&page_token={token}");
             }
             let page = self.get(&path)?;
-            let step = |metric: &Value| match &metric["step"] {
-                Value::String(step) => step.parse().ok(),
-                step => step.as_u64(),
-            };
-            steps.extend(page["metrics"].as_array().into_iter().flatten().filter_map(step));
+            steps.extend(page["metrics"].as_array().into_iter().flatten().filter_map(step_of));
             match page["next_page_token"].as_str() {
                 Some(next) if !next.is_empty() => next.clone_into(&mut token),
                 _ => return Ok(steps),
             }
         }
+    }
+
+    /// The names whose latest number is of a step.
+    fn latest_of(&self, run: &str, step: u64) -> Result<BTreeSet<String>, TrackError> {
+        let found = self.get(&format!("runs/get?run_id={run}"))?;
+        let latest = found["run"]["data"]["metrics"].as_array().into_iter().flatten();
+        let of_step = latest.filter(|metric| step_of(metric) == Some(step));
+        Ok(of_step.filter_map(|metric| Some(metric["key"].as_str()?.to_owned())).collect())
     }
 
     fn get(&self, path: &str) -> Result<Value, TrackError> {
@@ -184,6 +196,14 @@ impl Server {
             status: 200,
             answer: "not what MLflow answers".to_owned(),
         }
+    }
+}
+
+/// The step of a number; protobuf's JSON writes it as a text.
+fn step_of(metric: &Value) -> Option<u64> {
+    match &metric["step"] {
+        Value::String(step) => step.parse().ok(),
+        step => step.as_u64(),
     }
 }
 

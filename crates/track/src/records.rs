@@ -1,6 +1,6 @@
 //! A file that records are appended to: opened at the end of what is whole.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,10 @@ impl RecordFile {
         path: &Path,
         whole: impl FnOnce(&[u8]) -> Result<usize, TrackError>,
     ) -> Result<Self, TrackError> {
+        // A device has no end that one could read to.
+        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            return Err(TrackError::Foreign { path: path.to_owned() });
+        }
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = open.map_err(TrackError::io("open", path))?;
         let mut content = Vec::new();

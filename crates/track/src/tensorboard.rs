@@ -6,14 +6,13 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use prost::Message;
 
 use crate::STEP_NAME;
 use crate::error::TrackError;
 use crate::records::RecordFile;
-use crate::tracker::{Numbers, Origin, create_folder};
+use crate::tracker::{Numbers, Origin, create_folder, now_s};
 
 #[derive(Debug)]
 pub(crate) struct TensorBoard {
@@ -96,10 +95,6 @@ impl TensorBoard {
     pub(crate) fn path(&self) -> &Path {
         self.file.path()
     }
-}
-
-pub(crate) fn now_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 fn record(bytes: &[u8]) -> Vec<u8> {

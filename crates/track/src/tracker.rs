@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::TrackError;
 use crate::jsonl::Jsonl;
@@ -33,6 +33,8 @@ enum Kind {
     TensorBoard(TensorBoard),
     Mlflow(Mlflow),
     Jsonl(Jsonl),
+    /// The run's own metrics.jsonl, which its recorder writes and nobody else.
+    Own(PathBuf),
 }
 
 // === impl Tracker ===
@@ -51,8 +53,11 @@ impl Tracker {
             }
             Target::Mlflow { url } => Kind::Mlflow(Mlflow::open(origin, url)?),
             Target::Jsonl { path } => {
-                let path = path.clone().unwrap_or_else(|| origin.dir.join("metrics.jsonl"));
-                Kind::Jsonl(Jsonl::open(&path)?)
+                let own = origin.dir.join("metrics.jsonl");
+                match path {
+                    Some(path) if !is_same(path, &own) => Kind::Jsonl(Jsonl::open(path)?),
+                    _ => Kind::Own(own),
+                }
             }
         }))
     }
@@ -64,6 +69,7 @@ impl Tracker {
             Kind::TensorBoard(board) => board.steps.contains(&step),
             Kind::Mlflow(mlflow) => mlflow.steps.contains(&step),
             Kind::Jsonl(jsonl) => jsonl.steps.contains(&step),
+            Kind::Own(_) => true,
         }
     }
 
@@ -74,6 +80,8 @@ impl Tracker {
             Kind::TensorBoard(board) => board.send(step, numbers),
             Kind::Mlflow(mlflow) => mlflow.send(step, numbers),
             Kind::Jsonl(jsonl) => jsonl.send(step, numbers),
+            // It was there before anybody else got it.
+            Kind::Own(_) => Ok(()),
         }
     }
 
@@ -82,7 +90,7 @@ impl Tracker {
         match self.0 {
             Kind::Wandb(wandb) => wandb.finish(),
             Kind::Mlflow(mlflow) => mlflow.finish(),
-            Kind::TensorBoard(_) | Kind::Jsonl(_) => Ok(()),
+            Kind::TensorBoard(_) | Kind::Jsonl(_) | Kind::Own(_) => Ok(()),
         }
     }
 
@@ -93,6 +101,7 @@ impl Tracker {
             Kind::TensorBoard(board) => board.path().display().to_string(),
             Kind::Mlflow(mlflow) => mlflow.place(),
             Kind::Jsonl(jsonl) => jsonl.path().display().to_string(),
+            Kind::Own(path) => path.display().to_string(),
         }
     }
 }
@@ -119,6 +128,17 @@ impl Origin {
         };
         (0..8).map(digit).collect()
     }
+}
+
+/// Whether two paths are of one file, as far as the system can tell.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    real(one) == real(other)
+}
+
+/// Seconds since the Unix epoch.
+pub(crate) fn now_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 /// A folder for files of a tracker.

@@ -20,8 +20,7 @@ use prost::Message;
 use crate::STEP_NAME;
 use crate::error::TrackError;
 use crate::records::RecordFile;
-use crate::tensorboard::now_s;
-use crate::tracker::{Numbers, Origin, create_folder};
+use crate::tracker::{Numbers, Origin, create_folder, now_s};
 
 mod log;
 mod message;

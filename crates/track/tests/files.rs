@@ -89,3 +89,110 @@ fn a_server_that_is_away_is_an_error() {
     let refused = Tracker::open(&target, &origin(dir.path())).unwrap_err();
     assert!(matches!(refused, TrackError::Unreachable { .. }), "{refused}");
 }
+
+/// A device is read to no end.
+#[test]
+fn what_is_no_file_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for place in ["/dev/zero", "/dev/full", dir.path().to_str().unwrap()] {
+        if !Path::new(place).exists() {
+            continue;
+        }
+        let target = Target::Jsonl { path: Some(place.into()) };
+        let refused = Tracker::open(&target, &origin(dir.path())).unwrap_err();
+        assert!(matches!(refused, TrackError::Foreign { .. }), "{place}: {refused}");
+    }
+}
+
+/// Its recorder appends to it; another that cut what it took for damage would cut that off.
+#[test]
+fn the_run_s_own_file_has_one_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("metrics.jsonl");
+    let half = "{\"step\":1,\"data\":{}}\n{\"step\":2,\"da";
+    fs::write(&own, half).unwrap();
+    for target in ["jsonl".to_owned(), format!("jsonl:{}", own.display())] {
+        let mut tracker = Tracker::open(&target.parse().unwrap(), &origin(dir.path())).unwrap();
+        assert!(tracker.has(1) && tracker.has(2), "{target}");
+        tracker.send(3, &numbers(3)).unwrap();
+        assert_eq!(fs::read_to_string(&own).unwrap(), half, "{target}");
+    }
+}
+
+/// A server of MLflow as far as it is asked here, that breaks off after the first batch of a step, once.
+#[test]
+fn a_step_of_several_batches_is_there_once_and_its_run_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || serve_mlflow(&listener));
+    let target = Target::Mlflow { url: url.clone() };
+    let large: Numbers = (0..2500).map(|number| (format!("perf/{number}"), f64::from(number))).collect();
+    let mut first = Tracker::open(&target, &origin(dir.path())).unwrap();
+    first.send(1, &large).unwrap_err();
+    let mut again = Tracker::open(&target, &origin(dir.path())).unwrap();
+    assert!(!again.has(1));
+    again.send(1, &large).unwrap();
+    again.finish().unwrap();
+    // The end, for the server.
+    drop(std::net::TcpStream::connect(url.trim_start_matches("http://")).unwrap());
+    let (logged, statuses) = server.join().unwrap();
+    let distinct: std::collections::BTreeSet<&str> = logged.iter().map(String::as_str).collect();
+    assert_eq!((logged.len(), distinct.len()), (2501, 2501));
+    assert_eq!(statuses, ["RUNNING", "FINISHED"]);
+}
+
+fn serve_mlflow(listener: &std::net::TcpListener) -> (Vec<String>, Vec<String>) {
+    use std::io::{Read as _, Write as _};
+    let (mut logged, mut statuses, mut run_is_made, mut batches) = (Vec::new(), Vec::new(), false, 0);
+    loop {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut bytes, mut chunk) = (Vec::new(), [0; 65_536]);
+        let (head, body) = loop {
+            let read = stream.read(&mut chunk).unwrap();
+            if read == 0 {
+                return (logged, statuses);
+            }
+            bytes.extend_from_slice(&chunk[..read]);
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let length = head
+                .lines()
+                .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            if body.len() >= length.unwrap_or(0) {
+                break (head.to_owned(), body.to_owned());
+            }
+        };
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
+        let path = head.split_whitespace().nth(1).unwrap().trim_start_matches("/api/2.0/mlflow/");
+        let (mut status, mut reply) = (200, serde_json::json!({}));
+        match path.split('?').next().unwrap() {
+            "experiments/get-by-name" => reply = serde_json::json!({"experiment": {"experiment_id": "1"}}),
+            "runs/search" if run_is_made => reply = serde_json::json!({"runs": [{"info": {"run_id": "r"}}]}),
+            "runs/create" => {
+                run_is_made = true;
+                reply = serde_json::json!({"run": {"info": {"run_id": "r"}}});
+            }
+            "runs/update" => statuses.push(body["status"].as_str().unwrap().to_owned()),
+            "runs/get" => {
+                let metric = |name: &String| serde_json::json!({"key": name, "step": "1"});
+                let metrics: Vec<_> = logged.iter().map(metric).collect();
+                reply = serde_json::json!({"run": {"data": {"metrics": metrics}}});
+            }
+            "runs/log-batch" => {
+                batches += 1;
+                if batches == 2 {
+                    status = 500;
+                } else {
+                    let names = body["metrics"].as_array().unwrap().iter();
+                    logged.extend(names.map(|metric| metric["key"].as_str().unwrap().to_owned()));
+                }
+            }
+            _ => {}
+        }
+        let reply = reply.to_string();
+        let head =
+            format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", reply.len());
+        stream.write_all((head + &reply).as_bytes()).unwrap();
+    }
+}

@@ -6,10 +6,10 @@ use std::time::SystemTime;
 use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
 use rollscope_config::{Choice, OptionSet as _, Options as _, options};
-use rollscope_rollout::{Rollout, RolloutOptions};
+use rollscope_rollout::{Event, Rollout, RolloutOptions};
 use rollscope_run::Run;
 
-use super::rollout::{Progress, SamplingOptions};
+use super::rollout::{Progress, SamplingOptions, sentence};
 use super::{block_on, report, resolve, view};
 use crate::clock::compact_utc;
 use crate::exit::Failure;
@@ -97,8 +97,14 @@ async fn roll_out(
     output::note(format_args!("gateway on {gateway}, recording to {}", out.display()));
     let rollout = Rollout::new(RolloutOptions { url: gateway, ..rollout }).map_err(Failure::usage)?;
     let mut progress = Progress::new();
+    let show = |event: Event<'_>| {
+        progress.show(&event);
+        if let Event::StepEnded(step) = &event {
+            output::note(format_args!("{}", sentence(step)));
+        }
+    };
     tokio::select! {
-        ended = rollout.run(|event| progress.show(&event)) => ended.map_err(anyhow::Error::from)?,
+        ended = rollout.run(show) => ended.map_err(anyhow::Error::from)?,
         died = fleet.first_exit() => {
             output::note(format_args!("what was recorded is in {}", out.display()));
             return Err(died);

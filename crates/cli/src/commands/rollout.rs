@@ -85,15 +85,19 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     block_on(async {
         let interrupted = shutdown(&LifetimeOptions { exit_on_stdin_close: false })?;
         let mut progress = Progress::new();
-        let steps = tokio::select! {
-            ended = rollout.run(|event| progress.show(&event)) => ended.map_err(anyhow::Error::from)?,
+        let mut told = Ok(());
+        // Each step's result is told once, when it is there.
+        let show = |event: Event<'_>| {
+            progress.show(&event);
+            if let (Event::StepEnded(step), Ok(())) = (&event, &told) {
+                told = output::line(format_args!("{}", sentence(step)));
+            }
+        };
+        tokio::select! {
+            ended = rollout.run(show) => ended.map_err(anyhow::Error::from)?,
             () = interrupted => return Err(Failure::Other(anyhow!("interrupted; the step's samples are lost"))),
         };
-        drop(progress);
-        for step in &steps {
-            output::line(format_args!("{}", sentence(step)))?;
-        }
-        Ok(())
+        Ok(told?)
     })
 }
 
@@ -166,16 +170,13 @@ impl Progress {
                     self.bar.suspend(|| output::note(format_args!("{told}")));
                 }
             }
-            Event::StepEnded(step) => {
-                self.bar.finish_and_clear();
-                output::note(format_args!("{}", sentence(step)));
-            }
+            Event::StepEnded(_) => self.bar.finish_and_clear(),
         }
     }
 }
 
 /// A step in one line.
-fn sentence(step: &StepSummary) -> String {
+pub(super) fn sentence(step: &StepSummary) -> String {
     let seconds = step.duration.as_secs_f64();
     let mut parts = vec![format!("{} samples", step.completed)];
     parts.extend(step.reward_mean.map(|reward| format!("reward mean {reward:.3}")));

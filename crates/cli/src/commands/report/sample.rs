@@ -36,12 +36,35 @@ pub(super) fn print(run: &Run, steps: &[StepNumber], id: &str, as_json: bool) ->
         }
     }
     if !is_found {
-        return Err(Failure::Other(anyhow!("no sample {id} in {}", dir.display())));
+        let hint = hint(run, steps, id)?;
+        return Err(Failure::Other(anyhow!("no sample {id} in {}{hint}", dir.display())));
     }
     if as_json {
         output::line(format_args!("{}", json!({"run": dir.display().to_string(), "samples": found})))?;
     }
     Ok(())
+}
+
+/// How a sample is named, by one that the user may have meant.
+fn hint(run: &Run, steps: &[StepNumber], id: &str) -> Result<String, Failure> {
+    let mut named = None;
+    for step in steps {
+        for key in read(run, *step)?.samples.into_iter().map(|sample| sample.key) {
+            let is_meant = key.group.is_some() && *key.sample == *id;
+            if is_meant || named.is_none() {
+                let form = if key.group.is_some() {
+                    "GROUP/SAMPLE"
+                } else {
+                    "by their own name or the request's id"
+                };
+                named = Some(format!("; samples are named {form}, such as {key}"));
+            }
+            if is_meant {
+                return Ok(named.unwrap_or_default());
+            }
+        }
+    }
+    Ok(named.unwrap_or_default())
 }
 
 /// A line per span: begin since the sample's own, length, name; then its attributes, indented.
