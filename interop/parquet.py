@@ -1,8 +1,11 @@
-"""A run's tables, read by DuckDB as anybody would: the names are those of the documentation, the rows agree with the
-report."""
+"""A run's tables, read by DuckDB and Polars as anybody would: the recipes are those of the guide, word for word, the rows
+agree with the report."""
 
+import ast
 import json
 import os
+import pathlib
+import re
 import subprocess
 
 import duckdb
@@ -24,6 +27,38 @@ def table(name):
 def one(query):
     [row] = duckdb.sql(query).fetchall()
     return row
+
+
+def recipe(guide, language):
+    """The first block of code in a language after the guide's `Polars:` or `DuckDB:`, for this run."""
+    found = re.search(rf"```{language}\n(.*?)```", guide, re.DOTALL)
+    assert found, f"no {language} in the guide"
+    return found.group(1).replace("RUN/", f"{RUN}/")
+
+
+def value_of(source):
+    """What the last expression of a program gives."""
+    tree = ast.parse(source)
+    last = ast.Expression(tree.body.pop().value)
+    names = {}
+    exec(compile(tree, "guide", "exec"), names)
+    return eval(compile(last, "guide", "eval"), names)
+
+
+def recipes():
+    """By worker, the mean of decode's forward stage, as each recipe has it."""
+    docs = pathlib.Path(__file__).parent.parent / "docs"
+    found = []
+    for language in ("en", "zh"):
+        guide = (docs / language / "observability.md").read_text()
+        asking = guide[guide.index("\nDuckDB"):]
+        by_duckdb = {url: mean for url, _, mean in duckdb.sql(recipe(asking, "sql")).fetchall()}
+        polars = value_of(recipe(asking, "python"))
+        found += [by_duckdb, dict(polars.rows())]
+    assert found[0] and all(found[0].keys() == other.keys() for other in found), found
+    for other in found[1:]:
+        assert all(abs(found[0][url] - mean) <= 1e-12 for url, mean in other.items()), found
+    return found[0]
 
 
 def main():
@@ -60,7 +95,9 @@ def main():
         select count(*) from {table('spans')} as span join {table('requests')} as request using (request_id)
         where span.start_ns < request.arrival_ns or span.end_ns > request.arrival_ns + request.duration_ns""")[0]
     assert outside == 0, f"{outside} spans lie outside of their requests"
-    print(f"{count} requests, {samples} samples, mean reward {reward:.3f}")
+    workers = recipes()
+    assert len(workers) == metrics["perf/worker/count"] / 2, (workers, metrics["perf/worker/count"])
+    print(f"{count} requests, {samples} samples, mean reward {reward:.3f}; {len(workers)} decode worker by both recipes")
 
 
 if __name__ == "__main__":

@@ -129,20 +129,35 @@ pub(crate) fn glance() -> MakeGlance {
     Arc::new(rollscope_view::glance)
 }
 
-/// Reads files into a run and closes its steps.
+/// What came of reading files into a run.
+#[derive(Debug)]
+pub(crate) struct Imported {
+    /// The steps of which there was something new.
+    pub(crate) steps: Vec<StepClosed>,
+    /// Records that the run had already.
+    pub(crate) passed_over: u64,
+}
+
+/// Reads files into a run and closes its steps. Of files that cannot be read to their end nothing stays in the run.
 pub(crate) fn import_files(
     run: &Run,
     files: &[PathBuf],
     options: &ImportOptions,
     end: StepEnd,
-) -> Result<Vec<StepClosed>, Failure> {
+) -> Result<Imported, Failure> {
     let recorder = import_into(run, files, options)?;
-    Ok(recorder.finish(end, Some(&glance())).map_err(anyhow::Error::from)?)
+    let passed_over = recorder.passed_over();
+    let steps = recorder.finish(end, Some(&glance())).map_err(anyhow::Error::from)?;
+    Ok(Imported { steps, passed_over })
 }
 
 fn import_into(run: &Run, files: &[PathBuf], options: &ImportOptions) -> Result<OfflineRecorder, Failure> {
     let mut recorder = OfflineRecorder::start(run.clone(), "import").map_err(anyhow::Error::from)?;
-    import_each(files, options, |record| recorder.put(&record).map_err(FormatError::sink))?;
+    let read = import_each(files, options, |record| recorder.put(&record).map_err(FormatError::sink));
+    if let Err(error) = read {
+        recorder.abandon().map_err(anyhow::Error::from)?;
+        return Err(error);
+    }
     Ok(recorder)
 }
 

@@ -122,3 +122,46 @@ fn what_cannot_be_read_is_named_with_its_place() {
         );
     }
 }
+
+#[test]
+fn a_file_that_is_imported_again_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, file) = (dir.path().join("run"), dump("turns.pt"));
+    let import = || rollscope(["import".as_ref(), &*file, "--out".as_ref(), &run]);
+    assert!(import().status.success());
+    let before = report(&run);
+    let again = import();
+    assert!(again.status.success() && again.stdout.is_empty(), "{}", String::from_utf8_lossy(&again.stdout));
+    let told = String::from_utf8(again.stderr).unwrap();
+    assert!(told.contains("records were there already"), "{told}");
+    assert_eq!(report(&run), before);
+    assert_eq!(std::fs::read_dir(run.join("log")).unwrap().count(), 1);
+}
+
+#[test]
+fn of_a_file_that_cannot_be_read_nothing_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, file) = (dir.path().join("run"), dir.path().join("cut.pt"));
+    let whole = std::fs::read(dump("turns_legacy.pt")).unwrap();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let import =
+        |out: &Path| rollscope(["import".as_ref(), &*dump("turns.pt"), &*file, "--out".as_ref(), out]);
+    assert_eq!(import(&run).status.code(), Some(1));
+    assert!(!run.exists(), "no half run is left");
+    let empty = dir.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    assert_eq!(import(&empty).status.code(), Some(1));
+    assert_eq!(std::fs::read_dir(&empty).unwrap().count(), 0);
+    // A run that was there is as it was.
+    done(["import".as_ref(), &*dump("eval_3.pt"), "--out".as_ref(), &run]);
+    let before = report(&run);
+    assert_eq!(import(&run).status.code(), Some(1));
+    assert_eq!(report(&run), before);
+}
+
+#[test]
+fn a_sample_by_half_its_name_is_told_how_samples_are_named() {
+    let output = rollscope(["report".as_ref(), &*dump("turns.pt"), "--sample".as_ref(), "no-such".as_ref()]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("samples are named GROUP/SAMPLE, such as "), "{told}");
+}

@@ -1,7 +1,12 @@
 //! What may go wrong with recording. None of it ever fails a request.
 
+use std::path::PathBuf;
+
 use rollscope_run::RunError;
 use rollscope_track::TrackError;
+
+use crate::archive::ArchiveError;
+use crate::s3::S3Error;
 
 /// Why something was not recorded.
 #[derive(Debug, thiserror::Error)]
@@ -12,10 +17,28 @@ pub enum RecordError {
     /// A tracker. What it does not have is sent later.
     #[error(transparent)]
     Track(#[from] TrackError),
+    /// What was sealed could not be copied. It is tried again with the next step.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The run's folder was removed, or another put in its place.
+    #[error(
+        "the run's folder was removed, and what was recorded in it is lost; recording goes on in a new one: {}",
+        path.display()
+    )]
+    Removed {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A thread could not be started.
     #[error("cannot start a thread for recording: {0}")]
     Thread(#[source] std::io::Error),
     /// A thread of the recorder ended in a way that it should not.
     #[error("a thread of the recorder panicked; what reached the log is safe")]
     Panicked,
+}
+
+impl From<S3Error> for RecordError {
+    fn from(error: S3Error) -> Self {
+        Self::Archive(error.into())
+    }
 }

@@ -45,6 +45,20 @@ struct State {
 /// What a command that is no record counts for.
 const COMMAND_BYTES: usize = 256;
 
+// === impl Lost ===
+
+impl Lost {
+    /// Counts a record.
+    pub(crate) fn add(&mut self, record: &Record) {
+        match record {
+            Record::Profile(_) => self.profiles += 1,
+            Record::Span(_) | Record::Sample(_) => self.user_records += 1,
+            // A gap in a stream's numbers is how the loss of a pass shows.
+            Record::ForwardPass(_) | Record::Close(_) | Record::Dropped(_) => {}
+        }
+    }
+}
+
 // === impl Inbox ===
 
 impl Inbox {
@@ -113,15 +127,17 @@ impl Inbox {
         self.state.lock().lost
     }
 
+    /// Counts what was written to a log that is gone.
+    pub(crate) fn count_gone(&self, gone: Lost) {
+        let mut state = self.state.lock();
+        state.lost.profiles += gone.profiles;
+        state.lost.user_records += gone.user_records;
+    }
+
     /// Counts records that were taken and could not be written.
     pub(crate) fn count_unwritten(&self, record: &Record) {
         let mut state = self.state.lock();
-        match record {
-            Record::Profile(_) => state.lost.profiles += 1,
-            Record::Span(_) | Record::Sample(_) => state.lost.user_records += 1,
-            // A gap in a stream's numbers is how the loss of a pass shows.
-            Record::ForwardPass(_) | Record::Close(_) | Record::Dropped(_) => {}
-        }
+        state.lost.add(record);
     }
 
     fn put(

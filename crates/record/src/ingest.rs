@@ -110,14 +110,24 @@ struct SampleLine {
     evaluation: bool,
 }
 
-/// Reads a body of lines; blank ones are passed over.
-pub(crate) fn parse(body: &[u8]) -> (Vec<Record>, Vec<Rejected>) {
+/// A span that has not been by so much has a time that is wrong: a day. One from long ago may be of a rollout that is
+/// played again; of a sample's time it is only where the sample's requests are.
+const FUTURE_NS: i64 = 86_400 * 1_000_000_000;
+
+/// Reads a body of lines that was sent just now; blank ones are passed over.
+pub(crate) fn parse(body: &[u8], now: UnixNs) -> (Vec<Record>, Vec<Rejected>) {
     let (mut records, mut rejected) = (Vec::new(), Vec::new());
     for (index, line) in body.split(|byte| *byte == b'\n').enumerate() {
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
+        let is_to_come = |at: UnixNs| at > now.offset_by(FUTURE_NS);
         match read_line(line) {
+            Ok(Record::Span(span)) if is_to_come(span.end.unwrap_or(span.start)) => {
+                let error =
+                    "a time that is yet to come by more than a day, by this machine's clock".to_owned();
+                rejected.push(Rejected { line: index + 1, error });
+            }
             Ok(record) => records.push(record),
             Err(error) => rejected.push(Rejected { line: index + 1, error: error.to_string() }),
         }
@@ -230,8 +240,9 @@ mod tests {
 {"type":"event","step":1}
 {"type":"sample","sample":"s"}
 {"type":"sample","step":1,"sample":"s","non_generation_time":-1}
+{"type":"span","step":1,"sample":"s","name":"next year","start":1700000000,"end":1732000000}
 "#;
-        let (records, rejected) = parse(body);
+        let (records, rejected) = parse(body, UnixNs(1_700_000_100_000_000_000));
         let key = |group: Option<&str>, sample: &str| SampleKey {
             step: StepNumber(1),
             group: group.map(Into::into),
@@ -259,7 +270,7 @@ mod tests {
         };
         assert_eq!(records, [Record::Span(span), Record::Sample(mark)]);
         let lines: Vec<_> = rejected.iter().map(|rejected| rejected.line).collect();
-        assert_eq!(lines, [4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!(lines, [4, 5, 6, 7, 8, 9, 10, 11]);
         assert!(rejected[5].error.contains("missing field `step`"), "{rejected:?}");
         assert!(rejected[4].error.contains("unknown variant `event`"), "{rejected:?}");
     }

@@ -6,6 +6,7 @@
 //! sends them. [`routes()`] is the HTTP side, for the user's own spans, rewards and ends of steps.
 //! A [`PassListener`] records forward passes; [`record_fleet`] has it follow the workers of a fleet.
 
+mod archive;
 mod clock;
 mod early;
 mod error;
@@ -16,6 +17,7 @@ mod live;
 mod offline;
 mod passes;
 mod routes;
+mod s3;
 mod sealing;
 mod steps;
 mod tracking;
@@ -26,17 +28,19 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rollscope_run::{LogOptions, Run};
+use rollscope_run::{LogOptions, Retention, Run};
 use rollscope_trace::{Dropped, Nanos, Profile, ProfileSink, Record, StepNumber};
 use rollscope_track::Target;
 use tokio::sync::oneshot;
 
+pub use archive::{ArchiveError, ArchivePlace, NotAPlace};
 pub use error::RecordError;
 pub use fleet::{ToldError, record_fleet, told_endpoints};
 pub use ingest::read_line;
 pub use offline::OfflineRecorder;
 pub use passes::{PassListener, PassSource, PassStream};
 pub use routes::routes;
+pub use s3::S3Error;
 pub use sealing::{MakeGlance, StepClosed};
 pub use tracking::{catch_up, origin_of};
 
@@ -59,6 +63,10 @@ pub struct RecordOptions {
     pub trackers: Vec<Target>,
     /// What a viewer shows first of a step, made with the step's numbers, so that it need not read the step for it.
     pub glance: Option<MakeGlance>,
+    /// What is kept of a run that grows long.
+    pub retention: Retention,
+    /// Where steps that were sealed are copied to.
+    pub archive: Option<ArchivePlace>,
     /// Told of trouble: of a log that cannot be written once until it can be again, of a step that cannot be sealed
     /// each time.
     pub on_trouble: OnTrouble,
@@ -103,6 +111,8 @@ impl Default for RecordOptions {
             superseded_after: Duration::from_secs(10),
             trackers: Vec::new(),
             glance: None,
+            retention: Retention::default(),
+            archive: None,
             on_trouble: Arc::new(|_| {}),
         }
     }
@@ -115,6 +125,8 @@ impl fmt::Debug for RecordOptions {
             .field("queue_bytes", &self.queue_bytes)
             .field("superseded_after", &self.superseded_after)
             .field("trackers", &self.trackers)
+            .field("retention", &self.retention)
+            .field("archive", &self.archive)
             .finish_non_exhaustive()
     }
 }

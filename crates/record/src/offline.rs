@@ -1,9 +1,13 @@
 //! Recording what has already happened: a file of others becomes a run, with every step closed and sealed.
+//!
+//! What the run has already is passed over, so that a file may be imported again, or in pieces that overlap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use rollscope_run::{LogOptions, LogWriter, Run};
-use rollscope_trace::{CloseReason, Record, StepClose, StepNumber, UnixNs};
+use rollscope_trace::{
+    CloseReason, Record, RequestId, SampleKey, SampleMark, StepClose, StepNumber, StepTrace, UnixNs, UserSpan,
+};
 
 use crate::sealing::put_numbers;
 use crate::{MakeGlance, RecordError, StepClosed, StepEnd};
@@ -15,6 +19,20 @@ pub struct OfflineRecorder {
     log: LogWriter,
     /// When the last of a step's records was.
     steps: BTreeMap<StepNumber, UnixNs>,
+    /// Steps that the run had before.
+    before: BTreeSet<StepNumber>,
+    /// What it had of those that anything has come for.
+    known: HashMap<StepNumber, Known>,
+    passed_over: u64,
+}
+
+/// What a run has of a step.
+#[derive(Debug)]
+struct Known {
+    requests: HashSet<RequestId>,
+    spans: HashMap<SampleKey, Vec<UserSpan>>,
+    marks: HashMap<SampleKey, SampleMark>,
+    close: Option<StepClose>,
 }
 
 // === impl OfflineRecorder ===
@@ -22,12 +40,17 @@ pub struct OfflineRecorder {
 impl OfflineRecorder {
     /// Begins a log in a run.
     pub fn start(run: Run, writer: &str) -> Result<Self, RecordError> {
+        let before = run.steps()?.into_iter().map(|summary| summary.step).collect();
         let log = run.writer(writer, LogOptions::default())?;
-        Ok(Self { run, log, steps: BTreeMap::new() })
+        Ok(Self { run, log, steps: BTreeMap::new(), before, known: HashMap::new(), passed_over: 0 })
     }
 
-    /// Writes a record; one that belongs to no step is an error of the run's.
+    /// Writes a record that the run does not have; one that belongs to no step is an error of the run's.
     pub fn put(&mut self, record: &Record) -> Result<(), RecordError> {
+        if self.is_known(record)? {
+            self.passed_over += 1;
+            return Ok(());
+        }
         if let Some(step) = record.step() {
             let at = match record {
                 Record::Profile(profile) => profile.ended_at(),
@@ -40,19 +63,28 @@ impl OfflineRecorder {
         Ok(self.log.append(record)?)
     }
 
+    /// Records that the run had already.
+    pub fn passed_over(&self) -> u64 {
+        self.passed_over
+    }
+
     /// Closes every step and leaves all of it in the log: for a run that is read once.
     pub fn close(mut self, end: StepEnd) -> Result<(), RecordError> {
         self.close_steps(end)?;
         Ok(self.log.end()?)
     }
 
-    /// Closes every step, seals them and computes their numbers. `end` is what is known of each; a viewer's first sight
-    /// of each is made by `glance`.
+    /// Closes every step of which there was something new, seals them and computes their numbers. `end` is what is known
+    /// of each; a viewer's first sight of each is made by `glance`.
     pub fn finish(
         mut self,
         end: StepEnd,
         glance: Option<&MakeGlance>,
     ) -> Result<Vec<StepClosed>, RecordError> {
+        if self.steps.is_empty() {
+            self.log.abandon()?;
+            return Ok(Vec::new());
+        }
         self.close_steps(end)?;
         let name = self.log.name().to_owned();
         self.run.sealer(&name).seal(self.log.position())?;
@@ -73,5 +105,54 @@ impl OfflineRecorder {
             self.log.append(&Record::Close(close))?;
         }
         Ok(self.log.flush()?)
+    }
+
+    /// Leaves nothing of what was written.
+    pub fn abandon(self) -> Result<(), RecordError> {
+        Ok(self.log.abandon()?)
+    }
+
+    fn is_known(&mut self, record: &Record) -> Result<bool, RecordError> {
+        let Some(step) = record.step().filter(|step| self.before.contains(step)) else {
+            return Ok(false);
+        };
+        if !self.known.contains_key(&step) {
+            self.known.insert(step, Known::of(&self.run.step(step)?));
+        }
+        Ok(self.known.get(&step).is_some_and(|known| known.has(record)))
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    fn of(trace: &StepTrace) -> Self {
+        let samples = || trace.samples.iter();
+        let spans = samples().filter(|sample| !sample.spans.is_empty());
+        Self {
+            requests: trace.requests().map(|request| request.id).collect(),
+            spans: spans.map(|sample| (sample.key.clone(), sample.spans.clone())).collect(),
+            marks: samples().map(|sample| (sample.key.clone(), sample.mark.clone())).collect(),
+            close: trace.close,
+        }
+    }
+
+    fn has(&self, record: &Record) -> bool {
+        match record {
+            Record::Profile(profile) => self.requests.contains(&profile.id),
+            Record::Span(span) => self.spans.get(&span.key).is_some_and(|spans| spans.contains(span)),
+            Record::Sample(mark) => self.marks.get(&mark.key).is_some_and(|known| {
+                let mut amended = known.clone();
+                amended.amend(mark);
+                // By what is shown, so that a reward that is NaN equals itself.
+                format!("{amended:?}") == format!("{known:?}")
+            }),
+            Record::Close(close) => self.close.is_some_and(|known| {
+                let tells_nothing_new =
+                    close.rollout_time.is_none() || close.rollout_time == known.rollout_time;
+                tells_nothing_new && (close.gpus.is_none() || close.gpus == known.gpus)
+            }),
+            Record::ForwardPass(_) | Record::Dropped(_) => false,
+        }
     }
 }

@@ -19,8 +19,8 @@ use rollscope_trace::{Nanos, StepNumber, sentence};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::ingest;
 use crate::{RecordError, RecorderHandle, StepEnd};
+use crate::{clock, ingest};
 
 /// The largest body of lines; bytes.
 const MAX_BODY_BYTES: usize = 16 << 20;
@@ -49,7 +49,7 @@ pub fn routes(recorder: RecorderHandle) -> Router {
 }
 
 async fn spans(State(recorder): State<RecorderHandle>, body: Bytes) -> Response {
-    let (records, rejected) = ingest::parse(&body);
+    let (records, rejected) = ingest::parse(&body, clock::now());
     let accepted = records.len();
     if !recorder.inbox.could_hold(&records) {
         let message = "more lines than the recorder's queue ever holds; send fewer at a time";

@@ -1,15 +1,18 @@
 //! The sealing thread: turns what was written into parts, and closed steps into numbers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use rollscope_run::{LogPosition, MetricsLog, Run, Sealer};
+use rollscope_run::{LogPosition, MetricsLog, Retention, Run, Sealed};
 use rollscope_stats::{Figures, LateSample, WorkerFigures, step_numbers};
 use rollscope_trace::{StepNumber, StepTrace};
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
+use crate::archive::Archive;
 use crate::tracking::Tracking;
 use crate::{OnTrouble, RecordError, RecordOptions};
 
@@ -31,6 +34,8 @@ pub(crate) type Reply = oneshot::Sender<Result<StepClosed, Arc<RecordError>>>;
 /// Steps that were closed, and how far the log had come by then.
 #[derive(Debug)]
 pub(crate) struct Job {
+    /// Whose log it is; another one's when the run's folder had to be made again.
+    pub(crate) writer: Box<str>,
     pub(crate) up_to: LogPosition,
     pub(crate) steps: Vec<ClosedStep>,
 }
@@ -45,26 +50,42 @@ pub(crate) struct ClosedStep {
 /// What the thread works with.
 struct Sealing {
     run: Run,
-    sealer: Sealer,
     metrics: MetricsLog,
     tracking: Tracking,
     glance: Option<MakeGlance>,
+    archive: Option<Archive>,
+    retention: Retention,
+    /// How far a log was to be sealed when that failed.
+    unsealed: Option<(Box<str>, LogPosition)>,
+    /// Closed steps whose numbers could not be written.
+    unwritten: BTreeSet<StepNumber>,
     on_trouble: OnTrouble,
 }
+
+/// What could not be written, as on a full disk, is tried again so much later.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// Jobs that wait at most; the writing thread then waits with them, and the inbox fills and drops.
 const QUEUE_JOBS: usize = 64;
 
 pub(crate) fn spawn(
     run: Run,
-    sealer: Sealer,
     tracking: Tracking,
     options: &RecordOptions,
 ) -> Result<(SyncSender<Job>, JoinHandle<()>), RecordError> {
     let (jobs, queue) = sync_channel(QUEUE_JOBS);
-    let (glance, on_trouble) = (options.glance.clone(), Arc::clone(&options.on_trouble));
-    let mut sealing = Sealing { metrics: run.metrics_log(), run, sealer, tracking, glance, on_trouble };
-    let work = move || queue.into_iter().for_each(|job| sealing.work(job));
+    let sealing = Sealing {
+        metrics: run.metrics_log(),
+        run,
+        tracking,
+        glance: options.glance.clone(),
+        archive: options.archive.clone().map(Archive::new),
+        retention: options.retention,
+        unsealed: None,
+        unwritten: BTreeSet::new(),
+        on_trouble: Arc::clone(&options.on_trouble),
+    };
+    let work = move || sealing.work_through(&queue);
     let thread = std::thread::Builder::new().name("rollscope-sealing".to_owned()).spawn(work);
     Ok((jobs, thread.map_err(RecordError::Thread)?))
 }
@@ -126,17 +147,32 @@ fn details(figures: &Figures) -> [(String, Value); 2] {
 // === impl Sealing ===
 
 impl Sealing {
+    fn work_through(mut self, queue: &Receiver<Job>) {
+        // What others have left that were killed; nobody else will seal it.
+        let interrupted = self.run.seal_interrupted().map_err(RecordError::from);
+        self.tell(&interrupted);
+        loop {
+            let is_due = self.unsealed.is_some() || !self.unwritten.is_empty();
+            let job = if is_due {
+                queue.recv_timeout(AGAIN_AFTER)
+            } else {
+                queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            };
+            match job {
+                Ok(job) => self.work(job),
+                Err(RecvTimeoutError::Timeout) => self.work_again(),
+                Err(RecvTimeoutError::Disconnected) => return self.work_again(),
+            }
+        }
+    }
+
     fn work(&mut self, job: Job) {
-        // What cannot be sealed stays readable in the log, and is sealed with the next step.
-        let sealed = self.sealer.seal(job.up_to).map_err(RecordError::from);
-        let mut late = self.tell(&sealed).map(|sealed| sealed.late.clone()).unwrap_or_default();
+        let sealed = self.seal(job.writer, job.up_to);
+        let (mut late, mut changed) = (sealed.late, sealed.steps);
         for ClosedStep { step, replies } in job.steps {
             late.remove(&step);
-            let numbers = put_numbers(&self.run, step, self.glance.as_ref()).and_then(|numbers| {
-                self.metrics.append(step, &numbers.metrics)?;
-                self.tracking.tell();
-                Ok(numbers)
-            });
+            changed.insert(step);
+            let numbers = self.write_numbers(step);
             self.tell(&numbers);
             answer(replies, numbers);
         }
@@ -144,6 +180,45 @@ impl Sealing {
         for step in late {
             self.tell(&put_numbers(&self.run, step, self.glance.as_ref()));
         }
+        if let Some(archive) = &mut self.archive {
+            let brought = archive.bring(&self.run, changed);
+            self.tell(&brought);
+        }
+        let retained = self.run.retain(self.retention).map_err(RecordError::from);
+        self.tell(&retained);
+    }
+
+    /// What could not be done before. That it still cannot is not told again.
+    fn work_again(&mut self) {
+        if let Some((writer, up_to)) = self.unsealed.take()
+            && self.run.sealer(&writer).seal(up_to).is_err()
+        {
+            self.unsealed = Some((writer, up_to));
+        }
+        for step in std::mem::take(&mut self.unwritten) {
+            // Noted again where it fails.
+            let _numbers = self.write_numbers(step);
+        }
+    }
+
+    /// What cannot be sealed stays readable in the log until it can.
+    fn seal(&mut self, writer: Box<str>, up_to: LogPosition) -> Sealed {
+        let sealed = self.run.sealer(&writer).seal(up_to).map_err(RecordError::from);
+        self.unsealed = sealed.is_err().then_some((writer, up_to));
+        self.tell(&sealed).cloned().unwrap_or_default()
+    }
+
+    /// Computes the numbers of a closed step, and has them sent.
+    fn write_numbers(&mut self, step: StepNumber) -> Result<StepClosed, RecordError> {
+        let numbers = put_numbers(&self.run, step, self.glance.as_ref()).and_then(|numbers| {
+            self.metrics.append(step, &numbers.metrics)?;
+            self.tracking.tell();
+            Ok(numbers)
+        });
+        if numbers.is_err() {
+            self.unwritten.insert(step);
+        }
+        numbers
     }
 
     fn tell<'a, T>(&self, outcome: &'a Result<T, RecordError>) -> Option<&'a T> {

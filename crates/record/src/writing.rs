@@ -6,7 +6,7 @@ use std::sync::mpsc::{SendError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rollscope_run::{LogWriter, Run};
+use rollscope_run::{LogOptions, LogWriter, Run};
 use rollscope_trace::{CloseReason, DropCount, ForwardPass, Record, StepClose, StepNumber};
 
 use crate::early::EarlyPasses;
@@ -20,6 +20,9 @@ use crate::{OnTrouble, RecordError, RecordOptions, RecorderHandle, StepEnd, cloc
 /// How often the thread looks at the time when nothing arrives. Records reach the operating system sooner: with
 /// each batch that is taken.
 const TICK: Duration = Duration::from_millis(100);
+
+/// How often it is looked whether the log is still there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A step that was ended by the user's code is closed so much later: the gateway offers a profile after the
 /// client has the reply's last byte, so the last ones may still be on their way.
@@ -45,6 +48,9 @@ struct Writing {
     early_passes: EarlyPasses,
     /// Losses that the log has been told of.
     logged: Lost,
+    /// When it was seen last that the log is still there, and what was written since.
+    looked: Instant,
+    since_look: Lost,
     on_trouble: OnTrouble,
     /// Whether the last write failed, so that a full disk is told of once.
     troubled: bool,
@@ -63,8 +69,7 @@ pub(crate) fn spawn(
     let RecorderHandle { inbox, live, run } = handle.clone();
     let on_trouble = Arc::clone(&options.on_trouble);
     let tracking = Tracking::spawn(&run, &options.trackers, &on_trouble)?;
-    let of_log = run.sealer(log.name());
-    let (jobs, sealing) = sealing::spawn(run.clone(), of_log, tracking, options)?;
+    let (jobs, sealing) = sealing::spawn(run.clone(), tracking, options)?;
     let abandon = AbandonOnExit(Arc::clone(&inbox));
     let writing = Writing {
         run,
@@ -77,6 +82,8 @@ pub(crate) fn spawn(
         superseded_after: options.superseded_after,
         early_passes: EarlyPasses::default(),
         logged: Lost::default(),
+        looked: Instant::now(),
+        since_look: Lost::default(),
         on_trouble,
         troubled: false,
     };
@@ -104,6 +111,7 @@ impl Writing {
             }
             self.count_losses();
             self.flush();
+            self.look();
             self.close_due(Instant::now());
             if closed {
                 return self.finish();
@@ -147,8 +155,30 @@ impl Writing {
         let taken = self.log.append(record);
         if taken.is_err() {
             self.inbox.count_unwritten(record);
+        } else {
+            self.since_look.add(record);
         }
         taken.map_err(|error| self.trouble(&error.into())).is_ok()
+    }
+
+    /// Looks whether the log is still there. Of one that was removed nothing will ever be read: what it took since one
+    /// looked last is counted as lost, and recording goes on in a new folder.
+    fn look(&mut self) {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        let written = std::mem::take(&mut self.since_look);
+        if self.log.is_there() {
+            return;
+        }
+        self.inbox.count_gone(written);
+        (self.on_trouble)(&RecordError::Removed { path: self.run.dir().to_owned() });
+        let name = self.log.name().to_owned();
+        match self.run.restore().and_then(|()| self.run.writer(&name, LogOptions::default())) {
+            Ok(log) => self.log = log,
+            Err(error) => self.trouble(&error.into()),
+        }
     }
 
     fn flush(&mut self) {
@@ -241,7 +271,9 @@ impl Writing {
     fn hand_on(&mut self, closed: Vec<ClosedStep>) {
         self.flush();
         self.steps.late_handed_on();
-        if let Err(SendError(job)) = self.jobs.send(Job { up_to: self.log.position(), steps: closed }) {
+        if let Err(SendError(job)) =
+            self.jobs.send(Job { writer: self.log.name().into(), up_to: self.log.position(), steps: closed })
+        {
             // The sealing thread is gone only if it has panicked.
             self.trouble(&RecordError::Panicked);
             for closed in job.steps {

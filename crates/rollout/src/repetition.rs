@@ -44,14 +44,7 @@ mod tests {
             ("a".repeat(40), true),
             // Three times, at the begin only, too little of the whole, or nothing at all.
             (said.repeat(3), false),
-            (
-                format!(
-                    "{}{}",
-                    "ha".repeat(20),
-                    "and then everything went on as it had been before".repeat(1)
-                ),
-                false,
-            ),
+            (format!("{}{}", "ha".repeat(20), "and then everything went on as it had been before"), false),
             (format!("{}{}", "x1y2z3w4v5u6".chars().rev().collect::<String>(), "ab".repeat(10)), false),
             (String::new(), false),
             ("1+2=3\n3+4=7\n7+5=12\n#12".to_owned(), false),

@@ -22,6 +22,7 @@ mod version;
 mod log;
 mod manifest;
 mod parts;
+mod retention;
 mod seal;
 mod sealed;
 
@@ -40,6 +41,7 @@ pub use log::writer::{LogOptions, LogWriter};
 pub use log::{Damage, DamageKind, LogPosition};
 pub use numbers::{MetricsFollow, MetricsLog, SentMetrics};
 pub use read::{Drops, StepSummary, WriterState, WriterSummary};
+pub use retention::Retention;
 pub use run::{Run, RunInfo};
 pub use seal::{Sealed, Sealer};
 pub use version::{FORMAT, NotAVersion, Version};

@@ -22,6 +22,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rollscope_trace::{StepClose, StepNumber};
@@ -182,12 +183,78 @@ pub(crate) fn publish(run: &Run, seal: &Seal) -> Result<(), RunError> {
             manifest.move_recent(run, format!("seals-{next}-{}.json", seal.writer))?;
         }
         manifest.recent.push(seal.clone());
-        let earlier = manifest.earlier.iter().map(|earlier| earlier.name.clone()).collect();
-        let file = ManifestFile { version: FORMAT, earlier, seals: manifest.recent.clone() };
-        if files::create_exclusive(&path(run, next), &file.to_json()?)? {
-            run.last_manifest().put(next, &Arc::new(manifest));
-            remove_older_than(run, next.saturating_sub(KEPT));
+        if manifest.publish(run, next)? {
             return Ok(());
+        }
+    }
+}
+
+/// Paths of the parts of a step.
+pub(crate) fn parts_of(run: &Run, step: StepNumber) -> Result<Vec<PathBuf>, RunError> {
+    let manifest = Newest::read(run)?.manifest;
+    let parts = manifest.seals().flat_map(|seal| &seal.steps).filter(|parts| parts.step == step.0);
+    Ok(parts.flat_map(|parts| &parts.parts).map(|part| run.dir().join(&part.path)).collect())
+}
+
+/// Paths of the newest manifest and of the files that it names, which come before it; none before the first.
+pub(crate) fn newest_files(run: &Run) -> Result<Vec<PathBuf>, RunError> {
+    let Newest { manifest, next } = Newest::read(run)?;
+    let mut paths: Vec<_> = manifest.earlier.iter().map(|earlier| folder(run).join(&earlier.name)).collect();
+    paths.extend((next > 1).then(|| path(run, next - 1)));
+    Ok(paths)
+}
+
+/// Publishes that steps are no longer there: no seal names parts of them any more.
+pub(crate) fn forget(run: &Run, steps: &BTreeSet<StepNumber>) -> Result<(), RunError> {
+    loop {
+        let Newest { manifest, next } = Newest::read(run)?;
+        let mut manifest = Manifest::clone(&manifest);
+        for seal in &mut manifest.recent {
+            seal.forget(steps);
+        }
+        for (index, earlier) in manifest.earlier.iter_mut().enumerate() {
+            if !earlier.seals.iter().any(|seal| seal.knows(steps)) {
+                continue;
+            }
+            // What is written never changes, so that whoever reads by an older manifest finds what it names.
+            let mut seals = earlier.seals.to_vec();
+            for seal in &mut seals {
+                seal.forget(steps);
+            }
+            let name = format!("seals-{next}-kept-{index}.json");
+            let file = ManifestFile { version: FORMAT, earlier: Vec::new(), seals };
+            files::replace(&folder(run).join(&name), &file.to_json()?)?;
+            *earlier = Earlier { name, seals: file.seals.into() };
+        }
+        if manifest.publish(run, next)? {
+            remove_unnamed_seals(run);
+            return Ok(());
+        }
+    }
+}
+
+/// A file of seals that no manifest names is this old before it is removed: a younger one may be about to be named.
+const UNNAMED_FOR: Duration = Duration::from_mins(10);
+
+/// Removes files of earlier seals that were replaced, once no manifest names them.
+fn remove_unnamed_seals(run: &Run) {
+    let names = files::names_in(&folder(run)).unwrap_or_default();
+    let mut kept = BTreeSet::new();
+    for path in names.iter().filter_map(|name| number_of(name)).map(|number| path(run, number)) {
+        match fs::read(&path).map(|bytes| ManifestFile::parse(&path, &bytes)) {
+            Ok(Ok(file)) => kept.extend(file.earlier),
+            // Who knows what it names.
+            Ok(Err(_)) => return,
+            Err(_) => {}
+        }
+    }
+    let is_replaced = |name: &&String| name.starts_with("seals-") && !kept.contains(*name);
+    for name in names.iter().filter(is_replaced) {
+        let path = folder(run).join(name);
+        let age = fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
+        let age = age.and_then(|at| at.elapsed().ok());
+        if age.is_some_and(|age| age >= UNNAMED_FOR) {
+            fs::remove_file(path).ok();
         }
     }
 }
@@ -267,6 +334,18 @@ impl Manifest {
         Ok(Self { earlier: earlier.collect::<Result<_, RunError>>()?, recent: file.seals })
     }
 
+    /// Makes it the manifest of that number; says whether nobody was faster.
+    fn publish(self, run: &Run, number: u64) -> Result<bool, RunError> {
+        let earlier = self.earlier.iter().map(|earlier| earlier.name.clone()).collect();
+        let file = ManifestFile { version: FORMAT, earlier, seals: self.recent.clone() };
+        let is_ours = files::create_exclusive(&path(run, number), &file.to_json()?)?;
+        if is_ours {
+            run.last_manifest().put(number, &Arc::new(self));
+            remove_older_than(run, number.saturating_sub(KEPT));
+        }
+        Ok(is_ours)
+    }
+
     /// Moves the recent seals into a file of their own.
     fn move_recent(&mut self, run: &Run, name: String) -> Result<(), RunError> {
         let file =
@@ -310,6 +389,18 @@ impl Manifest {
 // === impl Seal ===
 
 impl Seal {
+    /// Whether it has anything of steps.
+    fn knows(&self, steps: &BTreeSet<StepNumber>) -> bool {
+        let of_parts = self.steps.iter().any(|parts| steps.contains(&StepNumber(parts.step)));
+        of_parts || self.closes.iter().any(|close| steps.contains(&close.step()))
+    }
+
+    /// Tells nothing of steps any more; the stretch of the log stays sealed.
+    fn forget(&mut self, steps: &BTreeSet<StepNumber>) {
+        self.steps.retain(|parts| !steps.contains(&StepNumber(parts.step)));
+        self.closes.retain(|close| !steps.contains(&close.step()));
+    }
+
     /// What could not be read of the stretch.
     pub(crate) fn damage(&self, run: &Run) -> impl Iterator<Item = Damage> {
         self.damage.iter().map(|damage| damage.damage(run, &self.writer))

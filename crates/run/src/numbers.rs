@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read, Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rollscope_trace::StepNumber;
 use serde::de::IgnoredAny;
@@ -12,9 +12,11 @@ use serde_json::{Map, Value};
 
 use crate::error::RunError;
 use crate::files;
+use crate::manifest;
 use crate::run::Run;
 
 const METRICS_NAME: &str = "metrics.jsonl";
+pub(crate) const STATS_NAME: &str = "stats.json";
 
 /// What trackers were sent of a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,8 +89,23 @@ impl Run {
         MetricsLog { path: self.metrics_path(), sent: BTreeSet::new(), read_bytes: 0 }
     }
 
+    /// The files that make a copy of what has been sealed of steps, from the run's folder: what the run says of itself,
+    /// the parts and the numbers of the steps, the numbers of all, and at last the manifest with the files that it names.
+    pub fn sealed_files(&self, steps: &BTreeSet<StepNumber>) -> Result<Vec<PathBuf>, RunError> {
+        let mut files = vec![self.info_path()];
+        for step in steps {
+            files.extend(manifest::parts_of(self, *step)?);
+            files.push(self.stats_path(*step));
+        }
+        files.push(self.metrics_path());
+        files.extend(manifest::newest_files(self)?);
+        files.retain(|path| path.is_file());
+        let within = |path: PathBuf| path.strip_prefix(self.dir()).map(Path::to_owned).unwrap_or(path);
+        Ok(files.into_iter().map(within).collect())
+    }
+
     fn stats_path(&self, step: StepNumber) -> PathBuf {
-        self.step_folder(step).join("stats.json")
+        self.step_folder(step).join(STATS_NAME)
     }
 
     fn metrics_path(&self) -> PathBuf {
@@ -111,6 +128,9 @@ impl MetricsFollow {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(source) => return Err(cannot(source).into()),
         };
+        // A shorter one was put in its place.
+        let length = file.metadata().map_err(cannot)?.len();
+        self.taken_bytes = if length < self.taken_bytes { 0 } else { self.taken_bytes };
         let mut file = BufReader::new(file);
         file.seek(SeekFrom::Start(self.taken_bytes)).map_err(cannot)?;
         let mut line = Vec::new();
@@ -152,6 +172,8 @@ impl MetricsLog {
     /// Takes note of the lines that were added since, by whomever; says whether the last of them has no end.
     fn catch_up(&mut self, file: &mut File) -> io::Result<bool> {
         let mut added = Vec::new();
+        // A shorter one was put in its place.
+        self.read_bytes = if file.metadata()?.len() < self.read_bytes { 0 } else { self.read_bytes };
         file.seek(SeekFrom::Start(self.read_bytes))?;
         file.read_to_end(&mut added)?;
         let whole = added.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);

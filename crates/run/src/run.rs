@@ -87,6 +87,13 @@ impl Run {
         Self::open(dir)
     }
 
+    /// Makes the run again where its folder was removed; what was in it is lost. A run that is there is left as it is.
+    pub fn restore(&self) -> Result<(), RunError> {
+        files::create_folders(&self.dir)?;
+        files::create_exclusive(&self.dir.join(INFO_NAME), &self.info.to_json()?)?;
+        Ok(())
+    }
+
     /// Opens a run.
     pub fn open(dir: &Path) -> Result<Self, RunError> {
         let path = dir.join(INFO_NAME);
@@ -129,6 +136,11 @@ impl Run {
     /// Adds a writer. Its name becomes a folder's; where it is taken, a number is put behind it.
     pub fn writer(&self, name: &str, options: LogOptions) -> Result<LogWriter, RunError> {
         LogWriter::create(&self.dir.join(LOG_NAME), name, options)
+    }
+
+    /// run.json.
+    pub(crate) fn info_path(&self) -> PathBuf {
+        self.dir.join(INFO_NAME)
     }
 
     pub(crate) fn last_manifest(&self) -> &LastManifest {

@@ -5,6 +5,7 @@
 //! touches nothing that the writer writes, so it can be done beside it in another thread.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 
 use rollscope_trace::{DropCount, Record, StepNumber};
 
@@ -12,6 +13,7 @@ use crate::error::RunError;
 use crate::log::LogPosition;
 use crate::log::cursor::LogCursor;
 use crate::log::mirror::{CloseMirror, DroppedMirror};
+use crate::log::writer::LOCK_NAME;
 use crate::manifest::{self, Newest, Seal, SealedDamage};
 use crate::parts::StepRows;
 use crate::run::Run;
@@ -50,6 +52,26 @@ impl Run {
     /// For sealing the log of a writer of this name, as [`crate::LogWriter::name`] gives it.
     pub fn sealer(&self, writer: &str) -> Sealer {
         Sealer { run: self.clone(), writer: writer.into() }
+    }
+}
+
+impl Run {
+    /// Seals what killed writers have left in their logs; gives their names. A writer that lives holds its log locked, and
+    /// is left to itself, and so is one that another process is sealing at present.
+    pub fn seal_interrupted(&self) -> Result<Vec<Box<str>>, RunError> {
+        let mut sealed = Vec::new();
+        for writer in self.writer_names()? {
+            let lock = File::open(self.log_folder(&writer).join(LOCK_NAME));
+            // Locked for as long as it takes, so that nobody else seals it meanwhile.
+            if !lock.as_ref().is_ok_and(|lock| lock.try_lock().is_ok()) {
+                continue;
+            }
+            let everything = LogPosition { segment: u32::MAX, offset: u64::MAX };
+            if !self.sealer(&writer).seal(everything)?.steps.is_empty() {
+                sealed.push(writer.into());
+            }
+        }
+        Ok(sealed)
     }
 }
 

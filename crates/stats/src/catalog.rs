@@ -132,6 +132,9 @@ pub static NUMBERS: &[Number] = {
         set(Perf, "last_sample/PART_time", "s", last_sample),
         value(Perf, "request/count", "requests", |of| Some(of.requests.count as f64)),
         value(Perf, "request/profiled_count", "requests", |of| Some(of.requests.profiled as f64)),
+        value(Perf, "request/unnamed_count", "requests", |of| {
+            (of.unnamed_requests > 0).then_some(of.unnamed_requests as f64)
+        }),
         ended!("request/completed", Completed),
         ended!("request/truncated", Truncated),
         ended!("request/failed", Failed),

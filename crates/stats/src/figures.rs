@@ -20,6 +20,8 @@ pub struct Figures {
     pub groups: u64,
     /// Requests, by how they ended.
     pub requests: RequestCounts,
+    /// Requests that named no sample where others did. They are in no other figure.
+    pub unnamed_requests: u64,
     /// As told at the end of the step; else from the first request's arrival to the last one's end.
     pub rollout_time: Option<Nanos>,
     /// Accelerators that served it; never 0.

@@ -6,6 +6,7 @@ use rollscope_trace::{SampleTrace, StepNumber, StepTrace};
 
 use crate::catalog::{Kind, NUMBERS};
 use crate::figures::Figures;
+use crate::step::named;
 
 /// Data sets of an evaluation that get names of their own; with more, those of the rest are left out, so that names
 /// stay bounded.
@@ -28,7 +29,8 @@ pub struct StepNumbers {
 /// Reduces a step to its numbers. Of a step that is still open, to those so far.
 pub fn step_numbers(trace: &StepTrace) -> StepNumbers {
     let (evaluation, training): (Vec<_>, Vec<_>) =
-        trace.samples.iter().partition(|sample| sample.mark.is_evaluation());
+        named(trace).partition(|sample| sample.mark.is_evaluation());
+    let unnamed = trace.samples.len() - evaluation.len() - training.len();
     let mut metrics = BTreeMap::new();
     for dataset in datasets(&evaluation) {
         let of_it = evaluation.iter().filter(|sample| sample.mark.dataset.as_deref() == Some(dataset));
@@ -36,6 +38,7 @@ pub fn step_numbers(trace: &StepTrace) -> StepNumbers {
     }
     let evaluation = (!evaluation.is_empty()).then(|| Figures::of(&evaluation));
     let mut training = Figures::of(&training);
+    training.unnamed_requests = unnamed as u64;
     if let Some(close) = &trace.close {
         training.rollout_time = close.rollout_time.or(training.rollout_time);
         training.gpus = close.gpus.filter(|gpus| *gpus > 0);

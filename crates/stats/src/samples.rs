@@ -159,7 +159,7 @@ fn in_user_code(sample: &SampleTrace) -> Option<Nanos> {
         (arrival, arrival.plus(request.end))
     });
     let spans =
-        sample.spans.iter().filter_map(|span| Some((span.start.since(start), span.end?.since(start))));
+        sample.timely_spans().filter_map(|span| Some((span.start.since(start), span.end?.since(start))));
     Some(covered(requests.clone().chain(spans)).minus(covered(requests)))
 }
 

@@ -63,7 +63,7 @@ fn sample_breakdown(sample: &SampleTrace, start: UnixNs, duration: Nanos) -> Bre
         (arrival, arrival.plus(request.end))
     });
     let spans =
-        sample.spans.iter().filter_map(|span| Some((span.start.since(start), span.end?.since(start))));
+        sample.timely_spans().filter_map(|span| Some((span.start.since(start), span.end?.since(start))));
     let in_requests = covered(requests.clone());
     let busy = covered(requests.chain(spans));
     breakdown.add(Part::UserCode, busy.minus(in_requests));

@@ -17,6 +17,13 @@ pub fn where_time_went(trace: &StepTrace) -> Breakdown {
 
 /// The samples that a step is judged by: those of training, or the evaluation where it is all there is.
 pub fn population(trace: &StepTrace) -> impl Iterator<Item = &SampleTrace> {
-    let evaluation = trace.samples.iter().all(|sample| sample.mark.is_evaluation());
-    trace.samples.iter().filter(move |sample| sample.mark.is_evaluation() == evaluation)
+    let evaluation = named(trace).all(|sample| sample.mark.is_evaluation());
+    named(trace).filter(move |sample| sample.mark.is_evaluation() == evaluation)
+}
+
+/// The samples that were named; all of them where none was. Where a trainer names its samples, a request without a name
+/// is none of them: somebody has tried something.
+pub(crate) fn named(trace: &StepTrace) -> impl Iterator<Item = &SampleTrace> {
+    let is_any_named = trace.samples.iter().any(|sample| !sample.is_unnamed());
+    trace.samples.iter().filter(move |sample| !is_any_named || !sample.is_unnamed())
 }

@@ -140,6 +140,20 @@ impl SampleMark {
         }
     }
 
+    /// Whether it tells nothing but its key.
+    pub fn says_nothing(&self) -> bool {
+        let Self { key: _, reward, truncated, response_tokens, effective_response_tokens, .. } = self;
+        let Self { non_generation_time, repetition, category, top_p_kept, .. } = self;
+        let counts = [response_tokens, effective_response_tokens, top_p_kept];
+        reward.is_none()
+            && truncated.is_none()
+            && counts.iter().all(|count| count.is_none())
+            && non_generation_time.is_none()
+            && repetition.is_none()
+            && category.is_none()
+            && !self.is_evaluation()
+    }
+
     /// Whether the sample belongs to an evaluation.
     pub fn is_evaluation(&self) -> bool {
         self.evaluation || self.dataset.is_some()

@@ -20,6 +20,9 @@ pub struct SampleTrace {
     pub mark: SampleMark,
 }
 
+/// What is further from a sample's requests is not of its time.
+const FAR_NS: i64 = 86_400_000_000_000;
+
 /// One step: its samples in order of their first event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTrace {
@@ -37,13 +40,38 @@ impl SampleTrace {
     /// First event.
     pub fn start(&self) -> Option<UnixNs> {
         let requests = self.requests.iter().map(|request| request.arrival);
-        requests.chain(self.spans.iter().map(|span| span.start)).min()
+        requests.chain(self.timely_spans().map(|span| span.start)).min()
     }
 
     /// Last event that has ended.
     pub fn end(&self) -> Option<UnixNs> {
         let requests = self.requests.iter().map(Profile::ended_at);
-        requests.chain(self.spans.iter().filter_map(|span| span.end)).max()
+        requests.chain(self.timely_spans().filter_map(|span| span.end)).max()
+    }
+
+    /// The user's spans that can be of the sample's time: no further than a day from its requests. One with a time that
+    /// is wrong by years would make its step last for as long.
+    pub fn timely_spans(&self) -> impl Iterator<Item = &UserSpan> + Clone {
+        let window = || {
+            let first = self.requests.iter().map(|request| request.arrival).min()?;
+            let last = self.requests.iter().map(Profile::ended_at).max()?;
+            Some((first.offset_by(-FAR_NS), last.offset_by(FAR_NS)))
+        };
+        // There are far more samples without spans than with.
+        let window = if self.spans.is_empty() { None } else { window() };
+        let is_timely = move |span: &&UserSpan| {
+            window.is_none_or(|(from, to)| span.start >= from && span.end.unwrap_or(span.start) <= to)
+        };
+        self.spans.iter().filter(is_timely)
+    }
+
+    /// Whether nothing of it was named: it is a request of somebody who said of none what it belongs to.
+    pub fn is_unnamed(&self) -> bool {
+        self.key.group.is_none()
+            && self.spans.is_empty()
+            && !self.requests.is_empty()
+            && self.requests.iter().all(|request| request.join.sample.is_none())
+            && self.mark.says_nothing()
     }
 
     fn new(key: SampleKey) -> Self {

@@ -147,7 +147,7 @@ fn serve_mlflow(listener: &std::net::TcpListener) -> (Vec<String>, Vec<String>) 
     let (mut logged, mut statuses, mut run_is_made, mut batches) = (Vec::new(), Vec::new(), false, 0);
     loop {
         let (mut stream, _) = listener.accept().unwrap();
-        let (mut bytes, mut chunk) = (Vec::new(), [0; 65_536]);
+        let (mut bytes, mut chunk) = (Vec::new(), [0; 8192]);
         let (head, body) = loop {
             let read = stream.read(&mut chunk).unwrap();
             if read == 0 {

@@ -12,7 +12,7 @@ use rollscope_gateway::{
     Counter, Gateway, GatewayOptions, HeardPass, Mount, Notices, RefusedOptions, ReplyBody,
 };
 use rollscope_record::{PassListener, RecordError, RecordOptions, Recorder, RecorderHandle, record_fleet};
-use rollscope_run::{Run, WriterState};
+use rollscope_run::{Retention, Run, WriterState};
 use rollscope_trace::{ProfileSink, sentence};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
@@ -35,6 +35,17 @@ options! {
             /// Send the numbers of each step to a tracker when it is closed: wandb[:PROJECT[/NAME]],
             /// tensorboard[:DIR], mlflow:URL or jsonl[:FILE]. Needs --record.
             track: Vec<String> = &[], value_name("TARGET");
+            /// Copy each step that was sealed to file:///PATH or s3://BUCKET[/PREFIX]. Needs --record.
+            ///
+            /// For S3 the keys, the region and another endpoint are taken from the environment, as AWS's tools do:
+            /// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL.
+            archive: Option<String> = None, value_name("PLACE");
+            /// Keep the requests, spans and samples of so many closed steps, the last ones; all of them without it.
+            ///
+            /// The numbers of every step stay.
+            keep_steps: Option<u64> = None, range(1..=1 << 53);
+            /// Keep so many bytes of log of what has been sealed; all of it without it.
+            keep_log_bytes: Option<u64> = None;
             /// Record the forward passes published at these addresses too, as `ipc://PATH` or `tcp://HOST:PORT`.
             ///
             /// Those of the workers need not be given: each is asked where it publishes. --policy power_of_two and others
@@ -56,6 +67,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (options, RefusedOptions, recording, lifetime) = resolve::<Options>(matches)?;
     if recording.record.is_none() && !recording.track.is_empty() {
         return Err(Failure::Usage(anyhow!("--track needs --record: what is sent is taken from a run")));
+    }
+    if recording.record.is_none() && recording.archive.is_some() {
+        return Err(Failure::Usage(anyhow!("--archive needs --record: what is copied is a run")));
     }
     let further = further_passes(&recording)?;
     block_on(async {
@@ -179,7 +193,10 @@ fn record(
     if known {
         tell_of_others(&run)?;
     }
+    let archive = options.archive.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
     let options = RecordOptions {
+        archive,
+        retention: Retention { steps: options.keep_steps, log_bytes: options.keep_log_bytes },
         queue_bytes: options.record_queue_bytes,
         trackers,
         glance: Some(glance()),

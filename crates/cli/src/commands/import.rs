@@ -61,10 +61,31 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let end =
         StepEnd { rollout_time: options.rollout_time.and_then(Nanos::from_secs_f64), gpus: options.gpus };
-    let run = make_run(Path::new(&options.out), &files)?;
-    for closed in import_files(&run, &files, &how, end)? {
+    let out = Path::new(&options.out);
+    let (was_folder, was_run) = (out.exists(), out.join("run.json").exists());
+    let run = make_run(out, &files)?;
+    let imported = import_files(&run, &files, &how, end).inspect_err(|_| {
+        // A run that is only begun is in the way of the next try.
+        let removed = match (was_folder, was_run) {
+            (false, _) => std::fs::remove_dir_all(out),
+            (true, false) => {
+                std::fs::remove_file(out.join("run.json")).and_then(|()| std::fs::remove_dir(out.join("log")))
+            }
+            (true, true) => Ok(()),
+        };
+        if let Err(error) = removed {
+            output::note(format_args!(
+                "rollscope: cannot remove what was begun in {}: {error}",
+                out.display()
+            ));
+        }
+    })?;
+    for closed in imported.steps {
         let count = |name: &str| closed.metrics.get(name).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
         output::line(format_args!("step {}: {} requests", closed.step, count("perf/request/count")))?;
+    }
+    if imported.passed_over > 0 {
+        output::note(format_args!("rollscope: {} records were there already", imported.passed_over));
     }
     output::note(format_args!("rollscope: the run is {}", run.dir().display()));
     Ok(())

@@ -19,7 +19,7 @@ pub(super) fn check(step: &Step<'_>) -> Option<Found> {
         return None;
     }
     // A span around the calls of the model is as long as they are; only what is its own is to be blamed on it.
-    let spans = step.samples.iter().flat_map(|sample| sample.spans.iter().map(move |span| (*sample, span)));
+    let spans = step.samples.iter().flat_map(|sample| sample.timely_spans().map(move |span| (*sample, span)));
     let owned = spans.map(|(sample, span)| (span, own_time(sample, span)));
     let longest = owned.filter(|(_, own)| own.0 > 0).max_by_key(|(_, own)| *own);
     let evidence = longest.map_or_else(Vec::new, |(span, own)| {

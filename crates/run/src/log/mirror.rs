@@ -289,6 +289,11 @@ impl<'a> SampleMirror<'a> {
 // === impl CloseMirror ===
 
 impl CloseMirror {
+    /// The step that was closed.
+    pub(crate) fn step(&self) -> StepNumber {
+        StepNumber(self.step)
+    }
+
     pub(crate) fn of(close: &StepClose) -> Self {
         Self {
             step: close.step.0,

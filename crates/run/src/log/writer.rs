@@ -1,6 +1,6 @@
 //! Writing a log.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -113,6 +113,22 @@ impl LogWriter {
         self.position
     }
 
+    /// Whether the file that it writes to can be found by its name. One that was removed takes records all the same, and
+    /// nobody will ever read them.
+    pub fn is_there(&self) -> bool {
+        match (fs::metadata(&self.path), self.file.metadata()) {
+            (Ok(named), Ok(own)) => is_same_file(&named, &own),
+            _ => false,
+        }
+    }
+
+    /// Takes the log away, with everything in it: it was not to be written after all.
+    pub fn abandon(mut self) -> Result<(), RunError> {
+        self.buffer.clear();
+        self.ended = true;
+        fs::remove_dir_all(&self.folder).map_err(RunError::io("remove", &self.folder))
+    }
+
     /// Closes the log in order: flushes, sets the end mark, syncs.
     pub fn end(mut self) -> Result<(), RunError> {
         self.flush()?;
@@ -137,6 +153,18 @@ impl Drop for LogWriter {
             self.flush().ok();
         }
     }
+}
+
+#[cfg(unix)]
+fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// As far as it can be told.
+#[cfg(not(unix))]
+fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
+    one.len() == other.len()
 }
 
 /// Whether a writer, and so its folder, can have this name.

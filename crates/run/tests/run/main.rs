@@ -10,4 +10,5 @@ mod numbers;
 mod open;
 mod parts;
 mod recovery;
+mod retention;
 mod versions;

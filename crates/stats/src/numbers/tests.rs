@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use rollscope_trace::{
     CloseReason, Fault, Join, Leg, LegRole, Nanos, Outcome, Profile, Record, Report, RequestId, SampleKey,
-    SampleMark, Scalar, StepClose, StepNumber, StepTrace, UnixNs, WorkerRef,
+    SampleMark, Scalar, StepClose, StepNumber, StepTrace, UnixNs, UserSpan, WorkerRef,
 };
 
 use super::*;
@@ -335,11 +335,16 @@ fn loaded() -> Vec<Record> {
         legs[1] = leg(LegRole::Decode, Nanos(2 * S), &decode(tokens, version));
         request(id, sample, times, legs)
     };
+    let unnamed = Profile {
+        join: Join { step: Some(STEP), ..Join::default() },
+        ..call(9, ("", ""), (0.0, 1.0), 9.0, 7.0)
+    };
     let mut second = call(2, ("g", "a"), (3.0, 2.0), 40.0, 8.0);
     second.join.attempt = 1;
     second.retries = 2;
     let mut records = profiles(vec![
         call(1, ("g", "a"), (0.0, 2.0), 100.0, 7.0),
+        unnamed,
         second,
         call(3, ("g", "b"), (0.0, 2.0), 60.0, 7.0),
         call(4, ("h", "a"), (0.0, 12.0), 60.0, 9.0),
@@ -536,4 +541,42 @@ proptest! {
         let ended = Outcome::ALL.map(|outcome| of.training.requests.ended(outcome));
         prop_assert_eq!(ended.iter().sum::<u64>(), of.training.requests.count);
     }
+}
+
+#[test]
+fn a_request_without_a_name_is_nobody_s_where_others_have_one() {
+    let with_name = request(1, ("g", "s"), (0.0, 2.0), pd(&[], &[("completion_tokens", 10.0)]));
+    let without = Profile { join: Join { step: Some(STEP), ..Join::default() }, ..with_name.clone() };
+    let without = Profile { id: RequestId(2), end: Nanos(90 * S), ..without };
+    let both = numbers(profiles(vec![with_name, without.clone()]));
+    check(
+        &both,
+        &[("perf/request/count", 1.0), ("perf/request/unnamed_count", 1.0), ("rollout/samples", 1.0)],
+    );
+    check(&both, &[("perf/rollout_time", 2.0)]);
+    let alone = numbers(profiles(vec![without]));
+    check(&alone, &[("perf/request/count", 1.0), ("rollout/samples", 1.0)]);
+    assert!(!alone.metrics.contains_key("perf/request/unnamed_count"));
+}
+
+#[test]
+fn a_span_that_is_years_away_stretches_nothing() {
+    let of = request(1, ("g", "s"), (0.0, 2.0), pd(&[], &[("completion_tokens", 10.0)]));
+    let key = of.sample_key(STEP);
+    let span = |start_s: f64, end_s: f64| {
+        let at = |seconds: f64| UnixNs::from_secs_f64(seconds).unwrap();
+        let (start, end) = (at(start_s), Some(at(end_s)));
+        Record::Span(UserSpan {
+            key: key.clone(),
+            attempt: 0,
+            name: "x".into(),
+            start,
+            end,
+            attrs: Vec::new(),
+        })
+    };
+    let begin = 1_700_000_000.0;
+    let records = [span(begin + 2.0, begin + 3.0), span(1_000_000_000.0, begin + 1.0), span(begin, 4e9)];
+    let found = numbers(profiles(vec![of]).into_iter().chain(records).collect());
+    check(&found, &[("perf/last_sample/duration", 3.0), ("perf/non_generation_time/max", 1.0)]);
 }

@@ -22,6 +22,7 @@ pub(crate) const TEXTS: &[Text] = &[
     ("last_sample/PART_time", "Its critical path: each part of it, such as `decode_forward`, `prefill_queue`, `kv_transfer`, `user_code`.", "The largest part is what to work on first.", "其关键路径的各部分，如 `decode_forward`、`prefill_queue`、`kv_transfer`、`user_code`。", "先处理最大的部分。"),
     ("request/count", "Requests.", "", "请求数。", ""),
     ("request/profiled_count", "Requests for which a worker reported timings.", "Below `count`: start workers with `--enable-metrics`.", "worker 报告了耗时的请求数。", "低于 `count`：用 `--enable-metrics` 启动 worker。"),
+    ("request/unnamed_count", "Requests without the headers that name a sample, beside others that have them; in no other number.", "Somebody else uses the gateway: an evaluation, or tries by hand.", "在其他请求都带样本头时，未带样本头的请求数；不计入其他指标。", "有别人在用网关：评测或手工试验。"),
     ("request/completed", "A whole reply.", "", "完整返回的请求。", ""),
     ("request/truncated", "Cut before its end.", "Workers die, or proxies time out.", "中途断开的请求。", "worker 崩溃或代理超时。"),
     ("request/failed", "An error instead of a reply.", "See the gateway's `/metrics` and the sample's trace.", "以错误结束的请求。", "看网关 `/metrics` 与样本轨迹。"),

@@ -154,7 +154,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "parquet",
-        summary: "a run's tables read by DuckDB",
+        summary: "a run's tables read by the guide's recipes for DuckDB and Polars",
         script: Script::Python("parquet.py"),
         needs: &[Need::Binary, Need::Run],
         on_demand: false,

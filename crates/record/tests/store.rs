@@ -1,0 +1,217 @@
+//! What happens to a run that is being recorded: its folder is removed, its disk is full, it is copied elsewhere.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rollscope_record::{RecordError, RecordOptions, Recorder, StepEnd};
+use rollscope_run::{Retention, Run, RunInfo};
+use rollscope_trace::{
+    Join, Leg, LegRole, Nanos, Profile, ProfileSink as _, Report, RequestId, Scalar, StepNumber, UnixNs,
+    WorkerRef,
+};
+use serde_json::json;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Set for a process that plays the second part of a test.
+const ARCHIVE_TO: &str = "ARCHIVE_TO";
+
+fn run_in(dir: &Path) -> Run {
+    let info = RunInfo { producer: "test".into(), created: UnixNs(0), config: json!({}) };
+    Run::create(dir, &info).unwrap()
+}
+
+fn start(run: &Run, options: RecordOptions) -> (Recorder, Arc<Mutex<Vec<String>>>) {
+    let troubles: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = Arc::clone(&troubles);
+    let on_trouble = Arc::new(move |error: &RecordError| told.lock().push(error.to_string()));
+    (Recorder::start(run.clone(), &RecordOptions { on_trouble, ..options }).unwrap(), troubles)
+}
+
+fn profile(step: u64, id: u128) -> Profile {
+    let worker = WorkerRef { url: "http://w".into(), instance: "w".into() };
+    let leg = Leg {
+        report: Report::from_pairs([("e2e_latency", Scalar::Number(0.5))]),
+        ..Leg::new(LegRole::Regular, worker, Nanos(0), Nanos(600_000_000))
+    };
+    let sample = Some(id.to_string().into());
+    Profile {
+        join: Join { step: Some(StepNumber(step)), sample, ..Join::default() },
+        legs: vec![leg],
+        ..Profile::new(RequestId(id), UnixNs(1_700_000_000_000_000_000), Nanos(700_000_000))
+    }
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_is_removed_is_told_counted_and_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let (recorder, troubles) = start(&run, RecordOptions::default());
+    recorder.handle().offer(profile(1, 1)).unwrap();
+    until("the first request", || run.steps().unwrap().len() == 1);
+    fs::remove_dir_all(run.dir()).unwrap();
+    recorder.handle().offer(profile(2, 2)).unwrap();
+    until("it is noticed", || !troubles.lock().is_empty());
+    assert!(troubles.lock()[0].starts_with("the run's folder was removed"), "{troubles:?}");
+    let lost = recorder.handle().dropped_profiles();
+    recorder.handle().offer(profile(3, 3)).unwrap();
+    recorder.shutdown().await.unwrap();
+    let run = Run::open(run.dir()).unwrap();
+    let requests: u64 = run.steps().unwrap().iter().map(|step| step.requests).sum();
+    assert!(requests >= 1, "what came afterwards is there");
+    // The first was seen to be written; of the second it depends on when one looked.
+    assert!((1..=2).contains(&lost) && lost + requests >= 2, "{lost} lost, {requests} there");
+    assert!(run.metrics().unwrap().iter().any(|sent| sent.step == StepNumber(3)));
+    assert_eq!(run.dropped().unwrap().profiles, lost);
+}
+
+/// A file where a folder is to be is as good as a full disk: nothing can be written there until it is gone.
+#[tokio::test]
+async fn numbers_that_could_not_be_written_are_written_when_they_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let (recorder, _troubles) = start(&run, RecordOptions::default());
+    fs::write(run.dir().join("steps"), "in the way").unwrap();
+    recorder.handle().offer(profile(1, 1)).unwrap();
+    let ended = recorder.handle().end_step(StepNumber(1), StepEnd::default()).unwrap();
+    ended.await.unwrap().unwrap_err();
+    assert!(run.metrics().unwrap().is_empty());
+    fs::remove_file(run.dir().join("steps")).unwrap();
+    until("the step's numbers", || run.metrics().unwrap().len() == 1);
+    until("its parts", || run.dir().join("steps/step=000001/requests").is_dir());
+    assert!(run.stats(StepNumber(1)).unwrap().is_some());
+    recorder.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_killed_recorder_left_is_sealed_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let mut killed = run.writer("gateway", rollscope_run::LogOptions::default()).unwrap();
+    killed.append(&rollscope_trace::Record::Profile(Box::new(profile(4, 4)))).unwrap();
+    drop(killed);
+    let (recorder, _) = start(&run, RecordOptions::default());
+    let part = run.dir().join("steps/step=000004/requests/gateway-000001.parquet");
+    until("the killed one's part", || part.is_file());
+    recorder.shutdown().await.unwrap();
+    assert_eq!(run.step(StepNumber(4)).unwrap().requests().count(), 1);
+}
+
+#[tokio::test]
+async fn a_copy_in_a_folder_can_be_opened_and_has_what_the_run_keeps_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let copy = dir.path().join("copies/run");
+    let options = RecordOptions {
+        archive: Some(format!("file://{}", copy.display()).parse().unwrap()),
+        retention: Retention { steps: Some(1), log_bytes: Some(0) },
+        ..RecordOptions::default()
+    };
+    let (recorder, troubles) = start(&run, options);
+    for step in 1..=3 {
+        recorder.handle().offer(profile(step, step.into())).unwrap();
+        let ended = recorder.handle().end_step(StepNumber(step), StepEnd::default()).unwrap();
+        ended.await.unwrap().unwrap();
+    }
+    recorder.shutdown().await.unwrap();
+    assert!(troubles.lock().is_empty(), "{troubles:?}");
+    let steps = |run: &Run| run.steps().unwrap().iter().map(|step| step.step.0).collect::<Vec<_>>();
+    assert_eq!(steps(&run), [3]);
+    assert_eq!(
+        steps(&Run::open(&copy).unwrap()),
+        [2, 3],
+        "the last manifest was made when the first step had gone"
+    );
+    for step in 1..=3 {
+        assert!(copy.join(format!("steps/step={step:06}/stats.json")).is_file());
+        assert!(copy.join(format!("steps/step={step:06}/requests/gateway-{step:06}.parquet")).is_file());
+    }
+    assert_eq!(Run::open(&copy).unwrap().metrics().unwrap().len(), 3);
+}
+
+/// The environment is a process's own, so that the recorder is another process: this test again.
+#[test]
+fn a_copy_in_a_bucket_is_signed_and_tried_again() {
+    if let Some(dir) = std::env::var_os(ARCHIVE_TO) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        return runtime.block_on(archive_one_step(Path::new(&dir)));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let bucket = std::thread::spawn(move || serve_bucket(&listener));
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_copy_in_a_bucket_is_signed_and_tried_again"])
+        .env(ARCHIVE_TO, dir.path())
+        .env("AWS_ACCESS_KEY_ID", "id")
+        .env("AWS_SECRET_ACCESS_KEY", "secret")
+        .env("AWS_ENDPOINT_URL", &endpoint)
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let objects = bucket.join().unwrap();
+    let names: Vec<&str> = objects.keys().map(String::as_str).collect();
+    for name in ["run.json", "metrics.jsonl", "manifest/1.json", "steps/step%3D000001/stats.json"] {
+        assert!(names.contains(&&*format!("/runs/r%207/{name}")), "{name} of {names:?}");
+    }
+    let own = fs::read(dir.path().join("run/run.json")).unwrap();
+    assert_eq!(objects["/runs/r%207/run.json"], own);
+}
+
+async fn archive_one_step(dir: &Path) {
+    let run = run_in(&dir.join("run"));
+    let archive = Some("s3://runs/r 7".parse().unwrap());
+    let (recorder, troubles) = start(&run, RecordOptions { archive, ..RecordOptions::default() });
+    recorder.handle().offer(profile(1, 1)).unwrap();
+    recorder.shutdown().await.unwrap();
+    assert!(troubles.lock().is_empty(), "{troubles:?}");
+}
+
+/// Objects by their path, until the manifest has come; the first call is refused as a busy server does.
+fn serve_bucket(listener: &TcpListener) -> BTreeMap<String, Vec<u8>> {
+    let (mut objects, mut calls) = (BTreeMap::new(), 0);
+    while !objects.keys().any(|name: &String| name.contains("/manifest/")) {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut bytes, mut chunk) = (Vec::new(), [0; 8192]);
+        let (head, body) = loop {
+            let read = stream.read(&mut chunk).unwrap();
+            assert!(read > 0, "the call is cut");
+            bytes.extend_from_slice(&chunk[..read]);
+            let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+            let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+            if bytes.len() >= end + 4 + length.unwrap_or(0) {
+                break (String::from_utf8(bytes[..end].to_vec()).unwrap(), bytes[end + 4..].to_vec());
+            }
+        };
+        calls += 1;
+        let lower = head.to_lowercase();
+        assert!(lower.contains("authorization: aws4-hmac-sha256 credential=id/"), "{head}");
+        assert!(lower.contains("signedheaders=host;x-amz-content-sha256;x-amz-date,signature="), "{head}");
+        let path = head.split_whitespace().nth(1).unwrap().to_owned();
+        let status = if calls == 1 { 503 } else { 200 };
+        if status == 200 {
+            objects.insert(path, body);
+        }
+        let reply = format!("HTTP/1.1 {status} x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        stream.write_all(reply.as_bytes()).unwrap();
+    }
+    objects
+}

@@ -1,0 +1,115 @@
+//! What is kept of a long run, what a killed writer left, and many that make one run.
+
+use std::fs;
+use std::thread;
+
+use rollscope_run::{Retention, Run, WriterState};
+use rollscope_trace::{CloseReason, Record, StepClose, StepNumber, UnixNs};
+
+use crate::make::{append, info, profile_record, run, writer};
+
+fn close(step: u64) -> Record {
+    let (reason, at) = (CloseReason::Told, UnixNs(step as i64));
+    Record::Close(StepClose { step: StepNumber(step), at, reason, rollout_time: None, gpus: None })
+}
+
+fn requests(run: &Run) -> Vec<(u64, u64)> {
+    run.steps().unwrap().iter().map(|step| (step.step.0, step.requests)).collect()
+}
+
+#[test]
+fn only_the_last_steps_and_so_much_log_are_kept() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    let sealer = run.sealer(writer.name());
+    // More seals than a manifest holds, so that some have a file of their own.
+    for step in 1..=140 {
+        let records: Vec<_> = (0..4).map(|number| profile_record(step, step * 10 + number)).collect();
+        append(&mut writer, &records);
+        append(&mut writer, &[close(step)]);
+        sealer.seal(writer.position()).unwrap();
+        run.put_stats(StepNumber(step), &serde_json::Map::new()).unwrap();
+    }
+    append(&mut writer, &[profile_record(141, 1)]);
+    let log_before = run.writers().unwrap()[0].bytes;
+
+    let limits = Retention { steps: Some(3), log_bytes: Some(20_000) };
+    let forgotten = run.retain(limits).unwrap();
+    assert_eq!(forgotten.len(), 137);
+    assert_eq!(run.retain(limits).unwrap().len(), 0);
+    for run in [run.clone(), Run::open(run.dir()).unwrap()] {
+        assert_eq!(requests(&run), [(138, 4), (139, 4), (140, 4), (141, 1)]);
+        assert_eq!(run.step(StepNumber(139)).unwrap().requests().count(), 4);
+        assert!(run.step(StepNumber(5)).is_err());
+        assert!(run.stats(StepNumber(5)).unwrap().is_some(), "numbers stay");
+        assert!(!run.dir().join("steps/step=000005/requests").exists());
+        let writer = &run.writers().unwrap()[0];
+        assert!(writer.damage.is_empty(), "{:?}", writer.damage);
+        assert!(writer.bytes < log_before && writer.bytes < 40_000, "{} of {log_before}", writer.bytes);
+    }
+    // And it goes on.
+    append(&mut writer, &[profile_record(141, 2), close(141)]);
+    sealer.seal(writer.position()).unwrap();
+    assert_eq!(run.retain(limits).unwrap().into_iter().collect::<Vec<_>>(), [StepNumber(138)]);
+    assert_eq!(requests(&run), [(139, 4), (140, 4), (141, 2)]);
+    assert_eq!(run.follow().poll().unwrap().iter().filter(|r| matches!(r, Record::Profile(_))).count(), 10);
+}
+
+#[test]
+fn what_a_killed_writer_left_is_sealed_and_a_living_one_is_left_alone() {
+    let (_dir, run) = run();
+    let mut killed = writer(&run, "killed");
+    append(&mut killed, &[profile_record(1, 0), profile_record(1, 1), profile_record(2, 2)]);
+    let mut living = writer(&run, "living");
+    append(&mut living, &[profile_record(1, 3)]);
+    let torn = run.dir().join("log/killed/000001.seg");
+    drop(killed);
+    let length = fs::metadata(&torn).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&torn).unwrap().set_len(length - 5).unwrap();
+
+    assert_eq!(run.seal_interrupted().unwrap(), ["killed".into()]);
+    assert!(run.dir().join("steps/step=000001/requests/killed-000001.parquet").is_file());
+    assert_eq!(run.seal_interrupted().unwrap(), Vec::<Box<str>>::new(), "it has been");
+    assert_eq!(requests(&run), [(1, 3)]);
+    let states: Vec<_> =
+        run.writers().unwrap().into_iter().map(|writer| (writer.state, writer.damage.len())).collect();
+    assert_eq!(states, [(WriterState::Interrupted, 1), (WriterState::Live, 0)]);
+}
+
+#[test]
+fn many_that_make_one_run_at_once_all_record_into_it() {
+    for _ in 0..8 {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("run");
+        let writers = 8u64;
+        thread::scope(|scope| {
+            for number in 0..writers {
+                let dir = &dir;
+                scope.spawn(move || {
+                    let run = Run::create(dir, &info()).unwrap();
+                    let mut writer = writer(&run, "gateway");
+                    append(&mut writer, &[profile_record(1, number)]);
+                    run.sealer(writer.name()).seal(writer.position()).unwrap();
+                    writer.end().unwrap();
+                });
+            }
+        });
+        let run = Run::open(&dir).unwrap();
+        assert_eq!(requests(&run), [(1, writers)]);
+        assert_eq!(run.writers().unwrap().len() as u64, writers);
+    }
+}
+
+#[test]
+fn a_log_that_was_removed_or_replaced_is_noticed() {
+    let (_dir, run) = run();
+    let mut first = writer(&run, "gateway");
+    append(&mut first, &[profile_record(1, 0)]);
+    assert!(first.is_there());
+    fs::remove_dir_all(run.dir()).unwrap();
+    assert!(!first.is_there());
+    run.restore().unwrap();
+    let again = writer(&run, "gateway");
+    assert!(again.is_there() && !first.is_there(), "the same name, but not the same file");
+    assert_eq!(Run::open(run.dir()).unwrap().info(), run.info());
+}
