@@ -165,3 +165,41 @@ fn a_sample_by_half_its_name_is_told_how_samples_are_named() {
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("samples are named GROUP/SAMPLE, such as "), "{told}");
 }
+
+/// The dump was written by slime's own tracing, 64 samples of several turns and attempts; the numbers are what its own
+/// functions give of it, with 8 GPUs and a rollout of 321.7 s. They have none of the stages, which are in the dump.
+#[test]
+fn the_numbers_of_a_dump_are_those_that_slime_computes() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let told: Value =
+        serde_json::from_slice(&std::fs::read(data.join("slime_turns_64.metrics.json")).unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (run, file) = (dir.path().join("run"), data.join("slime_turns_64.pt"));
+    let how = ["--gpus", "8", "--rollout-time", "321.7"].map(Path::new);
+    done(["import".as_ref(), &*file, "--out".as_ref(), &*run].into_iter().chain(how));
+    let report = report(&run);
+    let found = metrics(&report);
+    let mut compared = 0;
+    for (function, prefix) in
+        [("compute_perf_metrics_from_samples", "perf"), ("compute_metrics_from_samples", "rollout")]
+    {
+        for (name, expected) in told[function].as_object().unwrap() {
+            let (name, expected) = (format!("{prefix}/{name}"), expected.as_f64().unwrap());
+            // slime tells of no repetition where nobody looked for any.
+            if name == "rollout/repetition_frac" {
+                continue;
+            }
+            let value = found.get(&name).and_then(Value::as_f64);
+            let value = value.unwrap_or_else(|| panic!("{name} is not among the numbers"));
+            assert!(
+                (value - expected).abs() <= 1e-9 * expected.abs().max(1.0),
+                "{name}: {value} instead of {expected}"
+            );
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 24);
+    for stage in ["prefill/forward_duration", "decode/forward_duration", "decode/transfer_duration"] {
+        assert!(found.contains_key(&format!("perf/{stage}/mean")), "{stage}");
+    }
+}

@@ -19,6 +19,8 @@ pub struct OfflineRecorder {
     log: LogWriter,
     /// When the last of a step's records was.
     steps: BTreeMap<StepNumber, UnixNs>,
+    /// Those of which the records tell the end.
+    ended: BTreeSet<StepNumber>,
     /// Steps that the run had before.
     before: BTreeSet<StepNumber>,
     /// What it had of those that anything has come for.
@@ -42,7 +44,15 @@ impl OfflineRecorder {
     pub fn start(run: Run, writer: &str) -> Result<Self, RecordError> {
         let before = run.steps()?.into_iter().map(|summary| summary.step).collect();
         let log = run.writer(writer, LogOptions::default())?;
-        Ok(Self { run, log, steps: BTreeMap::new(), before, known: HashMap::new(), passed_over: 0 })
+        Ok(Self {
+            run,
+            log,
+            steps: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            before,
+            known: HashMap::new(),
+            passed_over: 0,
+        })
     }
 
     /// Writes a record that the run does not have; one that belongs to no step is an error of the run's.
@@ -51,10 +61,15 @@ impl OfflineRecorder {
             self.passed_over += 1;
             return Ok(());
         }
+        if let Record::Close(close) = record {
+            self.ended.insert(close.step);
+        }
         if let Some(step) = record.step() {
             let at = match record {
                 Record::Profile(profile) => profile.ended_at(),
                 Record::Span(span) => span.end.unwrap_or(span.start),
+                // What whoever imports says of the end goes before what the file does.
+                Record::Close(close) => close.at.offset_by(1),
                 _ => UnixNs::default(),
             };
             let last = self.steps.entry(step).or_default();
@@ -99,7 +114,9 @@ impl OfflineRecorder {
     }
 
     fn close_steps(&mut self, end: StepEnd) -> Result<(), RecordError> {
-        for (step, at) in &self.steps {
+        // An end that the records tell stands, unless something is to be said beside it.
+        let is_told = |step: &StepNumber| end == StepEnd::default() && self.ended.contains(step);
+        for (step, at) in self.steps.iter().filter(|(step, _)| !is_told(step)) {
             let (rollout_time, gpus) = (end.rollout_time, end.gpus);
             let close = StepClose { step: *step, at: *at, reason: CloseReason::Told, rollout_time, gpus };
             self.log.append(&Record::Close(close))?;

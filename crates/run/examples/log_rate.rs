@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use common::profile;
 use rollscope_run::{LogOptions, Run, RunInfo};
-use rollscope_trace::{Record, RequestId, StepNumber, UnixNs};
+use rollscope_trace::{Record, RequestId, StepNumber, UnixNs, profile_spans};
 
 #[expect(clippy::print_stdout, reason = "it is the result")]
 fn main() -> Result<(), Box<dyn Error>> {
@@ -49,7 +49,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let began = Instant::now();
     run.sealer(writer.name()).seal(writer.position())?;
-    println!("seal    {:>10.0} profiles/s", rate(began));
+    let (sealed, spans) = (rate(began), profile_spans(&profile()).len() as f64);
+    println!("seal    {sealed:>10.0} profiles/s");
+    println!("sealed spans {:.0} a second, {spans} a profile", sealed * spans);
 
     let began = Instant::now();
     let trace = run.step(StepNumber(1))?;
@@ -57,10 +59,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let log: u64 = run.writers()?.iter().map(|writer| writer.bytes).sum();
     println!("log     {:>10.0} bytes/profile", log as f64 / count as f64);
+    let mut bytes = 0;
     for table in ["requests", "legs", "spans", "samples"] {
         let file = dir.join(format!("steps/step=000001/{table}/{}-000001.parquet", writer.name()));
-        println!("{table:<8}{:>10.1} bytes/profile", fs::metadata(file)?.len() as f64 / count as f64);
+        let length = fs::metadata(file)?.len();
+        bytes += length;
+        println!("{table:<8}{:>10.1} bytes/profile", length as f64 / count as f64);
     }
+    println!("a span {:.1} bytes", bytes as f64 / count as f64 / spans);
     writer.end()?;
     Ok(fs::remove_dir_all(&dir)?)
 }

@@ -17,11 +17,12 @@ usage: cargo xtask tidy
        cargo xtask bench viewer [--rounds N --binary PATH]
        cargo xtask bench fpm [publish | follow] [--rounds N --seconds N --binary PATH]
        cargo xtask bench engine [--rounds N --binary PATH]
+       cargo xtask bench stats [--rounds N]
 
 tidy     checks what the compiler does not: crate boundaries, file sizes, forbidden words, links
 interop  runs the checks against other projects' programs; sets up what they need under target/interop
 bench    measures the gateway against its peers, as ratios, the page over large runs, forward-pass metrics against SGLang's
-         publisher, or the engine beside llama.cpp; sets up what it needs under target/bench and target/interop
+         publisher, the engine beside llama.cpp, or what numbers, imports and recording cost; sets up what it needs under target/bench and target/interop
 ";
 
 fn main() -> ExitCode {
@@ -39,6 +40,9 @@ fn main() -> ExitCode {
         }
         ["bench", "engine", args @ ..] => {
             Workspace::find().and_then(|workspace| bench::engine::run(&workspace, args))
+        }
+        ["bench", "stats", args @ ..] => {
+            Workspace::find().and_then(|workspace| bench::stats::run(&workspace, args))
         }
         ["bench", "gateway", args @ ..] => {
             Workspace::find().and_then(|workspace| bench::run(&workspace, args))

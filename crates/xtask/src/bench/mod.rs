@@ -12,6 +12,7 @@ mod http;
 mod load;
 mod process;
 mod report;
+pub(crate) mod stats;
 mod system;
 mod tools;
 pub(crate) mod viewer;

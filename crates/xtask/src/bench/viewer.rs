@@ -91,6 +91,21 @@ pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
     Ok(status.success())
 }
 
+/// The dump of the first case, made where there is none.
+pub(super) fn dump_of_820_000_events(workspace: &Workspace) -> Result<PathBuf> {
+    let dir = target_dir(&workspace.root, "bench")?.join("viewer");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let run = dir.join(CASES[0].folder());
+    if !run.join("run.json").exists() {
+        make(workspace, &CASES[0], &run)?;
+    }
+    if run.with_extension("pt").exists() {
+        return Ok(run.with_extension("pt"));
+    }
+    let binary = build(&workspace.root, &["--package", "rollscope-cli", "--bin", "rollscope", "--release"])?;
+    dump(workspace, &binary, &run)
+}
+
 /// The same run as slime would have dumped it.
 fn dump(workspace: &Workspace, binary: &Path, run: &Path) -> Result<PathBuf> {
     let file = run.with_extension("pt");

@@ -132,6 +132,13 @@ const CHECKS: &[Check] = &[
         on_demand: false,
     },
     Check {
+        name: "slime-numbers",
+        summary: "a step's numbers against slime's formulas over the same dump, by numpy",
+        script: Script::Python("slime_numbers.py"),
+        needs: &[Need::Binary, Need::Run],
+        on_demand: false,
+    },
+    Check {
         name: "trackers",
         summary: "a run's numbers read back by W&B, TensorBoard and MLflow",
         script: Script::Python("trackers.py"),
