@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use rollscope_route::RoleKind;
 use rollscope_trace::Outcome;
-use rollscope_wire::{Chunks, Element, EventSplitter, Part, PrefillShare, Reply};
+use rollscope_wire::{Chunks, EventSplitter, Part, PrefillShare, Reply};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -212,8 +212,10 @@ fn read_events(body: &Chunks, samples: usize, share: &mut PrefillShare) -> (Read
         let Some(payload) = event.payload().filter(|_| !event.is_done()) else { continue };
         if let Ok(reply) = Reply::scan(&payload) {
             share.add(&reply);
-            let index = reply.elements().first().and_then(Element::index).unwrap_or(0);
-            words.note(index, payload.clone());
+            match reply.elements().first() {
+                Some(element) => words.note_read(element, payload.clone()),
+                None => words.note(0, payload.clone()),
+            }
         }
     }
     words.read()

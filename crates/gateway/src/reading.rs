@@ -31,9 +31,25 @@ pub(crate) enum Said {
 #[derive(Debug)]
 pub(crate) struct LastWords {
     /// By sample.
-    payloads: Vec<Option<Chunks>>,
+    words: Vec<Option<Word>>,
     /// `[DONE]` was seen.
     pub(crate) is_done: bool,
+}
+
+/// The last word on a sample.
+#[derive(Debug)]
+struct Word {
+    payload: Chunks,
+    /// Nothing if it has not been read.
+    told: Option<Told>,
+}
+
+/// What a word tells of its sample's end.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    /// It has a finish reason, or is an error.
+    is_over: bool,
+    failure: Option<String>,
 }
 
 /// A larger reply is read at once instead of being kept to be read later.
@@ -132,18 +148,27 @@ fn scalar<'a>(value: &'a WireScalar<'_>) -> Scalar<'a> {
 impl LastWords {
     /// Of so many samples.
     pub(crate) fn new(samples: usize) -> Self {
-        Self { payloads: vec![None; samples.max(1)], is_done: false }
+        Self { words: (0..samples.max(1)).map(|_| None).collect(), is_done: false }
     }
 
     /// Whether an event must be read to tell whose it is.
     pub(crate) fn wants_index(&self) -> bool {
-        self.payloads.len() > 1
+        self.words.len() > 1
     }
 
     /// Takes an event's payload, which belongs to this sample.
     pub(crate) fn note(&mut self, index: usize, payload: Chunks) {
-        if let Some(last) = self.payloads.get_mut(index) {
-            *last = Some(payload);
+        self.put(index, Word { payload, told: None });
+    }
+
+    /// The same of a payload that has been read, so that it need not be once more.
+    pub(crate) fn note_read(&mut self, element: &Element<'_>, payload: Chunks) {
+        self.put(element.index().unwrap_or(0), Word { payload, told: Some(Told::by(element)) });
+    }
+
+    fn put(&mut self, index: usize, word: Word) {
+        if let Some(last) = self.words.get_mut(index) {
+            *last = Some(word);
         }
     }
 
@@ -151,19 +176,33 @@ impl LastWords {
     /// error for each sample.
     pub(crate) fn read(&self) -> (Reading, bool) {
         let (mut failed, mut is_finished, mut reports) = (None, true, Vec::new());
-        let kept_bytes: usize = self.payloads.iter().flatten().map(Chunks::len).sum();
+        let kept_bytes: usize = self.words.iter().flatten().map(|word| word.payload.len()).sum();
         let is_kept = kept_bytes <= MAX_KEPT_BYTES;
-        for payload in &self.payloads {
-            let reply: Option<Result<Reply<'_>, Malformed>> = payload.as_ref().map(Reply::scan);
+        for word in &self.words {
+            let word = word.as_ref();
+            let known = word.and_then(|word| word.told.clone());
+            let unread = word.filter(|_| !is_kept || known.is_none());
+            let reply: Option<Result<Reply<'_>, Malformed>> = unread.map(|word| Reply::scan(&word.payload));
             let element = reply.as_ref().and_then(|reply| reply.as_ref().ok()?.elements().first());
-            is_finished &= element.is_some_and(|element| element.is_finished() || element.is_error());
-            failed = failed.or_else(|| element.and_then(failure));
+            let told = known.or_else(|| element.map(Told::by)).unwrap_or_default();
+            is_finished &= told.is_over;
+            failed = failed.or(told.failure);
             if !is_kept {
                 reports.push(element.map(report).unwrap_or_default());
             }
         }
-        let said = if is_kept { Said::Events(self.payloads.clone()) } else { Said::Reports(reports) };
+        let payloads =
+            || self.words.iter().map(|word| word.as_ref().map(|word| word.payload.clone())).collect();
+        let said = if is_kept { Said::Events(payloads()) } else { Said::Reports(reports) };
         (Reading { said, failure: failed }, is_finished || self.is_done)
+    }
+}
+
+// === impl Told ===
+
+impl Told {
+    fn by(element: &Element<'_>) -> Self {
+        Self { is_over: element.is_finished() || element.is_error(), failure: failure(element) }
     }
 }
 

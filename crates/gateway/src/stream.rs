@@ -202,7 +202,7 @@ impl EventRelay {
                     None => None,
                 };
                 // Noted only now: a client that leaves while an event is held has not had it.
-                self.words.note(element.index().unwrap_or(0), payload.clone());
+                self.words.note_read(element, payload.clone());
                 merged
             }
             _ => None,
