@@ -28,6 +28,21 @@ macro_rules! each {
     };
 }
 
+/// The same for each lane of a panel. An iterator is vectorized in one build and a call in another.
+macro_rules! lanes {
+    ($lane:ident, $statement:expr) => {
+        lanes!(@ $lane $statement, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (@ $lane:ident $statement:expr, $($number:literal)+) => {
+        $(
+            {
+                let $lane: usize = $number;
+                $statement;
+            }
+        )+
+    };
+}
+
 kernel! {
     /// `y = x · wᵀ`, with `x` of shape rows × inputs and `y` of shape rows × outputs. `unpacked` is working memory.
     fn matmul(x: &[f32], w: &Packed, unpacked: &mut Vec<Lanes>, y: &mut [f32]) {
@@ -109,11 +124,12 @@ fn unpack<const N: usize>(
 #[inline(always)]
 fn weights<const N: usize>(bytes: &[u8; LANES], half: usize, [scales, offsets]: &[Lanes; 2]) -> Lanes {
     let mut weights = [0.0; LANES];
-    for (((weight, byte), scale), offset) in weights.iter_mut().zip(bytes).zip(scales).zip(offsets) {
+    lanes!(lane, {
+        let byte = bytes[lane];
         let number =
-            if N == 1 { i32::from(byte.cast_signed()) } else { (i32::from(*byte) >> (4 * half)) & 15 };
-        *weight = scale * number as f32 + offset;
-    }
+            if N == 1 { i32::from(byte.cast_signed()) } else { (i32::from(byte) >> (4 * half)) & 15 };
+        weights[lane] = scales[lane] * number as f32 + offsets[lane];
+    });
     weights
 }
 
@@ -179,9 +195,7 @@ fn tile<const R: usize, const P: usize>(x: &[f32], panels: [&[Lanes]; P]) -> [[L
 #[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
 #[inline(always)]
 fn multiply_add(value: f32, weights: &Lanes, sums: &mut Lanes) {
-    for (weight, sum) in weights.iter().zip(sums) {
-        *sum = value.mul_add(*weight, *sum);
-    }
+    lanes!(lane, sums[lane] = value.mul_add(weights[lane], sums[lane]));
 }
 
 // === impl Output ===
