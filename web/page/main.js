@@ -57,6 +57,8 @@ const page = {
 const loads = new Latest();
 /** @type {number | undefined} */
 let hashTimer;
+/** The URL's state as it was read or written last: while it is another, the user's is still to be read. */
+let known = location.hash;
 
 const minimap = new Minimap((range) => zoomTo(range));
 const timeline = new Timeline({ moved, pinned: pin, selected: (selected) => change({ selected }), failed: (error) => say(wordsOf(error), true), passesCame: showTheLegend });
@@ -340,6 +342,7 @@ function goTo(label) {
 }
 
 function followHash() {
+  known = location.hash;
   const before = state.search;
   state = parse(location.hash);
   if (page.table === undefined || (state.step ?? page.steps.at(-1)?.step) !== page.table.step) {
@@ -373,9 +376,9 @@ function moved() {
 function writeHash() {
   clearTimeout(hashTimer);
   hashTimer = setTimeout(() => {
-    if (page.table === undefined) return;
-    const written = format({ ...state, step: page.table.step });
-    if (written !== location.hash) history.replaceState(null, '', written);
+    if (page.table === undefined || location.hash !== known) return;
+    history.replaceState(null, '', format({ ...state, step: page.table.step }));
+    known = location.hash;
   }, HASH_MS);
 }
 

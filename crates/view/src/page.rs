@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::extract::Path;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use base64::Engine as _;
@@ -15,7 +15,7 @@ static PAGE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../web/page");
 /// The routes of the page.
 pub(crate) fn routes() -> Router {
     Router::new()
-        .route("/", get(async || index()))
+        .route("/", get(async || file("index.html")))
         .route("/{name}", get(async |Path(name): Path<String>| file(&name)))
 }
 
@@ -44,17 +44,6 @@ pub(crate) fn text(name: &str) -> Option<&'static str> {
 /// Its modules: their names without `.js`, and their sources.
 pub(crate) fn modules() -> impl Iterator<Item = (&'static str, &'static str)> {
     PAGE.files().filter_map(|file| Some((file.path().to_str()?.strip_suffix(".js")?, file.contents_utf8()?)))
-}
-
-/// The page itself, with all of its modules named, so that a browser fetches them at once and not one after the other as
-/// they import each other.
-fn index() -> Response {
-    let links: Vec<_> = modules().map(|(name, _)| format!("</{name}.js>; rel=modulepreload")).collect();
-    let mut response = file("index.html");
-    if let Ok(links) = HeaderValue::from_str(&links.join(", ")) {
-        response.headers_mut().insert(header::LINK, links);
-    }
-    response
 }
 
 fn file(name: &str) -> Response {
