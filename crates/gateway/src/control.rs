@@ -67,10 +67,10 @@ pub(crate) async fn ask_first(
     core: &Core,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Refusal> {
+    let outbound = outbound(core, request).await?;
     let kind = core.roles()[0];
     let fleet = core.registry.fleet();
     let worker = core.first_of(&fleet, kind).ok_or(Refusal::NoWorker(kind))?;
-    let outbound = outbound(core, request).await?;
     let reply = call(core, worker, &outbound, core.request_limit()).await;
     let reply = reply.map_err(|fault| worker_fault(worker, fault))?;
     let mut headers = end_to_end(reply.head.headers.clone());

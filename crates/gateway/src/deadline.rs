@@ -22,6 +22,11 @@ impl Deadline {
         Self { at: begin + limit, limit, timer: None }
     }
 
+    /// Whether its own time is over.
+    pub(crate) fn is_over(&self) -> bool {
+        Instant::now() >= self.at
+    }
+
     /// The result of some work, or else the limit within which it is not there: the leg's, or its own.
     ///
     /// The work stays where it is, here and wherever a future of a request is awaited with something else: moved into

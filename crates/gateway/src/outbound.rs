@@ -25,7 +25,7 @@ pub(crate) struct Outbound {
 }
 
 /// Headers that belong to one connection, beside those that `Connection` names.
-static HOP_BY_HOP: [HeaderName; 8] = [
+static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     TE,
     TRAILER,
@@ -34,6 +34,7 @@ static HOP_BY_HOP: [HeaderName; 8] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("proxy-authenticate"),
+    HeaderName::from_static("proxy-authorization"),
 ];
 
 /// Room for most heads.

@@ -85,7 +85,7 @@ pub(crate) async fn serve(
             }
             attend(&mut flight, &head, incoming, endpoint).await
         }
-        Err(refusal) => Err(refusal),
+        Err(refusal) => Err(unread(incoming, refusal)),
     };
     let mut response = served.unwrap_or_else(|refusal| refuse(Arc::clone(&flight), refusal));
     if head.headers.get(&EXPLAIN).is_some_and(|value| value == "1")
@@ -238,30 +238,33 @@ pub(crate) async fn read_body(
     let mut body = Chunks::new();
     let too_large = || Refusal::TooLarge { limit_bytes };
     if incoming.size_hint().lower() > limit_bytes as u64 {
-        discard(incoming);
-        return Err(too_large());
+        return Err(unread(incoming, too_large()));
     }
     let limit = core.body_limit();
     let mut deadline = Deadline::after(Instant::now(), core.request_limit());
-    while let Some(frame) = deadline
-        .bound(pin!(incoming.frame()), Some(limit))
-        .await
-        .map_err(|limit| Refusal::BodyLate { limit })?
-    {
+    loop {
+        let frame = deadline.bound(pin!(incoming.frame()), Some(limit)).await;
+        let frame = match frame {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(body),
+            Err(limit) if deadline.is_over() => return Err(unread(incoming, Refusal::Late { limit })),
+            Err(limit) => return Err(unread(incoming, Refusal::BodyLate { limit })),
+        };
         if let Ok(piece) = frame.map_err(Refusal::BodyLost)?.into_data() {
             body.push(piece);
         }
         if body.len() > limit_bytes {
-            discard(incoming);
-            return Err(too_large());
+            return Err(unread(incoming, too_large()));
         }
     }
-    Ok(body)
 }
 
-/// Reads on for a while what is refused, while the client is told so: one that is still sending would find its connection
-/// reset, and never see why.
-fn discard(mut incoming: Incoming) {
+/// The refusal of a request whose body has not been read to its end. It is read on for a while, while the client is told: one
+/// that is still sending would find its connection reset, and never see why.
+pub(crate) fn unread(mut incoming: Incoming, refusal: Refusal) -> Refusal {
+    if incoming.is_end_stream() {
+        return refusal;
+    }
     let reading = async move {
         let mut left = MAX_DISCARDED_BYTES;
         while let Ok(Some(Ok(frame))) = timeout(DISCARD_PAUSE, incoming.frame()).await {
@@ -271,6 +274,7 @@ fn discard(mut incoming: Incoming) {
         }
     };
     tokio::spawn(timeout(DISCARD_LIMIT, reading));
+    refusal
 }
 
 // === impl Endpoint ===

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
 use http::uri::PathAndQuery;
-use http::{Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use hyper::body::Incoming;
 use rollscope_config::{ConfigError, Published};
 use rollscope_trace::{ProfileSink, StepNumber, WorkerRef};
@@ -23,7 +23,7 @@ use crate::options::GatewayOptions;
 use crate::outbound::Outbound;
 use crate::pool::PooledWorker;
 use crate::reply::refuse_plainly;
-use crate::request::Endpoint;
+use crate::request::{Endpoint, unread};
 use crate::routes::{Route, is_for_any_worker};
 use crate::{admin, control, cors, engine_metrics, metrics, request};
 
@@ -123,20 +123,16 @@ impl Gateway {
         let core = &self.core;
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let route = Route::of(&path);
-        if !route.allows(&method) {
-            return Err(Refusal::Method { method, allowed: route.methods(), path });
-        }
-        let access = route.access(&method);
-        let key = core.keys.check(access, request.headers_mut())?;
-        if access == Access::Change && core.options.startup().control_plane_audit_enabled {
-            let key = key.unwrap_or("none");
-            core.notices.tell_always(format_args!("control plane: {method} {path}, key {key}"));
+        if let Err(refusal) = self.let_in(route, &method, &path, request.headers_mut()) {
+            return Err(unread(request.into_body(), refusal));
         }
         match route {
             Route::Request(Endpoint::Other) if core.mode == Mode::Pair && is_for_any_worker(&path) => {
                 Box::pin(control::ask_first(core, request)).await
             }
-            Route::Request(Endpoint::Other) if core.mode == Mode::Pair => Err(Refusal::UnknownPath { path }),
+            Route::Request(Endpoint::Other) if core.mode == Mode::Pair => {
+                Err(unread(request.into_body(), Refusal::UnknownPath { path }))
+            }
             Route::Request(endpoint) => Ok(request::serve(Arc::clone(core), request, endpoint).await),
             Route::First => Box::pin(control::ask_first(core, request)).await,
             Route::All(fan_out) => Box::pin(control::ask_all(core, request, fan_out)).await,
@@ -154,9 +150,31 @@ impl Gateway {
                     let served = timeout(limit, mount(request)).await;
                     served.map_err(|_| Refusal::Late { limit })
                 }
-                None => Err(Refusal::NotRecording),
+                None => Err(unread(request.into_body(), Refusal::NotRecording)),
             },
         }
+    }
+
+    /// Whether a call may go where it leads; tells of one that may change something.
+    fn let_in(
+        &self,
+        route: Route<'_>,
+        method: &Method,
+        path: &str,
+        headers: &mut HeaderMap,
+    ) -> Result<(), Refusal> {
+        let core = &self.core;
+        if !route.allows(method) {
+            let (method, path) = (method.clone(), path.to_owned());
+            return Err(Refusal::Method { method, allowed: route.methods(), path });
+        }
+        let access = route.access(method);
+        let key = core.keys.check(access, headers)?;
+        if access == Access::Change && core.options.startup().control_plane_audit_enabled {
+            let key = key.unwrap_or("none");
+            core.notices.tell_always(format_args!("control plane: {method} {path}, key {key}"));
+        }
+        Ok(())
     }
 }
 

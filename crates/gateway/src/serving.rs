@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -32,6 +32,9 @@ struct Serving {
     /// Dropped when connections are to close as soon as they can.
     closing: watch::Sender<()>,
 }
+
+/// A handshake, which has failed if it is dropped: one that takes too long is cut.
+struct Handshake<'a>(&'a AtomicU64);
 
 /// Pause after a connection could not be accepted, for want of descriptors most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -220,6 +223,14 @@ impl Serving {
     }
 }
 
+// === impl Handshake ===
+
+impl Drop for Handshake<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 fn tick(every: Duration) -> tokio::time::Interval {
     let mut tick = interval(every);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -230,9 +241,8 @@ fn tick(every: Duration) -> tokio::time::Interval {
 async fn secured(gateway: &Gateway, stream: TcpStream) -> Option<Transport> {
     let Some(tls) = &gateway.core.tls else { return Some(Transport::Plain(stream)) };
     // Boxed, since a connection without TLS holds room for it too.
-    let accepted = Box::pin(TlsAcceptor::from(Arc::clone(tls)).accept(stream)).await;
-    if accepted.is_err() {
-        gateway.core.clients.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-    }
-    Some(Transport::Tls(Box::new(accepted.ok()?.into())))
+    let handshake = Handshake(&gateway.core.clients.handshakes_failed);
+    let stream = Box::pin(TlsAcceptor::from(Arc::clone(tls)).accept(stream)).await.ok()?;
+    std::mem::forget(handshake);
+    Some(Transport::Tls(Box::new(stream.into())))
 }

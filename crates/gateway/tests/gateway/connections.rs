@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use http::Method;
 use rollscope_config::{Options as _, Published};
 use rollscope_gateway::{Gateway, GatewayOptions};
-use rollscope_testkit::{CallEnd, Client, End, FakeWorker, Script, patient};
+use rollscope_testkit::{CallEnd, Client, End, FakeWorker, Gate, Script, patient};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -66,6 +66,10 @@ async fn who_says_nothing_and_who_stops_in_the_middle_are_given_up_in_time() {
     let mut half = sent(gateway.address, half).await;
     let told = rest(&mut half).await;
     assert!(told.starts_with("HTTP/1.1 408") && told.contains("--request-body-timeout-secs"), "{told}");
+    let late = TestGateway::start("--request-timeout-secs 1").await;
+    let head = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{";
+    let told = rest(&mut sent(late.address, head).await).await;
+    assert!(told.starts_with("HTTP/1.1 504") && told.contains("--request-timeout-secs"), "{told}");
     let mut idle = sent(gateway.address, b"GET /liveness HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert!(rest(&mut idle).await.starts_with("HTTP/1.1 200 OK"));
     gateway.settled(&[("failed", 1)]).await;
@@ -174,6 +178,39 @@ async fn a_large_request_that_is_refused_is_told_why() {
     let mut begin = [0; 12];
     patient("an answer", waiting.read_exact(&mut begin)).await.unwrap();
     assert_eq!(&begin, b"HTTP/1.1 413");
+}
+
+#[tokio::test]
+async fn a_large_request_that_is_refused_unread_is_told_why() {
+    let (worker, gate) = (FakeWorker::start().await, Gate::new());
+    worker.on("/generate", Script::new().wait(&gate).raw("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"));
+    let limits = "--max-concurrent-requests 1 --queue-size 0 --api-key user --admin-api-key root";
+    let gateway = TestGateway::start(&format!("--worker-urls {} {limits}", worker.url())).await;
+    // As most clients do, this one sends all of its request before it looks for an answer.
+    let ask = async |call: &str, key: &str, body: &str| {
+        let length = body.len();
+        let head = format!(
+            "{call} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\
+             content-length: {length}\r\n\r\n"
+        );
+        sent(gateway.address, (head + body).as_bytes()).await
+    };
+    let mut first = ask("POST /generate", "user", "{}").await;
+    worker.arrived("/generate", 1).await;
+    let large = "x".repeat(8 << 20);
+    for (call, key, status) in [
+        ("POST /generate", "user", 429),
+        ("POST /generate", "other", 401),
+        ("POST /flush_cache", "user", 403),
+        ("POST /rollscope/v1/spans", "root", 404),
+        ("DELETE /generate", "user", 405),
+    ] {
+        let told = rest(&mut ask(call, key, &large).await).await;
+        assert!(told.starts_with(&format!("HTTP/1.1 {status}")), "{call}: {told}");
+        assert_eq!(told.contains("retry-after: 1\r\n"), status == 429, "{call}: {told}");
+    }
+    gate.open();
+    assert!(rest(&mut first).await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]

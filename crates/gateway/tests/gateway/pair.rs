@@ -66,8 +66,12 @@ async fn both_get_the_same_request_with_fresh_bootstrap_fields() {
 #[tokio::test]
 async fn a_pair_is_reached_by_ipv6() {
     let any = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 0));
-    // Some containers have no IPv6 at all.
-    let Ok(listener) = TcpListener::bind(any).await else { return };
+    // Some containers have no IPv6 at all, and then no interface has an address of it.
+    if std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default().is_empty() {
+        eprintln!("not tested: this machine has no IPv6");
+        return;
+    }
+    let listener = TcpListener::bind(any).await.unwrap();
     let (prefill, decode) = (FakeWorker::start_at(any).await, FakeWorker::start_at(any).await);
     prefill.on("/generate", Script::json(200, PREFILL));
     decode.on("/generate", Script::json(200, DECODE));

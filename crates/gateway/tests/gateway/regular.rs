@@ -17,8 +17,13 @@ async fn a_request_and_its_reply_pass_byte_for_byte() {
     let gateway = TestGateway::regular(&[&worker]).await;
     let body = r#"{ "text":"é", "sampling_params":{"temperature":0.1,"x":1e-2},"return_routed_experts":true,"bootstrap_room":7 }"#;
     for method in [Method::POST, Method::PUT] {
-        let headers =
-            [("x-rollscope-step", "1"), ("accept-encoding", "gzip"), ("connection", "x-hop"), ("x-hop", "1")];
+        let headers = [
+            ("x-rollscope-step", "1"),
+            ("accept-encoding", "gzip"),
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+            ("proxy-authorization", "Basic eDp5"),
+        ];
         let reply = Client::call(gateway.address, method.clone(), "/generate?a=1", &headers, body).await;
         assert_eq!((reply.status.as_u16(), reply.header("content-type")), (200, Some("application/json")));
         assert_eq!(reply.header("content-length"), Some(&*REPLY.len().to_string()));
@@ -29,6 +34,7 @@ async fn a_request_and_its_reply_pass_byte_for_byte() {
         assert_eq!(call.request.header("x-rollscope-step"), Some("1"));
         assert_eq!(call.request.header("accept-encoding"), Some("gzip"));
         assert_eq!(call.request.header("x-hop"), None);
+        assert_eq!(call.request.header("proxy-authorization"), None);
         assert_eq!(call.request.header("host"), Some(&*worker.address().to_string()));
     }
     gateway.settled(&[("completed", 2)]).await;
@@ -41,8 +47,10 @@ async fn connections_are_kept_and_a_broken_one_is_not_the_clients_business() {
     let scripts = [Script::json(200, "{}"), Script::json(200, "{}").close(), Script::json(200, "{}")];
     worker.on_next("/generate", scripts);
     let gateway = TestGateway::regular(&[&worker]).await;
-    for _ in 0..9 {
+    for count in 1..=9 {
         assert_eq!(gateway.generate("{}").await.text().await, "{}");
+        // Closed by then, if it is to be: a request into a connection that closes under it can not be sent again.
+        worker.ended("/generate", count).await;
     }
     let calls = worker.calls("/generate");
     let connections: BTreeSet<usize> = calls.iter().map(|call| call.connection).collect();

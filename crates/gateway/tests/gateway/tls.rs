@@ -73,6 +73,17 @@ impl Authority {
         TlsConnector::from(Arc::new(config))
     }
 
+    /// What a server at 127.0.0.1 answers by TLS until it closes the connection.
+    async fn ask(&self, address: SocketAddr, request: &str) -> String {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::from(std::net::IpAddr::from([127, 0, 0, 1]));
+        let mut stream = self.connector().connect(name, stream).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut reply = String::new();
+        patient("the reply", stream.read_to_string(&mut reply)).await.unwrap();
+        reply
+    }
+
     /// A listener that takes TLS off for a worker, for callers that it has signed as well.
     async fn before(&self, worker: SocketAddr) -> SocketAddr {
         self.sign("worker");
@@ -111,14 +122,10 @@ async fn clients_are_served_by_tls_and_not_without() {
     let large = "y".repeat(4 << 20);
     worker.on("/generate", Script::json(200, &large));
     let own = authority.sign("tls");
-    let gateway = TestGateway::start(&format!("--worker-urls {} {own}", worker.url())).await;
-    let stream = TcpStream::connect(gateway.address).await.unwrap();
-    let name = ServerName::from(std::net::IpAddr::from([127, 0, 0, 1]));
-    let mut stream = authority.connector().connect(name, stream).await.unwrap();
-    let request = b"POST /generate HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
-    stream.write_all(request).await.unwrap();
-    let mut reply = String::new();
-    patient("the reply", stream.read_to_string(&mut reply)).await.unwrap();
+    let limit = "--request-head-timeout-secs 5";
+    let gateway = TestGateway::start(&format!("--worker-urls {} {own} {limit}", worker.url())).await;
+    let request = "POST /generate HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    let reply = authority.ask(gateway.address, request).await;
     assert!(reply.starts_with("HTTP/1.1 200 OK") && reply.ends_with(&large));
 
     let mut plain = TcpStream::connect(gateway.address).await.unwrap();
@@ -126,6 +133,13 @@ async fn clients_are_served_by_tls_and_not_without() {
     let mut told = Vec::new();
     let _reset_is_an_end_too = patient("its end", plain.read_to_end(&mut told)).await;
     assert!(!told.starts_with(b"HTTP"));
+    // One that says nothing is cut.
+    let mut silent = TcpStream::connect(gateway.address).await.unwrap();
+    let _reset_is_an_end_too = patient("its end", silent.read(&mut [0])).await;
+    let page = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let failed = "rollscope_tls_handshakes_failed_total 2\n";
+    patient("both failures", async { while !authority.ask(gateway.address, page).await.contains(failed) {} })
+        .await;
     gateway.stop().await;
 }
 
