@@ -173,23 +173,23 @@ fn get(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
 }
 
 fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, Refusal> {
-    let url = WorkerAddress::parse(&registration.url).map_err(Unfit::from)?.url;
+    let address = WorkerAddress::parse(&registration.url).map_err(Unfit::from)?;
     let fleet = core.registry.fleet();
-    let known = fleet.all().find(|worker| worker.url == url);
+    let known = fleet.all().find(|worker| worker.address().overlaps(&address));
     let fit = registration.over(known).fit(core.mode)?;
     let link = match known.filter(|_| registration.api_key.is_none()) {
         Some(known) => known.link.again(Origin::Named),
         None => fit.link(core, Origin::Named)?,
     };
-    let worker = core.registry.add(fit.address, fit.role, link, &mut rand::rng());
+    let (worker, replaced) = core.registry.replace(fit.address, fit.role, link, &mut rand::rng());
     let mut reply = serde_json::json!({
         "status": "registered",
         "worker_id": worker.id.as_str(),
         "url": &*worker.name,
         "worker_type": worker.role.kind().name(),
     });
-    if let Some(known) = known {
-        reply["replaced"] = known.id.as_str().into();
+    if let Some(first) = replaced.first() {
+        reply["replaced"] = first.id.as_str().into();
         core.notices.tell(LogLevel::Info, format_args!("worker is registered anew: {}", worker.name));
     }
     Ok(written(StatusCode::CREATED, &reply))
@@ -222,9 +222,14 @@ fn changed(role: Role, kind: Option<WorkerType>, port: Option<u16>) -> (WorkerTy
     (kind, port.or(known_port.filter(|_| matches!(kind, WorkerType::Prefill))))
 }
 
-/// What is in flight there goes on.
+/// What is in flight there goes on. One that a source has named stays out for as long as that names it.
 fn remove(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
-    let worker = core.registry.remove(id).ok_or_else(|| unknown(id))?;
+    let fleet = core.registry.fleet();
+    let worker = fleet.get(id).ok_or_else(|| unknown(id))?;
+    if worker.link.origin != Origin::Named {
+        core.left_out.lock().push((worker.link.origin, worker.address()));
+    }
+    core.registry.remove(id).ok_or_else(|| unknown(id))?;
     let reply = serde_json::json!({ "status": "removed", "worker_id": id, "url": &*worker.name });
     Ok(written(StatusCode::OK, &reply))
 }
@@ -342,7 +347,7 @@ impl WorkerType {
 // === impl Registration ===
 
 impl Registration {
-    /// With what it does not say as it is known of the worker at that URL, if there is one.
+    /// With what it does not say as it is known of the worker in whose place it comes, if there is one.
     fn over(&self, known: Option<&Arc<PooledWorker>>) -> Self {
         let (worker_type, bootstrap_port) = match known {
             Some(known) => {

@@ -45,7 +45,7 @@ struct Known {
     was_healthy: bool,
     /// Of its circuit breaker, when it was looked at last.
     breaker: BreakerState,
-    /// Whether it has been asked who it is, and has answered whatever.
+    /// Whether it has been asked who it is, and has answered whatever but that it is something else.
     is_introduced: bool,
     /// Whether it is being checked.
     is_busy: bool,
@@ -131,7 +131,7 @@ fn give_up(core: &Core, known: &AllKnown) {
     }
 }
 
-/// Checks a worker. Whether it has answered who it is.
+/// Checks a worker. Whether it has answered who it is, and nothing keeps it from serving.
 async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
     let is_checked = !core.options.startup().disable_health_check;
     let passes = !is_checked
@@ -144,8 +144,13 @@ async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
         // An error of the server's own tells that it is starting or ending: it has yet to say who it is.
         is_answered = answer.as_ref().is_ok_and(|reply| !reply.status().is_server_error());
         let reply = answer.ok().filter(|reply| reply.status().is_success());
-        let info = reply.map(|reply| ServerInfo::read(&reply.body.to_bytes())).unwrap_or_default();
-        is_misfit = note_misfit(core, worker, &info);
+        let info = reply.and_then(|reply| ServerInfo::read(&reply.body.to_bytes()));
+        is_misfit = match &info {
+            Some(info) => note_misfit(core, worker, info),
+            // It has not taken back what it said.
+            None => core.misfits.lock().contains_key(&worker.id),
+        };
+        let info = info.unwrap_or_default();
         let introduced = core.registry.introduce(
             worker.id.as_str(),
             &info.introduction(),
@@ -170,12 +175,13 @@ async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
             }
         }
     }
-    let change = (is_checked || is_misfit).then(|| checked.check(passes && !is_misfit)).flatten();
+    let is_out = || checked.health() == HealthState::Unhealthy;
+    let change = (is_checked || is_misfit || is_out()).then(|| checked.check(passes && !is_misfit)).flatten();
     if let Some(health) = change {
         let level = if health == HealthState::Healthy { LogLevel::Info } else { LogLevel::Warn };
         core.notices.tell(level, format_args!("worker is {}: {}", health.name(), checked.name));
     }
-    is_answered
+    is_answered && !is_misfit && !is_out()
 }
 
 /// With `--dp-aware`, has a worker for each rank stand in a server's place, once it is known how many there are.
@@ -249,8 +255,8 @@ impl Known {
 
 impl ServerInfo {
     /// What a worker says of itself; nothing if it does not.
-    fn read(body: &[u8]) -> Self {
-        serde_json::from_slice(body).unwrap_or_default()
+    fn read(body: &[u8]) -> Option<Self> {
+        serde_json::from_slice(body).ok()
     }
 
     fn introduction(&self) -> Introduction {

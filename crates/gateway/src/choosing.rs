@@ -138,7 +138,7 @@ impl Core {
         tokio::join!(self.tend_policies(), loads::watch(self), discovery::watch(self));
     }
 
-    /// Has the policies do what is due from time to time.
+    /// Does what is due from time to time, for the policies and for what they go by.
     async fn tend_policies(&self) {
         loop {
             tokio::time::sleep(TEND_INTERVAL).await;
@@ -146,6 +146,10 @@ impl Core {
             for policy in [regular, prefill, decode] {
                 policy.tend(self.clock.moment());
             }
+            let fleet = self.registry.fleet();
+            self.passes.retain(|id| fleet.get(id.as_str()).is_some());
+            // The connections of what is asked beside the requests; serving threads look after their own.
+            fleet.all().for_each(|worker| worker.link.tidy());
         }
     }
 }

@@ -9,7 +9,7 @@ use http::HeaderName;
 use http::uri::PathAndQuery;
 use parking_lot::Mutex;
 use rollscope_config::{ConfigError, Published};
-use rollscope_route::{Availability, Books, Fleet, Registry, RoleKind, Rooms, WorkerId};
+use rollscope_route::{Availability, Books, Fleet, Registry, RoleKind, Rooms, WorkerAddress, WorkerId};
 use rollscope_trace::{ProfileSink, StepNumber};
 use tokio::sync::watch;
 use tokio_rustls::rustls::ServerConfig;
@@ -74,6 +74,8 @@ pub(crate) struct Core {
     pub(crate) notices: Notices,
     /// Workers that contradict what they are registered for, each with a sentence.
     pub(crate) misfits: Mutex<BTreeMap<WorkerId, String>>,
+    /// What a source names and what is not to be registered for it: a call has taken it out, or it can not be.
+    pub(crate) left_out: Mutex<Vec<(Origin, WorkerAddress)>>,
     pub(crate) clock: Clock,
     /// None if nothing is recorded.
     profiler: Option<Profiler>,
@@ -166,6 +168,7 @@ impl Core {
             request_ids,
             notices,
             misfits: Mutex::default(),
+            left_out: Mutex::default(),
             clock: Clock::new(),
             profiler: sink.map(Profiler::start).transpose()?,
         })

@@ -1,7 +1,8 @@
 //! Workers that come and go with a file or a DNS name.
 //!
 //! A source is looked at from time to time. What it names that it did not name before is registered, unless somebody else
-//! has registered it; what it no longer names is taken out, unless somebody else has registered it since. A source that
+//! has registered it; what it no longer names is taken out, unless somebody else has registered it since. What has left by
+//! another way comes back, unless a call has taken it out. A source that
 //! can not be read changes nothing: the workers that it named stay, and that it can not be read is told once.
 //!
 //! How names are resolved is told in `dns`.
@@ -144,6 +145,9 @@ impl Told {
     fn replace(&mut self, core: &Core, source: &Source, workers: Vec<Fit>) {
         let source = source.name();
         for gone in self.workers.iter().filter(|worker| !workers.contains(worker)) {
+            core.left_out
+                .lock()
+                .retain(|(origin, address)| *origin != self.origin || !address.overlaps(&gone.address));
             // One that is told of otherwise than before takes its own place.
             if workers.iter().any(|other| other.address == gone.address) {
                 continue;
@@ -153,10 +157,18 @@ impl Told {
         }
         let known = std::mem::take(&mut self.workers);
         for worker in workers {
-            if known.contains(&worker) || self.register(core, &source, &worker) {
+            let is_kept = known.contains(&worker) && !self.has_lost(core, &worker.address);
+            if is_kept || self.register(core, &source, &worker) {
                 self.workers.push(worker);
             }
         }
+    }
+
+    /// Whether a worker that was registered is not there any more, and is to be.
+    fn has_lost(&self, core: &Core, address: &WorkerAddress) -> bool {
+        let is_left_out =
+            |(origin, other): &(Origin, WorkerAddress)| *origin == self.origin && other.overlaps(address);
+        at(core, address).is_empty() && !core.left_out.lock().iter().any(is_left_out)
     }
 
     /// Registers a worker; not one that somebody else has registered, as long as it is. Whether there is nothing more to
@@ -173,6 +185,7 @@ impl Told {
             }
             Err(why) => {
                 core.notices.tell(LogLevel::Error, format_args!("{source}: {}: {why}", worker.address));
+                core.left_out.lock().push((self.origin, worker.address.clone()));
                 true
             }
         }
@@ -190,9 +203,5 @@ impl Told {
 /// The workers at an address: the one that it names, or those of a server's ranks.
 fn at(core: &Core, address: &WorkerAddress) -> Vec<Arc<PooledWorker>> {
     let fleet = core.registry.fleet();
-    let is_it = |worker: &&Arc<PooledWorker>| {
-        worker.url == address.url
-            && (address.rank.is_none() || worker.rank.is_none() || worker.rank == address.rank)
-    };
-    fleet.all().filter(is_it).cloned().collect()
+    fleet.all().filter(|worker| worker.address().overlaps(address)).cloned().collect()
 }

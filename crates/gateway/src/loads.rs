@@ -47,7 +47,6 @@ pub(crate) async fn watch(core: &Core) {
         tokio::select! {
             _ = tick.tick() => {
                 let fleet = core.registry.fleet();
-                core.passes.retain(|id| fleet.get(id.as_str()).is_some());
                 for server in fleet.servers() {
                     let is_known = core.heard_load(server, pause).is_some();
                     if !is_known && asked.insert(server.url.clone()) {

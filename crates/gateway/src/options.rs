@@ -105,7 +105,7 @@ options! {
             /// Seconds after which a client's connection is closed that is asked for nothing.
             client_idle_timeout_secs: f64 = 300.0, range(1.0..=604_800.0);
             /// Connections that clients may have; more are refused with status 503. 0 for a third of the files that the
-            /// process may open: a request of a pair takes two more.
+            /// process may open, after 256 are set aside: a request of a pair takes two more.
             max_connections: usize = 0, range(0..=1 << 30);
             /// Threads that serve, each with connections of its own; 0 for one a core.
             serving_threads: usize = 0, range(0..=1024);

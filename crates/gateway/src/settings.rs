@@ -67,11 +67,7 @@ impl GatewayOptions {
         let mut workers: Vec<(WorkerAddress, Role)> = Vec::new();
         for (flag, given, role) in regular.chain(prefill).chain(decode) {
             let address = address(flag, given)?;
-            let is_known = |other: &WorkerAddress| {
-                other.url == address.url
-                    && (other.rank == address.rank || other.rank.is_none() || address.rank.is_none())
-            };
-            if workers.iter().any(|(other, _)| is_known(other)) {
+            if workers.iter().any(|(other, _)| other.overlaps(&address)) {
                 return conflict(format!("worker URL given twice: {given}"));
             }
             workers.push((address, role));
@@ -90,8 +86,7 @@ impl GatewayOptions {
             max_tree_size_bytes: self.max_tree_size,
             max_idle: Duration::from_secs(self.max_idle_secs),
             assignment_mode: self.assignment_mode.0,
-            max_load_age: (self.load_poll_interval_secs > 0.0)
-                .then(|| Duration::from_secs_f64(self.max_load_age_secs)),
+            max_load_age: Some(Duration::from_secs_f64(self.max_load_age_secs)),
             ..PolicySettings::default()
         }
     }
@@ -146,10 +141,11 @@ impl GatewayOptions {
 
     /// Connections that clients may have.
     pub(crate) fn connection_limit(&self) -> usize {
-        const FILES_OF_A_CONNECTION: u64 = 3;
-        let files = || rlimit::Resource::NOFILE.get().map_or(u64::MAX, |(soft, _hard)| soft);
         match self.max_connections {
-            0 => usize::try_from(files() / FILES_OF_A_CONNECTION).unwrap_or(usize::MAX),
+            0 => {
+                let files = rlimit::Resource::NOFILE.get().map_or(u64::MAX, |(soft, _hard)| soft);
+                usize::try_from(connections_within(files)).unwrap_or(usize::MAX)
+            }
             limit => limit,
         }
     }
@@ -158,6 +154,14 @@ impl GatewayOptions {
     pub(crate) fn control_keys(&self) -> Result<Vec<ControlKey>, ConfigError> {
         self.control_plane_api_keys.iter().map(|given| control_key(given)).collect()
     }
+}
+
+/// How many connections fit into so many open files, with some left for what is no request: checks, the recorder's files,
+/// kept connections.
+fn connections_within(files: u64) -> u64 {
+    const FILES_OF_A_CONNECTION: u64 = 3;
+    const RESERVE: u64 = 256;
+    (files - RESERVE.min(files / 4)) / FILES_OF_A_CONNECTION
 }
 
 fn conflict<T>(sentence: impl Into<String>) -> Result<T, ConfigError> {
@@ -315,6 +319,12 @@ mod tests {
         ] {
             assert_eq!(workers(args).as_deref(), Ok(expected), "{args}");
         }
+    }
+
+    #[test]
+    fn connections_leave_files_for_what_is_no_request() {
+        let connections = [256, 1024, 65_536, u64::MAX].map(connections_within);
+        assert_eq!(connections, [64, 256, 21_760, (u64::MAX - 256) / 3]);
     }
 
     #[test]

@@ -116,6 +116,11 @@ impl WorkerAddress {
         let rank = rank.parse().map_err(|_| UrlError::Rank { given: given.to_owned() })?;
         Ok(Self { url: WorkerUrl::parse(url)?, rank: Some(rank) })
     }
+
+    /// Whether both can not be registered: a URL stands for all of its ranks.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.url == other.url && (self.rank == other.rank || self.rank.is_none() || other.rank.is_none())
+    }
 }
 
 impl From<WorkerUrl> for WorkerAddress {

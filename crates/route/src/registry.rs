@@ -79,14 +79,25 @@ impl<T> Registry<T> {
         link: T,
         rng: &mut impl Rng,
     ) -> Arc<Worker<T>> {
+        self.replace(address, role, link, rng).0
+    }
+
+    /// The same, and tells which workers have left for it.
+    pub fn replace(
+        &self,
+        address: impl Into<WorkerAddress>,
+        role: Role,
+        link: T,
+        rng: &mut impl Rng,
+    ) -> (Arc<Worker<T>>, Vec<Arc<Worker<T>>>) {
+        let address = address.into();
         let mut state = self.state.write();
-        let worker = self.make(&state.fleet, address.into(), role, link, rng);
-        let next = state.leave(|other| {
-            other.url == worker.url
-                && (other.rank == worker.rank || other.rank.is_none() || worker.rank.is_none())
-        });
+        let is_leaving = |other: &Worker<T>| other.address().overlaps(&address);
+        let replaced = state.fleet.all().filter(|other| is_leaving(other)).cloned().collect();
+        let next = state.leave(is_leaving);
+        let worker = self.make(&state.fleet, address, role, link, rng);
         state.fleet = Arc::new(next.with(Arc::clone(&worker)));
-        worker
+        (worker, replaced)
     }
 
     /// Takes a worker out; what was begun at it goes on.

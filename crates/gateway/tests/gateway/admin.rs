@@ -98,6 +98,25 @@ async fn who_is_registered_again_keeps_what_is_not_said_anew() {
 }
 
 #[tokio::test]
+async fn a_rank_takes_no_other_ranks_place() {
+    let gateway = TestGateway::start("--pd-disaggregation --prefill http://a:1@0 8998").await;
+    let (status, reply) = call(&gateway, Method::POST, "/workers", r#"{"url":"http://a:1@1"}"#).await;
+    assert_eq!(status, 400, "it is no other rank's heir: {reply}");
+    let body = r#"{"url":"http://a:1@1","worker_type":"prefill"}"#;
+    let (_, second) = call(&gateway, Method::POST, "/workers", body).await;
+    assert_eq!(second.get("replaced"), None, "{second}");
+    let (_, list) = call(&gateway, Method::GET, "/workers", "").await;
+    assert_eq!((&list["total"], &list["workers"][0]["bootstrap_port"]), (&json!(2), &json!(8998)));
+    assert_eq!(list["workers"][1].get("bootstrap_port"), None, "{list}");
+    let (_, again) = call(&gateway, Method::POST, "/workers", r#"{"url":"http://a:1@1"}"#).await;
+    assert_eq!(again["replaced"], second["worker_id"]);
+    // The URL takes the place of all of its ranks.
+    let (_, whole) = call(&gateway, Method::POST, "/workers", r#"{"url":"http://a:1"}"#).await;
+    assert_eq!(whole["replaced"], list["workers"][0]["id"]);
+    assert_eq!(call(&gateway, Method::GET, "/workers", "").await.1["total"], 1);
+}
+
+#[tokio::test]
 async fn a_worker_that_can_not_be_is_refused_with_a_sentence() {
     for (args, body, sentence) in [
         ("", "", "the body must be an object"),

@@ -95,6 +95,24 @@ async fn workers_in_each_others_place_are_told_of_and_get_nothing() {
         let reply = gateway.generate("{}").await;
         assert_eq!(reply.status, 503);
         assert!(decode.calls("/generate").is_empty() && prefill.calls("/generate").is_empty());
+
+        // An answer that says nothing takes nothing back.
+        for worker in [&prefill, &decode] {
+            let asked = worker.calls("/server_info").len();
+            worker.on("/server_info", Script::json(404, "nothing"));
+            worker.ended("/server_info", asked + 3).await;
+        }
+        let listed = Client::get(gateway.address, "/workers").await.text().await;
+        assert_eq!(
+            (listed.matches("problem").count(), gateway.generate("{}").await.status.as_u16()),
+            (2, 503)
+        );
+        for (worker, mode) in [(&prefill, "decode"), (&decode, "prefill")] {
+            worker.on("/server_info", Script::json(200, &format!(r#"{{"disaggregation_mode":"{mode}"}}"#)));
+            worker.on("/generate", Script::json(200, "{}"));
+        }
+        let served = async { while gateway.generate("{}").await.status != 200 {} };
+        patient("a request that is served", served).await;
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use http::Method;
 use parking_lot::Mutex;
 use rollscope_gateway::HeardPass;
 use rollscope_testkit::{Client, FakeWorker, Script, patient};
@@ -68,6 +69,39 @@ async fn workers_come_and_go_with_a_file() {
     put(&path, "[]");
     registered(&gateway, vec![third.url()]).await;
     assert!(gateway.told().iter().all(|told| !told.contains(&third.url())), "{:?}", gateway.told());
+}
+
+#[tokio::test]
+async fn what_a_file_names_comes_back_unless_a_call_has_taken_it_out() {
+    let (worker, other) = (FakeWorker::start().await, FakeWorker::start().await);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("workers.json");
+    put(&path, &json!([{ "url": worker.url() }]).to_string());
+    let gateway = TestGateway::start(&format!("--workers-file {}", path.display())).await;
+    registered(&gateway, vec![worker.url()]).await;
+    let id = async || crate::checks::shown(&gateway, "a worker", |worker| worker["id"].is_string()).await;
+    let first = id().await;
+    // Somebody else registers it, and takes that out again.
+    let body = json!({ "url": worker.url() }).to_string();
+    assert_eq!(Client::post(gateway.address, "/workers", &body).await.status, 201);
+    let second = id().await;
+    assert_ne!(first, second);
+    let remove = async |id: &str| {
+        let path = format!("/workers/{id}");
+        let reply = Client::call(gateway.address, Method::DELETE, &path, &[], "").await;
+        assert_eq!(reply.status, 200);
+    };
+    remove(&second).await;
+    let third = id().await;
+    assert!(third != first && third != second);
+    remove(&third).await;
+    put(&path, &json!([{ "url": worker.url() }, { "url": other.url() }]).to_string());
+    registered(&gateway, vec![other.url()]).await;
+    // Named anew, it is registered anew.
+    put(&path, "[]");
+    registered(&gateway, vec![]).await;
+    put(&path, &json!([{ "url": worker.url() }]).to_string());
+    registered(&gateway, vec![worker.url()]).await;
 }
 
 #[tokio::test]
@@ -260,7 +294,26 @@ async fn a_policy_goes_by_the_forward_passes_that_are_heard() {
     decided(&|decision| decision.contains("3 reported against 3")).await;
     (gateway.hear)(&busy.url(), pass(1, 4));
     for rank in 0..2 {
-        (gateway.hear)(&idle.url(), HeardPass { rank, ..HeardPass::default() });
+        (gateway.hear)(&idle.url(), pass(rank, 0));
+        // A heartbeat comes in the middle of a long pass too.
+        (gateway.hear)(&busy.url(), HeardPass { rank, ..HeardPass::default() });
     }
-    decided(&|decision| decision.starts_with("power_of_two: 0 reported against 14 at worker 1")).await;
+    decided(&|decision| decision.starts_with("power_of_two: 2 reported against 14 at worker 1")).await;
+}
+
+#[tokio::test]
+async fn passes_are_gone_by_where_nobody_is_asked_for_loads() {
+    let (busy, idle) = (FakeWorker::start().await, FakeWorker::start().await);
+    let limits = "--policy power_of_two --load-poll-interval-secs 0 --max-load-age-secs 3600";
+    let urls = format!("{} {}", busy.url(), idle.url());
+    let gateway = TestGateway::start(&format!("--worker-urls {urls} {limits}")).await;
+    for (worker, decoding) in [(&busy, 8), (&idle, 1)] {
+        worker.on("/generate", Script::json(200, REPLY));
+        (gateway.hear)(&worker.url(), HeardPass { decoding, ..HeardPass::default() });
+    }
+    let explain = [("x-rollscope-explain", "1")];
+    let reply = Client::post_with(gateway.address, "/generate", &explain, "{}").await;
+    let decision = reply.header("x-rollscope-decision").unwrap();
+    assert!(decision.starts_with("power_of_two: 1 reported against 8 at worker 1"), "{decision}");
+    assert!(busy.calls("/v1/loads").is_empty() && idle.calls("/v1/loads").is_empty());
 }
