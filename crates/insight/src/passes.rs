@@ -20,9 +20,9 @@ pub struct LegPasses<'a> {
     pub basis: Basis,
     /// The passes, in their order.
     pub passes: Vec<&'a ForwardPass>,
-    /// Passes that lie between them and were not heard of.
+    /// Messages of the rank that lie between them, or are its first or last pass, and were not heard of.
     pub lost: u64,
-    /// Other requests that sat in some of them, by how many they share; where that is exact.
+    /// Other requests that sat in some of them, by how many of those heard of they share; where that is exact.
     pub shared: Vec<Shared>,
 }
 
@@ -40,7 +40,7 @@ pub enum Basis {
 pub struct Shared {
     /// Which request.
     pub request: RequestId,
-    /// Passes that both sat in.
+    /// Passes heard of that both sat in.
     pub passes: u64,
 }
 
@@ -92,14 +92,14 @@ fn leg_passes<'a>(
         role: leg.role,
         worker: &leg.worker.url,
         basis: if told.is_some() { Basis::Exact } else { Basis::Estimate },
-        lost: told.map_or(0, |told| told.count().saturating_sub(mine.len() as u64)),
-        shared: told.map_or_else(Vec::new, |told| shared(step, request, (leg, told))),
+        lost: told.map_or(0, |told| told.lost(&mine)),
+        shared: if told.is_some() { shared(step, request, leg, &mine) } else { Vec::new() },
         passes: mine,
     }
 }
 
-/// The other requests whose passes on the same rank overlap, the closest company first.
-fn shared(step: &StepTrace, request: &Profile, (leg, mine): (&Leg, Told)) -> Vec<Shared> {
+/// The other requests that sat in these passes too, the closest company first.
+fn shared(step: &StepTrace, request: &Profile, leg: &Leg, mine: &[&ForwardPass]) -> Vec<Shared> {
     let (start, end) = span(request, leg);
     let mut shared: BTreeMap<RequestId, u64> = BTreeMap::new();
     for other in step.requests().filter(|other| other.id != request.id) {
@@ -108,7 +108,8 @@ fn shared(step: &StepTrace, request: &Profile, (leg, mine): (&Leg, Told)) -> Vec
             let Some(theirs) = told(other_leg).filter(|_| other_start <= end && start <= other_end) else {
                 continue;
             };
-            *shared.entry(other.id).or_default() += mine.overlap(theirs);
+            let both = mine.iter().filter(|pass| theirs.holds(pass)).count();
+            *shared.entry(other.id).or_default() += both as u64;
         }
     }
     let mut shared: Vec<_> = shared
@@ -138,13 +139,18 @@ impl Told {
         pass.dp_rank == self.dp_rank && (self.first..=self.last).contains(&pass.counter_id)
     }
 
-    fn count(self) -> u64 {
-        self.last - self.first + 1
-    }
-
-    fn overlap(self, other: Self) -> u64 {
-        let (first, last) = (self.first.max(other.first), self.last.min(other.last));
-        if self.dp_rank == other.dp_rank && first <= last { last - first + 1 } else { 0 }
+    /// Messages among the passes that were lost. Numbers that are no pass are not: heartbeats are numbered too, and come
+    /// while live requests are paused. The first and the last number are passes for certain.
+    fn lost(self, found: &[&ForwardPass]) -> u64 {
+        let mut next = self.first;
+        let mut lost = 0_u64;
+        for pass in found {
+            let missing = pass.counter_id.saturating_sub(next);
+            let is_first_lost = next == self.first && missing > 0;
+            lost += pass.lost_before.min(missing).max(u64::from(is_first_lost));
+            next = pass.counter_id.saturating_add(1);
+        }
+        lost.saturating_add(u64::from(next <= self.last))
     }
 }
 

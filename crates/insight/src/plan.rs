@@ -8,13 +8,13 @@
 //! mixed     wall time ~ (prompt tokens, tokens in the KV cache)
 //! ```
 //!
-//! A rank belongs to the kind of what was ever seen on it, and all ranks of a kind are fitted together. No time is negative:
+//! A pass counts once, however many recorders heard it. A rank belongs to the kind of what was ever seen on it, and all ranks of a kind are fitted together. No time is negative:
 //! where the planner would take none of a regression, or cut a term of it off, the terms that would be negative are held at 0
 //! and the others fitted anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use rollscope_trace::ForwardPass;
+use rollscope_trace::{ForwardPass, Nanos};
 
 pub use self::fit::{Fit, MIN_SAMPLES, NoFit};
 use self::samples::{MovingAverage, Sample, Samples};
@@ -44,12 +44,16 @@ pub struct Plan {
     pub passes: usize,
     /// How long a pass takes.
     pub fit: Result<Fit, NoFit>,
-    /// Time to the first token for the next request on the rank with the longest queue, seconds; for ranks that compute
-    /// prompts.
+    /// Time to the first token for the next request on the rank at work with the longest queue, seconds; for ranks that
+    /// compute prompts.
     pub ttft_s: Option<f64>,
-    /// Time of the next pass on the rank with most to decode, seconds; for ranks that decode.
+    /// Time of the next pass on the rank at work with most to decode, seconds; for ranks that decode.
     pub itl_s: Option<f64>,
 }
+
+/// The next request may come to a rank that was heard of so long before the newest pass of its kind, at most; one that was
+/// not is taken to have ended.
+const AT_WORK_WITHIN: Nanos = Nanos(5_000_000_000);
 
 /// Sums up the passes of a kind, in the order in which they were heard of.
 struct Model {
@@ -77,6 +81,11 @@ pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
     let mut ordered: Vec<&ForwardPass> = passes.iter().collect();
     ordered.sort_by(|a, b| {
         (a.received, &a.endpoint, a.counter_id).cmp(&(b.received, &b.endpoint, b.counter_id))
+    });
+    let mut known = HashSet::new();
+    ordered.retain(|pass| {
+        let instance = pass.worker.as_ref().map(|worker| &*worker.instance);
+        known.insert((instance, &*pass.endpoint, pass.dp_rank, pass.life, pass.counter_id))
     });
     let mut models: BTreeMap<PassKind, Model> = BTreeMap::new();
     for pass in ordered {
@@ -166,12 +175,21 @@ impl Model {
     fn plan(self) -> Plan {
         let fit = Fit::of(&self.samples.all(), self.kind.features().len());
         let longest = |estimate: &dyn Fn(&Fit, &ForwardPass) -> f64| {
-            let estimates = fit.iter().flat_map(|fit| self.latest.values().map(|pass| estimate(fit, pass)));
+            let estimates = fit.iter().flat_map(|fit| self.at_work().map(|pass| estimate(fit, pass)));
             estimates.reduce(f64::max)
         };
         let ttft_s = longest(&|fit, pass| self.ttft_s(fit, pass)).filter(|_| self.kind != PassKind::Decode);
         let itl_s = longest(&|fit, pass| self.itl_s(fit, pass)).filter(|_| self.kind != PassKind::Prefill);
         Plan { kind: self.kind, ranks: self.latest.len(), passes: self.passes, ttft_s, itl_s, fit }
+    }
+
+    /// The latest pass of each rank that has not ended, as far as can be seen.
+    fn at_work(&self) -> impl Iterator<Item = &ForwardPass> {
+        let newest = self.latest.values().map(|pass| pass.received).max();
+        let is_at_work = move |pass: &&ForwardPass| {
+            newest.is_some_and(|newest| pass.received.after(AT_WORK_WITHIN) >= newest)
+        };
+        self.latest.values().filter(is_at_work)
     }
 
     /// The queue and a prompt of average length, in chunks of the greatest length but for the last.

@@ -79,8 +79,8 @@ pub async fn record_fleet<A>(
     }
 }
 
-/// The endpoints that a server's `/server_info` tells of, by rank: those in force; or, where its schedulers did not answer it
-/// in time, those that it was started with. Nothing if it publishes and does not tell where: it is to be asked again.
+/// The endpoints in force that a server's `/server_info` tells of, by rank. Nothing if it publishes and its schedulers did
+/// not answer it in time: it is to be asked again, since what it was started with may not be what was bound.
 ///
 /// `url` is how the server is called: it stands for the host where that publishes on every address.
 ///
@@ -88,16 +88,10 @@ pub async fn record_fleet<A>(
 /// An endpoint that is none.
 pub fn told_endpoints(info: &Value, url: &str) -> Result<Option<Vec<Endpoint>>, ToldError> {
     let states = info["internal_states"].as_array().map_or(&[][..], Vec::as_slice);
-    let bases: Vec<Option<&str>> = if states.is_empty() {
-        let base = told_base(info);
-        if is_on(info) && base.is_none() {
-            return Ok(None);
-        }
-        let ranks = info["dp_size"].as_u64().map_or(1, |ranks| ranks.clamp(1, u64::from(MAX_RANKS)));
-        vec![base; ranks as usize]
-    } else {
-        states.iter().take(MAX_RANKS as usize).map(told_base).collect()
-    };
+    if states.is_empty() && is_on(info) {
+        return Ok(None);
+    }
+    let bases = states.iter().take(MAX_RANKS as usize).map(told_base);
     let ranks = (0..).zip(bases).filter_map(|(rank, base)| Some((rank, base?)));
     let endpoints = ranks.map(|(rank, base)| reachable(base.parse::<Base>()?.of_rank(rank)?, url));
     endpoints.collect::<Result<_, ToldError>>().map(Some)
@@ -156,9 +150,9 @@ mod tests {
                 "schedulers that did not answer in time, and an address that was given",
                 json!({"enable_forward_pass_metrics": true, "dp_size": 2, "internal_states": [],
                     "forward_pass_metrics_ipc_name": "tcp://10.0.0.1:5"}),
-                list(&["tcp://10.0.0.1:5", "tcp://10.0.0.1:6"]),
+                None,
             ),
-            ("the same, and one that was made up", ranks(&[]), None),
+            ("the same, and none that was given", ranks(&[]), None),
             ("nothing of the kind", json!({}), list(&[])),
             ("no object", json!([]), list(&[])),
             ("switched off", json!({"internal_states": [state(json!("ipc:///a"), false), {}]}), list(&[])),

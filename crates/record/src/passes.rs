@@ -1,8 +1,10 @@
 //! Forward passes into the run: endpoints are listened to, and what is heard is accounted for, timed and put in.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rollscope_fpm::{Account, Arrival, Endpoint, ForwardPassMetrics, Heard, Message, Subscription, What};
 use rollscope_trace::{ForwardPass, Nanos, PassLoad, WorkerRef};
 use tokio::sync::mpsc;
@@ -23,15 +25,19 @@ pub struct PassSource {
 #[derive(Debug)]
 pub struct PassListener {
     subscriptions: BTreeMap<PassSource, Subscription>,
+    streams: Arc<Mutex<Streams>>,
     tell: mpsc::Sender<Heard<PassSource>>,
     recording: JoinHandle<()>,
 }
+
+/// What is known of the sources that are listened to, and of those that something may still wait of.
+type Streams = BTreeMap<PassSource, PassStream>;
 
 /// What is known of a source's stream: makes passes of its messages.
 #[derive(Debug, Default)]
 pub struct PassStream {
     account: Account,
-    /// Messages lost since the last pass that was put in, here or before.
+    /// Messages of this life of the publisher lost since the last pass that was put in, here or before.
     lost: u64,
 }
 
@@ -56,8 +62,9 @@ impl PassListener {
         told: impl Fn(&PassSource, &ForwardPassMetrics) + Send + 'static,
     ) -> Self {
         let (tell, heard) = mpsc::channel(QUEUE_MESSAGES);
-        let recording = tokio::spawn(record(recorder, heard, told));
-        Self { subscriptions: BTreeMap::new(), tell, recording }
+        let streams = Arc::default();
+        let recording = tokio::spawn(record(recorder, Arc::clone(&streams), heard, told));
+        Self { subscriptions: BTreeMap::new(), streams, tell, recording }
     }
 
     /// Listens to these sources from now on, and to no others.
@@ -68,6 +75,11 @@ impl PassListener {
                 Subscription::start(source.endpoint.clone(), source.clone(), self.tell.clone())
             });
             self.subscriptions.insert(source, subscription);
+        }
+        // What still waits of a source that was left goes on with its stream.
+        let nothing_waits = self.tell.capacity() == self.tell.max_capacity();
+        if nothing_waits {
+            self.streams.lock().retain(|source, _| self.subscriptions.contains_key(source));
         }
     }
 }
@@ -80,15 +92,16 @@ impl Drop for PassListener {
 
 async fn record(
     recorder: RecorderHandle,
+    streams: Arc<Mutex<Streams>>,
     mut heard: mpsc::Receiver<Heard<PassSource>>,
     told: impl Fn(&PassSource, &ForwardPassMetrics) + Send,
 ) {
-    let mut streams: BTreeMap<PassSource, PassStream> = BTreeMap::new();
     while let Some(Heard { from, what }) = heard.recv().await {
         let What::Message(message) = what else { continue };
         if let Ok(metrics) = &message.metrics {
             told(&from, metrics);
         }
+        let mut streams = streams.lock();
         let stream = streams.entry(from.clone()).or_default();
         if let Some(pass) = stream.take(from, message) {
             let lost = pass.lost_before;
@@ -105,8 +118,11 @@ impl PassStream {
     /// The pass that a message tells of; nothing for a heartbeat, and for what is no record.
     pub fn take(&mut self, source: PassSource, message: Message) -> Option<ForwardPass> {
         let arrival = self.account.take(message.sequence);
-        if let Arrival::Gap(lost) = arrival {
-            self.lost = self.lost.saturating_add(lost);
+        match arrival {
+            Arrival::Gap(lost) => self.lost = self.lost.saturating_add(lost),
+            // What was lost of the publisher before is not before a pass of this one.
+            Arrival::Restart(_) => self.lost = 0,
+            Arrival::First(_) | Arrival::Next => {}
         }
         // A time that no clock could show makes it no record either.
         let timed = message
@@ -189,7 +205,8 @@ mod tests {
         assert_eq!(take(6, b"\x80"), None, "a heartbeat");
         assert_eq!(take(9, b"\x90"), None, "no record");
         assert_eq!(take(10, pass), Some((10, 0, 3)));
-        assert_eq!(take(0, pass), Some((0, 1, 0)));
+        assert_eq!(take(13, b"\x80"), None, "a heartbeat after a gap");
+        assert_eq!(take(0, pass), Some((0, 1, 0)), "the gap was of the life before");
         // {"wall_time": 1e300}
         let endless = [&b"\x81\xa9wall_time\xcb"[..], &1e300_f64.to_be_bytes()].concat();
         assert_eq!(take(3, &endless), None, "no time");

@@ -61,12 +61,13 @@ fn told_numbers_give_the_passes_and_the_company() {
     let mine = request(1, Some((5, 8)));
     let step = step(&[mine.clone(), request(2, Some((7, 20))), request(3, Some((9, 9))), request(4, None)]);
     let mut passes: Vec<_> = [4, 5, 6, 8, 9].map(|number| pass("http://w", number, 1.5)).to_vec();
+    passes[3].lost_before = 1;
     // Of another worker, and of the same one started anew an hour later.
     passes.push(pass("http://other", 7, 1.5));
     passes.push(ForwardPass { life: 1, ..pass("http://w", 7, 3600.0) });
     let found = request_passes(&step, &mine, &passes);
     assert_eq!((found[0].basis, numbers(&found[0]), found[0].lost), (Basis::Exact, vec![5, 6, 8], 1));
-    assert_eq!(found[0].shared, [Shared { request: RequestId(2), passes: 2 }]);
+    assert_eq!(found[0].shared, [Shared { request: RequestId(2), passes: 1 }], "one of two is not heard of");
     assert_eq!((found[0].busy(), found[0].mean_batch()), (Nanos(300_000_000), 2.0));
 }
 
@@ -80,4 +81,28 @@ fn otherwise_they_are_those_that_may_have_run_meanwhile() {
     assert_eq!((found[0].basis, numbers(&found[0])), (Basis::Estimate, vec![2, 3]));
     assert!(found[0].shared.is_empty(), "who shares them is not known");
     assert!(request_passes(&step, &mine, &[]).is_empty());
+}
+
+#[test]
+fn only_what_was_lost_is_told_as_lost() {
+    let mine = request(1, Some((5, 12)));
+    let step = step(&[mine.clone(), request(2, Some((5, 12)))]);
+    // Each heard of: its number, and what was lost before it.
+    for (name, heard, lost) in [
+        ("heartbeats of a pause between", &[(5, 9), (6, 0), (11, 0), (12, 0)][..], 0),
+        ("some of them lost", &[(5, 0), (6, 0), (11, 2), (12, 0)], 2),
+        ("heard of by another recorder", &[(5, 0), (6, 0), (7, 0), (7, 2), (12, 0)], 0),
+        ("the first", &[(6, 7), (12, 0)], 1),
+        ("the last", &[(5, 0), (11, 0), (14, 3)], 1),
+    ] {
+        let of = |(number, lost_before): &(u64, u64)| ForwardPass {
+            lost_before: *lost_before,
+            ..pass("http://w", *number, 1.5)
+        };
+        let passes: Vec<_> = heard.iter().map(of).collect();
+        let found = request_passes(&step, &mine, &passes);
+        assert_eq!(found[0].lost, lost, "{name}");
+        let passes = found[0].passes.len() as u64;
+        assert_eq!(found[0].shared, [Shared { request: RequestId(2), passes }], "{name}");
+    }
 }

@@ -86,6 +86,41 @@ fn a_long_queue_is_summed_up_and_not_walked_through() {
 }
 
 #[test]
+fn a_pass_that_was_recorded_twice_is_one() {
+    let mut passes: Vec<_> =
+        (1..=9).map(|number| pass("p", number, prefill(100 * number), 1e-3 * number as f64)).collect();
+    let once = plan(&passes);
+    let again: Vec<_> = passes
+        .iter()
+        .map(|pass| ForwardPass { received: UnixNs(pass.received.0 + 100), ..pass.clone() })
+        .collect();
+    passes.extend(again);
+    assert_eq!(plan(&passes), once);
+    // The same numbers of a publisher that was started anew are others.
+    let anew: Vec<_> = passes[..9].iter().map(|pass| ForwardPass { life: 1, ..pass.clone() }).collect();
+    passes.extend(anew);
+    assert_eq!(plan(&passes)[0].passes, 18);
+}
+
+#[test]
+fn a_rank_that_has_ended_has_no_queue() {
+    let mut passes: Vec<_> =
+        (1..=10).map(|number| pass("p", number, prefill(100 * number), 1e-3 * number as f64)).collect();
+    let without = plan(&passes)[0].ttft_s.unwrap();
+    let mut other = pass("ended", 1, prefill(550), 5.5e-3);
+    other.queued.prefill_tokens = 1 << 30;
+    other.received = UnixNs(0);
+    passes.push(other);
+    assert!(plan(&passes)[0].ttft_s.unwrap() > 100.0 * without, "it is at work as yet");
+    for pass in &mut passes[..10] {
+        pass.received = pass.received.after(AT_WORK_WITHIN);
+    }
+    let plans = plan(&passes);
+    close(plans[0].ttft_s.unwrap(), without);
+    assert_eq!((plans[0].ranks, plans[0].passes), (2, 11), "its passes tell of time as others do");
+}
+
+#[test]
 fn where_there_is_no_fit_it_is_said_why() {
     let shrinking: Vec<_> =
         (1..=10).map(|number| pass("p", number, prefill(100 * number), 1.0 / number as f64)).collect();
