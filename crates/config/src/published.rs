@@ -1,5 +1,6 @@
 //! A server's configuration after start: read-only, with sourced overrides.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -50,6 +51,9 @@ pub struct Override {
     pub source: String,
     /// The fields and their values; secrets redacted.
     pub fields: Map<String, Value>,
+    /// How often it has changed these fields; only the latest is kept.
+    #[serde(skip_serializing_if = "is_one")]
+    pub times: NonZeroU64,
 }
 
 #[derive(Debug)]
@@ -70,11 +74,22 @@ struct State<T> {
 /// An override as it was made.
 struct Entry {
     number: u64,
+    kind: Lasting,
+    times: NonZeroU64,
     source: String,
     /// What was set, secrets in clear.
     fields: Vec<(String, Value)>,
     /// The fields as they may be shown.
     shown: Map<String, Value>,
+}
+
+/// How long an override holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lasting {
+    /// Until others change its fields.
+    Stays,
+    /// Until its scope ends.
+    Scoped,
 }
 
 /// An override that is undone when this is dropped, with its entry in the log. Others that were made meanwhile stay.
@@ -108,7 +123,8 @@ impl<T: Options> Published<T> {
         Arc::clone(&self.shared.state.read().resolved)
     }
 
-    /// Changes the options in force, all of the fields or none, and logs the change with its source.
+    /// Changes the options in force, all of the fields or none, and logs the change with its source. In the log it takes the
+    /// place of an earlier one that came from the same source and changed the same fields.
     ///
     /// # Errors
     /// An unknown field, a value of the wrong type or outside its range, or a contradiction of the result: then
@@ -118,7 +134,7 @@ impl<T: Options> Published<T> {
         source: &str,
         fields: impl IntoIterator<Item = (&'a str, Value)>,
     ) -> Result<(), ConfigError> {
-        self.apply(source, fields).map(drop)
+        self.apply(source, fields, Lasting::Stays).map(drop)
     }
 
     /// Like [`override_fields`](Self::override_fields), until the result is dropped.
@@ -141,14 +157,18 @@ impl<T: Options> Published<T> {
         source: &str,
         fields: impl IntoIterator<Item = (&'a str, Value)>,
     ) -> Result<ScopedOverride<T>, ConfigError> {
-        let number = self.apply(source, fields)?;
+        let number = self.apply(source, fields, Lasting::Scoped)?;
         Ok(ScopedOverride { published: self.clone(), number })
     }
 
     /// The overrides so far, oldest first.
     pub fn overrides(&self) -> Vec<Override> {
         let state = self.shared.state.read();
-        let entry = |entry: &Entry| Override { source: entry.source.clone(), fields: entry.shown.clone() };
+        let entry = |entry: &Entry| Override {
+            source: entry.source.clone(),
+            fields: entry.shown.clone(),
+            times: entry.times,
+        };
         state.log.iter().map(entry).collect()
     }
 
@@ -176,6 +196,7 @@ impl<T: Options> Published<T> {
         &self,
         source: &str,
         fields: impl IntoIterator<Item = (&'a str, Value)>,
+        kind: Lasting,
     ) -> Result<Option<u64>, ConfigError> {
         let fields: Vec<(String, Value)> =
             fields.into_iter().map(|(field, value)| (field.to_owned(), value)).collect();
@@ -192,7 +213,15 @@ impl<T: Options> Published<T> {
         state.resolved = Arc::new(resolved);
         state.numbered += 1;
         let number = state.numbered;
-        state.log.push(Entry { number, source: source.to_owned(), fields, shown });
+        // One that this hides wholly would only be kept to be read: a server that changes a field again and again must not
+        // grow by it.
+        let is_hidden = |entry: &Entry| {
+            let both_stay = (entry.kind, kind) == (Lasting::Stays, Lasting::Stays);
+            both_stay && entry.source == source && entry.shown.keys().eq(shown.keys())
+        };
+        let before = state.log.iter().position(is_hidden).map(|at| state.log.remove(at));
+        let times = before.map_or(NonZeroU64::MIN, |entry| entry.times.saturating_add(1));
+        state.log.push(Entry { number, kind, times, source: source.to_owned(), fields, shown });
         Ok(Some(number))
     }
 
@@ -210,6 +239,11 @@ impl<T: Options> Published<T> {
         state.resolved = Arc::new(resolved);
         Ok(())
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_one(times: &NonZeroU64) -> bool {
+    times.get() == 1
 }
 
 // === impl ScopedOverride ===

@@ -183,12 +183,13 @@ pub(crate) fn toml(kind: &Kind, value: &Value) -> Option<toml::Value> {
     }
 }
 
-/// The value as JSON. TOML's dates become text, which only options of text take.
+/// The value as JSON. TOML's dates, and numbers that JSON does not have, become text, which only options of text take.
 fn json(value: &toml::Value) -> Value {
     match value {
         toml::Value::String(text) => Value::from(text.as_str()),
         toml::Value::Integer(number) => Value::from(*number),
-        toml::Value::Float(number) => Value::from(*number),
+        toml::Value::Float(number) if number.is_finite() => Value::from(*number),
+        toml::Value::Float(number) => Value::from(number.to_string()),
         toml::Value::Boolean(flag) => Value::from(*flag),
         toml::Value::Datetime(moment) => Value::from(moment.to_string()),
         toml::Value::Array(values) => values.iter().map(json).collect(),

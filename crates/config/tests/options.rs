@@ -295,6 +295,41 @@ fn an_override_changes_what_is_in_force_and_never_the_start() {
 }
 
 #[test]
+fn the_log_does_not_grow_by_what_is_changed_again_and_again() {
+    let published = Published::publish(resolve("--model-path m", "").unwrap());
+    let scope = published.override_scoped("a", [("port", json!(1))]).unwrap();
+    for round in 0..100 {
+        published.override_fields("a", [("port", json!(2 * round))]).unwrap();
+        published.override_fields("b", [("port", json!(2 * round + 1))]).unwrap();
+    }
+    published.override_fields("a", [("port", json!(7)), ("host", json!("::1"))]).unwrap();
+    assert_eq!(
+        json!(published.overrides()),
+        json!([
+            {"source": "a", "fields": {"port": 1}},
+            {"source": "a", "fields": {"port": 198}, "times": 100},
+            {"source": "b", "fields": {"port": 199}, "times": 100},
+            {"source": "a", "fields": {"host": "::1", "port": 7}},
+        ])
+    );
+    published.override_fields("a", [("port", json!(8))]).unwrap();
+    // Made anew from the log, the values are the same.
+    scope.undo().unwrap();
+    assert_eq!((published.resolved().port, published.overrides().len()), (8, 3));
+}
+
+#[test]
+fn a_files_number_that_is_none_is_no_absent_value() {
+    for number in ["nan", "-nan", "inf", "-inf"] {
+        let text = format!("[sample]\nmax_running_requests = {number}\n");
+        assert!(
+            matches!(resolve_file("--model-path m", &text), Err(ConfigError::Invalid { .. })),
+            "{number}"
+        );
+    }
+}
+
+#[test]
 fn a_refused_override_changes_nothing() {
     let published = Published::publish(resolve("--model-path m", "").unwrap());
     let cases = [
