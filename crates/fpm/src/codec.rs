@@ -1,6 +1,6 @@
 //! The record in MessagePack: maps with the fields' names as keys, in their order, every field present.
 //!
-//! A reader takes fields in any order, passes over what it does not know, and has 0 for what is missing, so that records of
+//! A reader takes fields in any order, passes over what it does not know (keys that are numbers among it), and has 0 for what is missing, so that records of
 //! publishers before version 1 was numbered (without `version` and `counter_id`) are read too. A whole number is taken
 //! where a fraction is meant. What is not a map, has something behind it or is of another version is refused.
 
@@ -9,7 +9,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer, Error, IgnoredAny, IntoDeserializer as _, MapAccess, Visitor,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{ForwardPassMetrics, QueuedRequests, ScheduledRequests};
@@ -84,6 +86,14 @@ struct Queued {
 
 /// Takes a map and nothing else: a derived `Deserialize` would take an array of the fields as well.
 struct MapVisitor<T>(PhantomData<T>);
+
+/// A map without the entries whose keys are no text: a derived `Deserialize` would take a number for a field's place.
+struct Named<A>(A);
+
+/// A key of a map; nothing if it is no text.
+struct Name<'de>(Option<Cow<'de, str>>);
+
+struct NameVisitor;
 
 /// Appends the encoded record.
 pub fn encode(metrics: &ForwardPassMetrics, buffer: &mut Vec<u8>) {
@@ -224,7 +234,63 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for MapVisitor<T> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(map))
+        T::deserialize(MapAccessDeserializer::new(Named(map)))
+    }
+}
+
+// === impl Named ===
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Named<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        while let Some(Name(name)) = self.0.next_key()? {
+            match name {
+                Some(name) => return seed.deserialize(name.into_deserializer()).map(Some),
+                None => drop(self.0.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.0.next_value_seed(seed)
+    }
+}
+
+// === impl Name ===
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NameVisitor)
+    }
+}
+
+impl<'de> Visitor<'de> for NameVisitor {
+    type Value = Name<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, name: &'de str) -> Result<Name<'de>, E> {
+        Ok(Name(Some(Cow::Borrowed(name))))
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Name<'de>, E> {
+        Ok(Name(Some(Cow::Owned(name.to_owned()))))
+    }
+
+    fn visit_bytes<E: Error>(self, _: &[u8]) -> Result<Name<'de>, E> {
+        Ok(Name(None))
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Name<'de>, E> {
+        Ok(Name(None))
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Name<'de>, E> {
+        Ok(Name(None))
     }
 }
 

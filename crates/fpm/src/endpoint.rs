@@ -3,8 +3,10 @@
 //! Rank `r` of the base `ipc://PATH` is found at `ipc://PATH.r`, of `tcp://HOST:PORT` at `tcp://HOST:(PORT + r)`.
 //! [`endpoints_of`] tells what an address stands for that a person gave.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -55,15 +57,22 @@ pub fn endpoints_of(address: &str) -> Result<Vec<Endpoint>, EndpointError> {
     if names_a_rank || path.exists() {
         return Ok(vec![endpoint]);
     }
+    let ranks = ranks_at(path);
     let base = Base(endpoint);
-    let mut endpoints = vec![base.of_rank(0)?];
-    for rank in 1..MAX_RANKS {
-        match base.of_rank(rank)? {
-            Endpoint::Ipc(path) if path.exists() => endpoints.push(Endpoint::Ipc(path)),
-            _ => break,
-        }
-    }
-    Ok(endpoints)
+    ranks.into_iter().map(|rank| base.of_rank(rank)).collect()
+}
+
+/// The first rank, and those whose sockets are there; one that failed to bind its own leaves a gap.
+fn ranks_at(base: &Path) -> BTreeSet<u32> {
+    let folder = base.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let rank_of = |file: &OsStr| {
+        let text = file.to_str()?.strip_prefix(base.file_name()?.to_str()?)?.strip_prefix('.')?;
+        let rank: u32 = text.parse().ok().filter(|rank| *rank < MAX_RANKS)?;
+        (text == rank.to_string()).then_some(rank)
+    };
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let found = files.filter_map(|file| rank_of(&file.file_name()));
+    std::iter::once(0).chain(found).collect()
 }
 
 fn is_rank(text: &str) -> bool {
@@ -196,10 +205,11 @@ mod tests {
             endpoints_of(address).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(found(&base), [format!("{base}.0")]);
-        for rank in 0..3 {
+        // The second could not bind its own.
+        for rank in ["0", "2", "11", "07", "x", "4096"] {
             std::fs::write(format!("{}.{rank}", path.display()), "").unwrap();
         }
-        assert_eq!(found(&base), [0, 1, 2].map(|rank| format!("{base}.{rank}")));
+        assert_eq!(found(&base), [0, 2, 11].map(|rank| format!("{base}.{rank}")));
         assert_eq!(found(&format!("{base}.7")), [format!("{base}.7")]);
         assert_eq!(found("tcp://h:5"), ["tcp://h:5"]);
         assert!(endpoints_of("http://h:5").is_err());

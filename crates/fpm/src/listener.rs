@@ -3,9 +3,10 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
@@ -92,11 +93,20 @@ impl Bound {
     }
 }
 
-/// Removes a socket whose owner is gone, as after a kill; one that is listened on is left, and so is whatever is none.
+/// Removes a socket whose owner is gone, as after a kill; one that is listened on is left, also when its owner is too busy
+/// to accept, and so is whatever is none.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    if is_socket && StdUnixStream::connect(path).is_err_and(|error| is_gone(&error)) {
+    if !is_socket {
+        return Ok(());
+    }
+    let found = identity(path)?;
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    probe.set_nonblocking(true)?;
+    let tried = probe.connect(&SockAddr::unix(path)?);
+    let is_gone = tried.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    // Unless another has bound the path meanwhile.
+    if is_gone && identity(path).is_ok_and(|identity| identity == found) {
         std::fs::remove_file(path)?;
     }
     Ok(())

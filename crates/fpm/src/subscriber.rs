@@ -3,8 +3,10 @@
 //! What is heard goes into a bounded queue. While that is full nothing is read, the publisher's own bound fills, and it
 //! drops: a slow reader sees a gap and costs nobody memory.
 
+use std::io;
 use std::time::{Duration, Instant};
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -43,7 +45,7 @@ pub struct Message {
     pub sequence: u64,
     /// When it was read.
     pub received: Instant,
-    /// How long it may have lain here before: since when there was more to read than was read.
+    /// How long it may have lain here before: since there was last nothing to read.
     pub waited: Duration,
     /// The record in it.
     pub metrics: Result<ForwardPassMetrics, DecodeError>,
@@ -60,6 +62,10 @@ const GREETED_WITHIN: Duration = Duration::from_secs(10);
 /// Between two tries to connect, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LAST: Duration = Duration::from_secs(1);
+/// A peer that is gone is found out after half a minute.
+const SILENCE_UNTIL_PROBE: Duration = Duration::from_secs(15);
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
 /// No record is longer, whatever keys are added to it.
 const MAX_FRAME_BYTES: usize = 1 << 20;
 /// Topic, sequence number, record.
@@ -127,12 +133,10 @@ async fn listen<K: Clone>(endpoint: &Endpoint, told: &mut Teller<'_, K>) -> Resu
     if told.tell(What::Connected).await.is_err() {
         return Ok(());
     }
-    let mut backlog_since = None;
     loop {
         let (sequence, payload) = message(&mut wire).await?;
         let received = Instant::now();
-        let waited = backlog_since.map_or(Duration::ZERO, |since| received.duration_since(since));
-        backlog_since = wire.has_read_ahead().then(|| backlog_since.unwrap_or(received));
+        let waited = received.duration_since(wire.ran_empty());
         let message = Message { sequence, received, waited, metrics: decode(&payload) };
         if told.tell(What::Message(message)).await.is_err() {
             return Ok(());
@@ -143,8 +147,20 @@ async fn listen<K: Clone>(endpoint: &Endpoint, told: &mut Teller<'_, K>) -> Resu
 async fn connect(endpoint: &Endpoint) -> Result<Box<dyn Connection>, TransportError> {
     Ok(match endpoint {
         Endpoint::Ipc(path) => Box::new(UnixStream::connect(path).await?),
-        Endpoint::Tcp { host, port } => Box::new(TcpStream::connect((host.as_str(), *port)).await?),
+        Endpoint::Tcp { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            keep_alive(&stream)?;
+            Box::new(stream)
+        }
     })
+}
+
+/// Has the system find out that a peer is gone which did not say so, as a machine that lost its power: a publisher may have
+/// nothing to send for long, and a subscriber never has.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let probes =
+        TcpKeepalive::new().with_time(SILENCE_UNTIL_PROBE).with_interval(PROBE_EVERY).with_retries(PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
 /// The next message: its number and its payload. Commands are answered on the way.
@@ -168,5 +184,20 @@ async fn message(wire: &mut Wire<Box<dyn Connection>>) -> Result<(u64, bytes::By
                 return Ok((sequence, payload));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_peer_that_is_gone_is_found_out() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        keep_alive(&stream).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), SILENCE_UNTIL_PROBE);
     }
 }

@@ -5,10 +5,14 @@
 //! up. It is little: a greeting of 64 bytes, a READY command from each side, then frames of a flag, a length and a body. A
 //! peer that speaks 3.1 speaks 3.0 to us. What a peer sends is not trusted: every length has a limit.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::time::Instant;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::task::coop::{consume_budget, unconstrained};
 
 /// What ends a connection.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +66,8 @@ pub(crate) enum Frame {
 pub(crate) struct Wire<S> {
     stream: S,
     buffer: BytesMut,
+    /// When there was last nothing to read: what was read since has come since.
+    ran_empty: Instant,
     /// The longest frame that is read, bytes.
     limit: usize,
 }
@@ -105,7 +111,7 @@ impl Kind {
 impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// Greets the peer, and makes sure that it is one to talk to.
     pub(crate) async fn greet(stream: S, kind: Kind, limit: usize) -> Result<Self, TransportError> {
-        let mut wire = Self { stream, buffer: BytesMut::new(), limit };
+        let mut wire = Self { stream, buffer: BytesMut::new(), ran_empty: Instant::now(), limit };
         let mut opening = greeting().to_vec();
         put_frame(&mut opening, COMMAND, &ready(kind));
         wire.stream.write_all(&opening).await?;
@@ -133,9 +139,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Whether a whole frame or the begin of one is there already.
-    pub(crate) fn has_read_ahead(&self) -> bool {
-        !self.buffer.is_empty()
+    /// When there was last nothing to read: the latest frame has come since.
+    pub(crate) fn ran_empty(&self) -> Instant {
+        self.ran_empty
     }
 
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
@@ -154,7 +160,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 
     async fn fill(&mut self) -> Result<(), TransportError> {
         self.buffer.reserve(READ_BYTES);
-        match self.stream.read_buf(&mut self.buffer).await? {
+        // Otherwise a task that is to let others go on would find nothing to read where there is something.
+        consume_budget().await;
+        let mut reading = pin!(unconstrained(self.stream.read_buf(&mut self.buffer)));
+        let mut was_empty = false;
+        let read = poll_fn(|context| {
+            let polled = reading.as_mut().poll(context);
+            was_empty |= polled.is_pending();
+            polled
+        });
+        let count = read.await?;
+        if was_empty {
+            self.ran_empty = Instant::now();
+        }
+        match count {
             0 => Err(TransportError::Closed),
             _ => Ok(()),
         }

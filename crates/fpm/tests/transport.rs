@@ -2,14 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rollscope_fpm::{
     Account, Arrival, Base, Endpoint, Heard, Message, Pass, Publisher, QUEUE_RECORDS, ScheduledRequests,
     Subscription, What,
 };
+use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::time::timeout;
@@ -207,11 +208,78 @@ async fn a_subscriber_that_does_not_read_costs_nobody_else() {
         }
     }
     assert_eq!((account.lost, account.restarts, publisher.dropped()), (0, 0, 0));
-    // What the stalled one has, if it comes to read, is the begin and then what there was room for again.
-    drop(publisher);
-    let mut rest = Vec::new();
-    stalled.read_to_end(&mut rest).await.unwrap();
-    assert!(rest.len() < 2 * QUEUE_RECORDS * 400, "{} bytes were kept for it", rest.len());
+    // When the stalled one comes to read, it has the first messages, and then what there is room for again.
+    let mut stalled = BufReader::new(stalled);
+    let (mut kept, mut kept_bytes) = (0, 0);
+    let mut before = None;
+    let skipped = loop {
+        let (number, bytes) = timeout(PATIENCE, stalled_message(&mut stalled, kept == 0)).await.unwrap();
+        match before.replace(number) {
+            Some(before) if number != before + 1 => break number - before - 1,
+            _ => (kept, kept_bytes) = (kept + 1, kept_bytes + bytes),
+        }
+        assert!(kept < QUEUE_RECORDS * 3 / 2, "everything was kept for it");
+        if kept % 100 == 0 {
+            publisher.publish(pass(1));
+        }
+    };
+    assert!(kept >= QUEUE_RECORDS, "{kept} messages were kept, and there was room for more");
+    assert!(skipped >= QUEUE_RECORDS as u64 / 4, "lost: {skipped}");
+    assert!(kept_bytes < QUEUE_RECORDS * 3 / 2 * 512, "{kept_bytes} bytes were kept for it");
+}
+
+/// Reads a message as it is on the wire, of the first but for its two bytes that were read: its number and its length.
+async fn stalled_message(stalled: &mut BufReader<UnixStream>, is_first: bool) -> (u64, usize) {
+    if !is_first {
+        assert_eq!(stalled.read_u16().await.unwrap(), 0x0100, "an empty topic");
+    }
+    assert_eq!(stalled.read_u16().await.unwrap(), 0x0108, "a number of eight bytes");
+    let number = stalled.read_u64().await.unwrap();
+    let length = match stalled.read_u8().await.unwrap() {
+        0 => u64::from(stalled.read_u8().await.unwrap()),
+        flags => {
+            assert_eq!(flags, 2, "a long frame, and the last");
+            stalled.read_u64().await.unwrap()
+        }
+    };
+    let mut payload = vec![0; length as usize];
+    stalled.read_exact(&mut payload).await.unwrap();
+    (number, payload.len())
+}
+
+#[tokio::test]
+async fn what_waited_behind_a_reader_that_was_busy_says_so() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("a.0");
+    let owner = UnixListener::bind(&path).unwrap();
+    let (tell, mut heard) = mpsc::channel(1);
+    let _subscription = Subscription::start(Endpoint::Ipc(path), 0, tell);
+    let (mut stream, _) = owner.accept().await.unwrap();
+    stream.write_all(PUBLISHER).await.unwrap();
+    let mut opening = vec![0; SUBSCRIBER.len()];
+    stream.read_exact(&mut opening).await.unwrap();
+    let next =
+        async |heard: &mut Receiver<Heard<u32>>| timeout(PATIENCE, heard.recv()).await.unwrap().unwrap().what;
+    assert!(matches!(next(&mut heard).await, What::Connected));
+    let message = |number: u8| [&b"\x01\0\x01\x08\0\0\0\0\0\0\0"[..], &[number], b"\0\x01\x80"].concat();
+    // Of two that are read at once the first takes the room that there is, and the second waits for it.
+    stream.write_all(&[message(0), message(1)].concat()).await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while heard.is_empty() {
+        assert!(Instant::now() < deadline, "nothing was heard");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // So the third lies in the socket until there is room.
+    stream.write_all(&message(2)).await.unwrap();
+    let busy = Duration::from_millis(50);
+    tokio::time::sleep(busy).await;
+    for number in 0..3 {
+        let What::Message(message) = next(&mut heard).await else { panic!("no message") };
+        assert_eq!(message.sequence, number);
+        if number == 2 {
+            assert!(message.waited >= busy, "it lay there longer than {:?}", message.waited);
+        }
+    }
 }
 
 #[tokio::test]
@@ -224,6 +292,22 @@ async fn an_endpoint_in_use_is_an_error_and_a_dead_ones_file_is_not() {
     assert_eq!(error.to_string(), format!("cannot bind {endpoint}"));
     assert!(path.exists(), "the endpoint was taken away from its owner");
     drop(publisher);
+    // Whoever owns it is too busy to accept: everything that may wait does.
+    let owner = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    let address = SockAddr::unix(path).unwrap();
+    owner.bind(&address).unwrap();
+    owner.listen(0).unwrap();
+    let waiting: Vec<Socket> = std::iter::from_fn(|| {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.connect(&address).is_ok().then_some(socket)
+    })
+    .collect();
+    let error = Publisher::bind(&endpoint, "", 0).unwrap_err();
+    assert_eq!(error.source.kind(), std::io::ErrorKind::AddrInUse);
+    assert!(path.exists() && !waiting.is_empty());
+    drop((owner, waiting));
+    std::fs::remove_file(path).unwrap();
     // As a process leaves it that was killed.
     drop(UnixListener::bind(path).unwrap());
     assert!(path.exists());

@@ -83,6 +83,7 @@ fn a_reader_takes_what_it_knows() {
             map_of(&[("wall_time", &[0xca, 0x3f, 0, 0, 0])]),
             with(|metrics| metrics.wall_time = 0.5),
         ),
+        ("numbers for keys", vec![0x84, 2, 7, 0xff, 8, 0xcc, 4, 9, 0xc4, 1, b'x', 0xc0], default.clone()),
         ("a key of later", map_of(&[("later", &[0x82, 1, 2, 3, 4])]), default.clone()),
         (
             "a key of later, deeper",

@@ -102,7 +102,7 @@ async fn only_a_peer_that_fits_is_talked_to() {
 #[tokio::test]
 async fn a_ping_is_answered_with_its_context() {
     let (ours, mut theirs) = tokio::io::duplex(4096);
-    let mut wire = Wire { stream: ours, buffer: BytesMut::new(), limit: 1024 };
+    let mut wire = Wire { stream: ours, buffer: BytesMut::new(), ran_empty: Instant::now(), limit: 1024 };
     wire.answer(b"\x04PING\x00\x0aabc").await.unwrap();
     wire.answer(b"\x04PONG").await.unwrap();
     drop(wire);
