@@ -33,7 +33,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Has a listener follow the forward passes of a fleet that changes, and those of further sources; runs until it is dropped.
-/// `ask` gets a worker's `/server_info`; one that does not answer may be starting, and is asked again.
+/// `ask` gets a worker's `/server_info`; one that does not answer may be starting, and is asked again, and so is one whose
+/// publishers are gone: it may have been started anew and publish elsewhere.
 pub async fn record_fleet<A>(
     mut listener: PassListener,
     workers: impl Fn() -> Vec<WorkerRef>,
@@ -52,7 +53,8 @@ pub async fn record_fleet<A>(
                 let fleet = workers();
                 known.retain(|worker, _| fleet.contains(worker));
                 for worker in fleet {
-                    if !known.contains_key(&worker) && asking.insert(worker.clone()) {
+                    let is_to_tell = !known.contains_key(&worker) || listener.misses(&worker);
+                    if is_to_tell && asking.insert(worker.clone()) {
                         let answer = timeout(ANSWER_WITHIN, ask(worker.clone()));
                         asked.spawn(async move { (worker, answer.await.ok().flatten()) });
                     }

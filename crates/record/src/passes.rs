@@ -39,6 +39,8 @@ pub struct PassStream {
     account: Account,
     /// Messages of this life of the publisher lost since the last pass that was put in, here or before.
     lost: u64,
+    /// Its publisher is not there, or not there any more.
+    is_lost: bool,
 }
 
 /// Messages that may wait to be put in; beyond, publishers keep and at last drop them.
@@ -82,6 +84,12 @@ impl PassListener {
             self.streams.lock().retain(|source, _| self.subscriptions.contains_key(source));
         }
     }
+
+    /// Whether one of a worker's publishers is not there, or not there any more: it may have been started anew elsewhere.
+    pub(crate) fn misses(&self, worker: &WorkerRef) -> bool {
+        let streams = self.streams.lock();
+        streams.iter().any(|(source, stream)| stream.is_lost && source.worker.as_ref() == Some(worker))
+    }
 }
 
 impl Drop for PassListener {
@@ -97,12 +105,18 @@ async fn record(
     told: impl Fn(&PassSource, &ForwardPassMetrics) + Send,
 ) {
     while let Some(Heard { from, what }) = heard.recv().await {
-        let What::Message(message) = what else { continue };
-        if let Ok(metrics) = &message.metrics {
+        if let What::Message(Message { metrics: Ok(metrics), .. }) = &what {
             told(&from, metrics);
         }
         let mut streams = streams.lock();
         let stream = streams.entry(from.clone()).or_default();
+        let message = match what {
+            What::Message(message) => message,
+            What::Connected | What::Lost(_) => {
+                stream.is_lost = matches!(what, What::Lost(_));
+                continue;
+            }
+        };
         if let Some(pass) = stream.take(from, message) {
             let lost = pass.lost_before;
             if recorder.inbox.put_pass(pass).is_err() {

@@ -487,6 +487,37 @@ async fn a_fleet_is_asked_all_at_once_and_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_publishes_elsewhere_is_found_again() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    let handle = recorder.handle();
+    handle.offer(profile(1, of_sample(1, "a"), "v1")).unwrap();
+    let bind = || Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
+    let mut publisher = bind();
+    let base = Arc::new(Mutex::new(publisher.endpoint().to_string()));
+    let told = Arc::clone(&base);
+    let ask = move |_| {
+        let state =
+            json!({"enable_forward_pass_metrics": true, "forward_pass_metrics_ipc_name": *told.lock()});
+        std::future::ready(Some(json!({"internal_states": [state]})))
+    };
+    let fleet = || vec![WorkerRef { url: "http://w".into(), instance: "w".into() }];
+    let recording = tokio::spawn(record_fleet(PassListener::new(handle), fleet, Vec::new(), ask));
+    let is_heard = |publisher: &mut Publisher| {
+        publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
+        let endpoint = publisher.endpoint().to_string();
+        run.forward_passes(StepNumber(1)).unwrap().iter().any(|pass| *pass.endpoint == endpoint)
+    };
+    until("it is found", || is_heard(&mut publisher));
+    // The new one is there before the old one is gone, so that it cannot have the same port.
+    let mut elsewhere = bind();
+    *base.lock() = elsewhere.endpoint().to_string();
+    drop(publisher);
+    until("it is found again", || is_heard(&mut elsewhere));
+    recording.abort();
+    recorder.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forward_passes_are_recorded_with_the_step_that_goes_on() {
     let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
     let handle = recorder.handle();
