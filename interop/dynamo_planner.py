@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -31,6 +32,8 @@ from servers import Servers
 PATIENCE_S = 60
 PASSES = 60
 CLOSE = 1e-6
+# Runs of a kind until a regression of Dynamo's has no negative term: a machine that is busy may make some.
+RUNS = 3
 # In the order of Dynamo's regressions.
 FEATURES = {
     "prefill": ["prefill_tokens"],
@@ -220,7 +223,10 @@ def same(name, ours, theirs):
 def planner(servers):
     models = load_planner()
     compared = {}
-    for run, pd in [("pd", True), ("unified", False)]:
+    for attempt, pd in itertools.product(range(RUNS), [True, False]):
+        if ({"prefill", "decode"} if pd else {"mixed"}) <= set(compared):
+            continue
+        run = f"{'pd' if pd else 'unified'}-{attempt}"
         record(servers, run, pd)
         plans = plans_of(run)
         for passes in passes_of(run).values():
@@ -229,10 +235,10 @@ def planner(servers):
             kind = {(True, False): "prefill", (False, True): "decode", (True, True): "mixed"}[computes, decodes]
             model = models[kind](64)
             model.load_benchmark_fpms(passes)
-            is_same = compare(kind, plans[kind], model, passes)
-            compared[kind] = f"{len(passes)} passes, {'the same' if is_same else 'a negative term there'}"
+            if compare(kind, plans[kind], model, passes):
+                compared[kind] = f"{len(passes)} passes"
         assert len(plans) == (2 if pd else 1), plans
-    assert set(compared) == set(models), compared
+    assert set(compared) == set(models), f"not compared in {RUNS} runs: {set(models) - set(compared)}"
     print("regressions, TTFT and ITL to 1e-6 of Dynamo's:", compared)
 
 
@@ -256,7 +262,7 @@ def compare(kind, plan, model, passes):
     ours = [*(fit["coefficients_s"][name] for name in FEATURES[kind]), fit["intercept_s"]]
     for name, our, term in zip([*FEATURES[kind], "intercept"], ours, terms, strict=True):
         same(f"{kind} {name}", our, term)
-    # Where Dynamo's has no negative term either, it is the same. A machine that is busy may make others.
+    # Where Dynamo's has no negative term either, it is the same; where it has, there is nothing to compare.
     dynamos = [*model._model.coef_, model._model.intercept_]
     if min(dynamos) <= 0:
         return False
