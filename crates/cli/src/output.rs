@@ -21,7 +21,7 @@ pub(crate) fn note(text: fmt::Arguments<'_>) {
 
 /// The text with control characters escaped: a sample's name, or what a worker said, must not steer the terminal
 /// nor begin a line of its own.
-fn inert(text: &str) -> String {
+pub(crate) fn inert(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
     text.chars().map(escaped).collect()
 }

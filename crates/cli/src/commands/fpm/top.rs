@@ -13,6 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Watch;
 use crate::exit::Failure;
+use crate::output::inert;
 use crate::table::{Table, duration, significant};
 
 options! {
@@ -114,7 +115,7 @@ impl Board {
         let Some(rank) = self.ranks.get_mut(from) else { return };
         match what {
             What::Connected => rank.trouble = None,
-            What::Lost(error) => rank.trouble = Some(sentence(&error)),
+            What::Lost(error) => rank.trouble = Some(inert(&sentence(&error))),
             What::Message(message) => {
                 rank.account.take(message.sequence);
                 match message.metrics {
@@ -165,8 +166,8 @@ impl Rank {
     fn name(&self) -> String {
         let last = self.last.as_ref();
         match last.map(|last| (&*last.worker_id, last.dp_rank)) {
-            Some((worker, rank)) if !worker.is_empty() => format!("{worker} dp{rank}"),
-            _ => self.endpoint.to_string(),
+            Some((worker, rank)) if !worker.is_empty() => format!("{} dp{rank}", inert(worker)),
+            _ => inert(&self.endpoint.to_string()),
         }
     }
 
@@ -180,9 +181,11 @@ impl Rank {
         let when_heard = |text: String| if last.is_some() { text } else { blank() };
         [
             self.name(),
-            of(|last| last.scheduled.num_prefill_requests + last.scheduled.num_decode_requests),
-            of(|last| last.queued.num_prefill_requests + last.queued.num_decode_requests),
-            of(|last| last.scheduled.sum_prefill_kv_tokens + last.scheduled.sum_decode_kv_tokens),
+            of(|last| last.scheduled.num_prefill_requests.saturating_add(last.scheduled.num_decode_requests)),
+            of(|last| last.queued.num_prefill_requests.saturating_add(last.queued.num_decode_requests)),
+            of(|last| {
+                last.scheduled.sum_prefill_kv_tokens.saturating_add(last.scheduled.sum_decode_kv_tokens)
+            }),
             when_heard(per_second(lately.prefill_tokens)),
             when_heard(per_second(lately.decode_tokens)),
             if lately.passes == 0 { blank() } else { duration(lately.busy_s / lately.passes as f64) },
@@ -203,8 +206,9 @@ impl Lately {
         }
         self.passes += 1;
         self.busy_s += metrics.wall_time;
-        self.prefill_tokens += metrics.scheduled.sum_prefill_tokens;
-        self.decode_tokens += metrics.scheduled.num_decode_requests;
+        let scheduled = &metrics.scheduled;
+        self.prefill_tokens = self.prefill_tokens.saturating_add(scheduled.sum_prefill_tokens);
+        self.decode_tokens = self.decode_tokens.saturating_add(scheduled.num_decode_requests);
     }
 }
 
@@ -263,5 +267,38 @@ mod tests {
                 "8       3       9000          0         0        -         0  100%     2         0"
             )
         );
+    }
+
+    #[test]
+    fn what_a_worker_says_neither_steers_the_terminal_nor_overflows() {
+        let mut board = Board::new(&["ipc:///run/a.0".parse().unwrap(), "tcp://h:5".parse().unwrap()]);
+        let scheduled = ScheduledRequests {
+            num_prefill_requests: u64::MAX,
+            sum_prefill_tokens: u64::MAX,
+            sum_prefill_kv_tokens: u64::MAX,
+            num_decode_requests: u64::MAX,
+            sum_decode_kv_tokens: u64::MAX,
+            ..ScheduledRequests::default()
+        };
+        let queued = QueuedRequests {
+            num_prefill_requests: u64::MAX,
+            num_decode_requests: 1,
+            ..QueuedRequests::default()
+        };
+        let pass = ForwardPassMetrics {
+            worker_id: "\x1b[2J\nw".into(),
+            wall_time: 0.25,
+            scheduled,
+            queued,
+            ..Default::default()
+        };
+        board.take(message(0, 0, pass.clone()));
+        board.take(message(0, 1, pass));
+        let refused = TransportError::Refused("\x1b]0;mine\x07\n".into());
+        board.take(Heard { from: 1, what: What::Lost(refused) });
+        let screen = board.screen(Duration::from_secs(2));
+        assert!(screen[1].starts_with("\\u{1b}[2J\\nw dp0 "), "{screen:?}");
+        assert_eq!(screen[1].matches(&u64::MAX.to_string()).count(), 3, "{screen:?}");
+        assert_eq!(screen[3], "tcp://h:5: refused by the peer: \\u{1b}]0;mine\\u{7}\\n");
     }
 }
