@@ -40,7 +40,7 @@ options! {
             /// Samples of a prompt.
             samples_per_prompt: usize = 8, range(1..=1_000_000);
             /// Steps.
-            steps: u64 = 6, range(1..=1_000_000);
+            steps: u64 = 10, range(1..=1_000_000);
             /// Requests in flight at most.
             concurrency: usize = 128, range(1..=65_536);
             /// Sampling temperature.
