@@ -56,13 +56,7 @@ export class Pixels {
    * @param {number} pixel
    */
   fill(x, y, width, height, pixel) {
-    const ratio = this.#ratio;
-    let left = Math.round(x * ratio);
-    let top = Math.round(y * ratio);
-    const right = Math.min(Math.max(Math.round((x + width) * ratio), left + 1), this.#width);
-    const foot = Math.min(Math.max(Math.round((y + height) * ratio), top + 1), this.#height);
-    if (left < this.#left) left = this.#left;
-    if (top < this.#top) top = this.#top;
+    const { left, top, right, foot } = this.#within(x, y, width, height);
     if (left >= right) return;
     const words = this.#words;
     for (let row = top; row < foot; row++) {
@@ -82,13 +76,7 @@ export class Pixels {
    * @param {number} alpha  From 0 to 1.
    */
   veil(x, y, width, height, pixel, alpha) {
-    const ratio = this.#ratio;
-    let left = Math.round(x * ratio);
-    let top = Math.round(y * ratio);
-    const right = Math.min(Math.max(Math.round((x + width) * ratio), left + 1), this.#width);
-    const foot = Math.min(Math.max(Math.round((y + height) * ratio), top + 1), this.#height);
-    if (left < this.#left) left = this.#left;
-    if (top < this.#top) top = this.#top;
+    const { left, top, right, foot } = this.#within(x, y, width, height);
     const words = this.#words;
     const share = Math.round(alpha * 256);
     // Two channels at a time, 16 bits apart.
@@ -103,6 +91,25 @@ export class Pixels {
         words[at] = ((high << 8) | low) >>> 0;
       }
     }
+  }
+
+  /**
+   * The pixels of a rectangle that may be drawn on.
+   * @param {number} x
+   * @param {number} y
+   * @param {number} width
+   * @param {number} height
+   */
+  #within(x, y, width, height) {
+    const ratio = this.#ratio;
+    const left = Math.round(x * ratio);
+    const top = Math.round(y * ratio);
+    return {
+      left: Math.max(left, this.#left),
+      top: Math.max(top, this.#top),
+      right: Math.min(Math.max(Math.round((x + width) * ratio), left + 1), this.#width),
+      foot: Math.min(Math.max(Math.round((y + height) * ratio), top + 1), this.#height),
+    };
   }
 
   /** @param {CanvasRenderingContext2D} context */

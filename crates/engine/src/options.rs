@@ -15,8 +15,8 @@ pub enum DisaggregationMode {
 }
 
 options! {
-    /// The embedded inference server: a Llama checkpoint on a CPU thread or several, behind SGLang's HTTP interface, alone or as
-    /// one half of a prefill/decode pair.
+    /// The embedded inference server: a Llama, Qwen2 or Qwen3 checkpoint on a CPU thread or several, behind SGLang's HTTP
+    /// interface, alone or as one half of a prefill/decode pair.
     pub struct EngineOptions, environment "ROLLSCOPE_ENGINE", check consistent {
         model {
             /// The model: `bundled`, a directory in Hugging Face's layout, a GGUF file, or `sim:` and the file of

@@ -300,7 +300,7 @@ fn gguf_name(tensor: &str) -> Option<String> {
     Some(format!("blk.{layer}.{part}.weight"))
 }
 
-/// The rows of each head with its two halves one after the other, of rows in which they lie in turns.
+/// Which row of the file stands in which place: there the two halves of a head lie in turns, here one after the other.
 fn halves_in_order(rows: usize, head_dim: usize) -> impl Iterator<Item = usize> + Clone {
     (0..rows).map(move |row| {
         let (head, place, half_dim) = (row / head_dim, row % head_dim, head_dim / 2);

@@ -40,7 +40,7 @@ impl EarlyPasses {
 
 #[cfg(test)]
 mod tests {
-    use rollscope_trace::{Nanos, PassLoad, UnixNs};
+    use rollscope_trace::UnixNs;
 
     use super::*;
 
@@ -51,19 +51,8 @@ mod tests {
             // Two streams: of the one every fourth pass, of the other the rest.
             let endpoint = if number % 4 == 0 { "a" } else { "b" };
             early.push(Box::new(ForwardPass {
-                step: None,
-                endpoint: endpoint.into(),
-                worker: None,
-                worker_id: "".into(),
-                dp_rank: 0,
-                life: 0,
-                counter_id: number,
                 lost_before: u64::from(number == 1),
-                received: UnixNs(0),
-                uncertainty: Nanos(0),
-                wall: Nanos(1),
-                scheduled: PassLoad::default(),
-                queued: PassLoad::default(),
+                ..ForwardPass::new(endpoint, number, UnixNs(0))
             }));
         }
         let kept: Vec<_> = early.take().collect();

@@ -57,6 +57,25 @@ pub struct PassLoad {
 // === impl ForwardPass ===
 
 impl ForwardPass {
+    /// A pass of rank 0 that took no time and computed nothing. Tests begin with it.
+    pub fn new(endpoint: &str, counter_id: u64, received: UnixNs) -> Self {
+        Self {
+            step: None,
+            endpoint: endpoint.into(),
+            worker: None,
+            worker_id: "".into(),
+            dp_rank: 0,
+            life: 0,
+            counter_id,
+            lost_before: 0,
+            received,
+            uncertainty: Nanos(0),
+            wall: Nanos(0),
+            scheduled: PassLoad::default(),
+            queued: PassLoad::default(),
+        }
+    }
+
     /// The earliest that it can have begun.
     pub fn earliest_start(&self) -> UnixNs {
         let before = self.wall.plus(self.uncertainty);

@@ -102,20 +102,16 @@ fn forward_pass(worker: u64, workers: u64, number: u64, dice: &mut Dice) -> Forw
     } else {
         PassLoad { decode_requests: some, decode_kv_tokens: some * 1200, ..PassLoad::default() }
     };
+    let endpoint = format!("tcp://worker-{worker}:20380");
     ForwardPass {
         step: Some(STEP),
-        endpoint: format!("tcp://worker-{worker}:20380").into(),
         worker: Some(worker_of(worker, workers)),
-        worker_id: "".into(),
-        dp_rank: 0,
-        life: 0,
-        counter_id: number,
         lost_before: u64::from(dice.below(2000) == 0),
-        received: BEGIN.after(Nanos((number + 1) * PASS_NS)),
         uncertainty: Nanos(MS),
         wall: Nanos((5 + dice.below(25)) * MS),
         scheduled,
         queued: PassLoad { decode_requests: few, ..PassLoad::default() },
+        ..ForwardPass::new(&endpoint, number, BEGIN.after(Nanos((number + 1) * PASS_NS)))
     }
 }
 

@@ -37,18 +37,15 @@ fn trace() -> StepTrace {
 fn passes() -> Vec<ForwardPass> {
     let pass = |rank: u32, number: u64| ForwardPass {
         step: Some(StepNumber(0)),
-        endpoint: "ipc:///tmp/fpm".into(),
-        worker: None,
-        worker_id: "".into(),
         dp_rank: rank,
-        life: 0,
-        counter_id: number,
-        lost_before: 0,
-        received: UnixNs(1_790_000_000_000_000_000 + number as i64 * 1_000_000_000),
         uncertainty: Nanos(3),
         wall: Nanos(20_000_000),
         scheduled: PassLoad { decode_requests: 7, ..PassLoad::default() },
-        queued: PassLoad::default(),
+        ..ForwardPass::new(
+            "ipc:///tmp/fpm",
+            number,
+            UnixNs(1_790_000_000_000_000_000 + number as i64 * 1_000_000_000),
+        )
     };
     vec![pass(0, 1), pass(0, 2), pass(1, 1)]
 }

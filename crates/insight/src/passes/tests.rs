@@ -30,18 +30,11 @@ fn request(id: u128, told: Option<(u64, u64)>) -> Profile {
 fn pass(url: &str, counter_id: u64, received_s: f64) -> ForwardPass {
     ForwardPass {
         step: Some(StepNumber(1)),
-        endpoint: "ipc://a.0".into(),
         worker: Some(worker(url)),
-        worker_id: "".into(),
-        dp_rank: 0,
-        life: 0,
-        counter_id,
-        lost_before: 0,
-        received: UnixNs((received_s * SECOND as f64) as i64),
         uncertainty: Nanos(5_000_000),
         wall: Nanos(100_000_000),
         scheduled: PassLoad { decode_requests: 2, ..PassLoad::default() },
-        queued: PassLoad::default(),
+        ..ForwardPass::new("ipc://a.0", counter_id, UnixNs((received_s * SECOND as f64) as i64))
     }
 }
 

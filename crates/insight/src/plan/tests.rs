@@ -6,19 +6,9 @@ use super::*;
 
 fn pass(endpoint: &str, number: u64, scheduled: PassLoad, wall_s: f64) -> ForwardPass {
     ForwardPass {
-        step: None,
-        endpoint: endpoint.into(),
-        worker: None,
-        worker_id: "".into(),
-        dp_rank: 0,
-        life: 0,
-        counter_id: number,
-        lost_before: 0,
-        received: UnixNs(number as i64),
-        uncertainty: Nanos(0),
         wall: Nanos::from_secs_f64(wall_s).unwrap(),
         scheduled,
-        queued: PassLoad::default(),
+        ..ForwardPass::new(endpoint, number, UnixNs(number as i64))
     }
 }
 

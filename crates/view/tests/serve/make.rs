@@ -64,17 +64,10 @@ pub(crate) fn pass(step: u64, counter_id: u64, after_ms: u64) -> Record {
     let decode = PassLoad { decode_requests: 3, decode_kv_tokens: 900, ..PassLoad::default() };
     Record::ForwardPass(Box::new(ForwardPass {
         step: Some(StepNumber(step)),
-        endpoint: "ipc:///tmp/passes.0".into(),
         worker: Some(WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() }),
-        worker_id: "".into(),
-        dp_rank: 0,
-        life: 0,
-        counter_id,
-        lost_before: 0,
-        received: UnixNs(BASE_NS).after(Nanos(after_ms * MS)),
         uncertainty: Nanos(MS),
         wall: Nanos(5 * MS),
         scheduled: decode,
-        queued: PassLoad::default(),
+        ..ForwardPass::new("ipc:///tmp/passes.0", counter_id, UnixNs(BASE_NS).after(Nanos(after_ms * MS)))
     }))
 }

@@ -4,6 +4,7 @@
 //! is taken within a round, and the median of the rounds counts. CPU time is what the kernel charged to the process
 //! and its children over the window, divided by the replies in it.
 
+mod arguments;
 mod case;
 pub(crate) mod engine;
 mod figure;

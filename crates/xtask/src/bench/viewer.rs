@@ -6,9 +6,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::json;
 
+use super::arguments::Arguments;
 use crate::host::{build, output, target_dir};
 use crate::interop::browser_script;
 use crate::workspace::{Workspace, say};
@@ -50,20 +51,7 @@ const DUMP_FIRST_PAINT_MS: u32 = 2000;
 
 /// Runs what the arguments ask for; true if every bar is reached.
 pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
-    let (mut binary, mut rounds) = (None, 3_u32);
-    let mut args = args.iter().copied();
-    while let Some(arg) = args.next() {
-        let value = args.next().with_context(|| format!("no value for option: {arg}"))?;
-        match arg {
-            "--binary" => binary = Some(PathBuf::from(value)),
-            "--rounds" => rounds = value.parse().context("--rounds wants a whole number")?,
-            _ => bail!("no such option: {arg}"),
-        }
-    }
-    let binary = match binary {
-        Some(binary) => binary,
-        None => build(&workspace.root, &["--package", "rollscope-cli", "--bin", "rollscope", "--release"])?,
-    };
+    let Arguments { binary, rounds } = Arguments::parse(workspace, args)?;
     let dir = target_dir(&workspace.root, "bench")?.join("viewer");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let cases = CASES.iter().map(|case| {
