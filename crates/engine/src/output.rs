@@ -47,6 +47,8 @@ pub(crate) struct Progress {
     /// Told at the end, if asked for and a filter is set.
     pub(crate) kept: Option<KeptIds>,
     pub(crate) stamps: Stamps,
+    /// What the weights are called that the latest of it was computed with; `None` before anything was.
+    pub(crate) weight_version: Option<Arc<str>>,
     /// How it ended; `None` while it lives.
     pub(crate) finish: Option<Finish>,
 }
@@ -108,6 +110,7 @@ pub(crate) fn output(stamps: Stamps, waker: Waker) -> (Publisher, Listener) {
         retractions: 0,
         kept: None,
         stamps,
+        weight_version: None,
         finish: None,
     };
     let shared = Arc::new(Shared {

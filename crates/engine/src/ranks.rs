@@ -1,7 +1,7 @@
 //! The data-parallel ranks of a server: a scheduler each, told together what concerns the whole server.
 //!
 //! A request goes to the rank that it asks for; one with a room to the room's rank, which is the room modulo the number of ranks, so
-//! that its other half and a second request of the same room find it; any other to the next rank in turn.
+//! that its other half finds it; any other to the next rank in turn.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +19,18 @@ pub(crate) struct Ranks {
     postboxes: Vec<Postbox>,
     /// Counts the requests that any rank might have had.
     turn: AtomicUsize,
+}
+
+/// Why memory was not released.
+#[derive(Debug)]
+pub(crate) enum NotReleased {
+    /// Live requests need it.
+    Needed {
+        /// So many.
+        live: usize,
+    },
+    /// They do, and what a rank had given up before it was known cannot be had again: it stands still.
+    Lost(ModelError),
 }
 
 // === impl Ranks ===
@@ -74,20 +86,22 @@ impl Ranks {
         self.each(Postbox::go_on).await.map(drop)
     }
 
-    /// Gives up the schedulers' part of the memory, all or none of them. An error is the number of requests that need it.
-    pub(crate) async fn release(&self, what: Occupation) -> Result<Result<(), usize>, SchedulerGone> {
+    /// Gives up the schedulers' part of the memory, all or none of them.
+    pub(crate) async fn release(&self, what: Occupation) -> Result<Result<(), NotReleased>, SchedulerGone> {
         let released = self.each(|postbox| postbox.release(what)).await?;
         let live: usize = released.iter().filter_map(|released| released.err()).sum();
         if live == 0 {
             return Ok(Ok(()));
         }
+        let mut why = NotReleased::Needed { live };
         for (postbox, released) in self.postboxes.iter().zip(released) {
-            if released.is_ok() {
-                // Memory that was there a moment ago: if it is gone, the rank's requests will say so.
-                drop(postbox.resume(what, false).await?);
+            if let Ok(given_up) = released
+                && let Err(error) = postbox.resume(given_up, false).await?
+            {
+                why = NotReleased::Lost(error);
             }
         }
-        Ok(Err(live))
+        Ok(Err(why))
     }
 
     pub(crate) async fn resume(

@@ -101,6 +101,8 @@ pub(crate) struct Request {
     pub(crate) pair: Pair,
     /// If it is told which tokens the filters keep.
     pub(crate) kept: Option<KeptIds>,
+    /// What the weights were called that the latest of it was computed with.
+    pub(crate) weight_version: Option<Arc<str>>,
     /// Of its transfer, once it is in a queue of one.
     pub(crate) poll: Option<KvPoll>,
     /// When it came into its queue, in time during which the scheduler was not paused.
@@ -181,6 +183,7 @@ impl Request {
             retractions: 0,
             pair,
             kept,
+            weight_version: None,
             poll: None,
             output,
         }
@@ -235,10 +238,12 @@ impl Request {
         let rest = self.text.finish(tokenizer);
         let kept = self.kept.take();
         let stamps = self.spec.stamps.clone();
+        let weight_version = self.weight_version.take();
         self.output.update(|progress| {
             progress.text.push_str(&rest);
             progress.kept = kept;
             progress.stamps = stamps;
+            progress.weight_version = weight_version;
             progress.finish = Some(finish);
         });
     }

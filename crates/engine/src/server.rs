@@ -24,7 +24,7 @@ use crate::metrics;
 use crate::options::{DisaggregationMode, EngineOptions};
 use crate::output::Abort;
 use crate::ranks::Ranks;
-use crate::scheduler::{Limits, Means, SchedulerGone, SchedulerThread, Whom};
+use crate::scheduler::{Limits, Means, Rooms, SchedulerGone, SchedulerThread, Whom};
 use crate::sim::CostModel;
 use crate::warn::Warnings;
 
@@ -93,7 +93,7 @@ impl Engine {
         let clock = Arc::new(Clock::new());
         let mut metrics = metrics::start(&published)?;
         let mut publishers = std::mem::take(&mut metrics.publishers).into_iter();
-        let warnings = Warnings::start();
+        let (warnings, rooms) = (Warnings::start(), Rooms::default());
         let mut schedulers = Vec::with_capacity(pools.len());
         for (rank, kv) in pools.into_iter().enumerate() {
             let means = Means {
@@ -103,7 +103,9 @@ impl Engine {
                 random_seed: random_seed.wrapping_add(rank as u64),
                 identity: Arc::clone(&identity),
                 simulated: simulated.clone(),
+                rooms: rooms.clone(),
                 publisher: publishers.next(),
+                published: published.clone(),
                 warnings: warnings.clone(),
             };
             schedulers.push(SchedulerThread::start(means, limits(options)?).map_err(EngineError::Thread)?);
@@ -183,6 +185,8 @@ impl Engine {
         let ranks = &self.app.ranks;
         let patience = seconds(self.app.published.resolved().shutdown_timeout)?;
         let to_the_end = async {
+            // Weights or memory that are being changed are there, or gone, in the end.
+            drop(self.app.administration.lock().await);
             let are_still = ranks.inspect(false).await?.iter().any(|rank| rank.stillness.is_still());
             if are_still { Ok(false) } else { ranks.idle().await.map(|()| true) }
         };

@@ -17,6 +17,7 @@ use super::fields::Fields;
 use super::respond::{ApiError, requests};
 use crate::error::sentence;
 use crate::output::Abort;
+use crate::ranks::NotReleased;
 use crate::scheduler::{Occupation, Whom};
 use crate::server::open_model;
 
@@ -30,11 +31,12 @@ pub(super) async fn release_memory_occupation(
     let what = occupation(&mut Fields::parse_optional(&body?)?)?;
     to_its_end(async move {
         let _one_at_a_time = app.administration.lock().await;
-        app.ranks.release(what).await?.map_err(|live| {
-            ApiError::bad_request(format!(
+        app.ranks.release(what).await?.map_err(|why| match why {
+            NotReleased::Needed { live } => ApiError::bad_request(format!(
                 "Memory not released: {} waiting or running. Pause generation first, or let them end.",
                 requests(live)
-            ))
+            )),
+            NotReleased::Lost(error) => ApiError::failure(sentence(&error)),
         })?;
         if what.weights {
             app.model.release_weights();
@@ -120,7 +122,9 @@ pub(super) async fn update_weight_version(
     let Some(version) = fields.take::<String>("new_version")? else {
         return Err(ApiError::bad_request("new_version is missing"));
     };
-    if fields.take("abort_all_requests")?.unwrap_or(true) {
+    let aborts = fields.take("abort_all_requests")?.unwrap_or(true);
+    let _one_at_a_time = app.administration.lock().await;
+    if aborts {
         app.ranks.abort(Whom::All, Abort::asked_for()).await?;
     }
     let told =

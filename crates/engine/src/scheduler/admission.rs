@@ -4,6 +4,8 @@
 //! and there are none, the youngest request gives its pages back and is computed again (see `retract`). Order is that of arrival:
 //! a large request at the head holds up the smaller ones behind it, and is never overtaken for ever.
 
+use std::sync::Arc;
+
 use super::core::Core;
 use super::outputs::Chosen;
 use super::{Scheduler, Side};
@@ -26,7 +28,7 @@ impl Scheduler {
             Side::Prefill(_) => Pair::Prefill(Outgoing::default()),
             Side::Decode(_) => Pair::Decode(Incoming::default()),
         };
-        if let Some(room) = spec.room.take_if(|room| self.core.rooms.contains(&room.number)) {
+        if let Some(room) = spec.room.take_if(|room| !self.core.rooms.take(room.number)) {
             // It ends without the room, which stays with the other.
             let why = format!("bootstrap_room is in use by another live request: {}", room.number);
             return self.core.fail(Box::new(Request::new(spec, output, pair)), Abort::refused(why));
@@ -35,7 +37,6 @@ impl Scheduler {
             return self.give_up(Box::new(Request::new(spec, output, pair)), refusal);
         }
         let core = &mut self.core;
-        core.rooms.extend(spec.room.as_ref().map(|room| room.number).filter(|number| *number != 0));
         core.counts.requests += 1;
         let mut request = Box::new(Request::new(spec, output, pair));
         match &mut self.side {
@@ -83,7 +84,8 @@ impl Core {
             && let Some(mut request) = self.waiting.pop_front()
         {
             // Those that came earlier and have lost their pages go before.
-            let must_wait = request.pages.is_empty() && (self.is_held || !self.retracted.is_empty());
+            let must_wait =
+                request.pages.is_empty() && (self.stillness.is_held() || !self.retracted.is_empty());
             if must_wait || !self.allocate(&mut request) {
                 self.waiting.push_front(request);
                 return;
@@ -128,6 +130,7 @@ impl Core {
         let now = self.clock.now();
         request.stamps().forward_entry = Some(now);
         request.stamps().prefill_finished = Some(now);
+        request.weight_version = Some(Arc::clone(&self.weight_version));
         let finish = match first {
             Some(first) if request.spec.max_new_tokens > 0 => {
                 let cached_tokens = first.cached_tokens as usize;

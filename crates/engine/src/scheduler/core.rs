@@ -1,22 +1,25 @@
 //! What every scheduler has, whatever its place in a pair: the model, the pages, the waiting and the running.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rollscope_config::Published;
 use rollscope_model::sampling::SamplingScratch;
 use rollscope_model::{KvPool, Logits, Model};
 
 use super::inspect::Throughput;
 use super::observe::Observations;
+use super::occupation::Stillness;
 use super::passes::PassReporter;
 use super::prefix::PrefixCache;
 use super::profile::Profiler;
+use super::rooms::Rooms;
 use super::{Limits, Means};
 use crate::clock::{ActiveTime, Clock, Stamp};
 use crate::disagg::{MetadataBuffers, row_bytes};
-use crate::options::DisaggregationMode;
+use crate::options::{DisaggregationMode, EngineOptions};
 use crate::output::{Abort, Finish};
 use crate::request::{KvPoll, Pair, Request};
 use crate::sim::CostModel;
@@ -52,15 +55,15 @@ pub(super) struct Core {
     pub(super) active: ActiveTime,
     pub(super) limits: Limits,
     pub(super) slots: MetadataBuffers,
-    /// Rooms of live requests.
-    pub(super) rooms: BTreeSet<u64>,
+    pub(super) rooms: Rooms,
     pub(super) waiting: Queue,
     pub(super) running: Queue,
     /// Have given their pages back, and come before those that wait.
     pub(super) retracted: Queue,
     pub(super) cache: PrefixCache,
-    /// Nothing new is begun: the weights are about to be replaced.
-    pub(super) is_held: bool,
+    pub(super) stillness: Stillness,
+    /// What the weights are called that are computed with.
+    pub(super) weight_version: Arc<str>,
     /// Prefill: computed in the latest step, about to be in flight.
     pub(super) prefilled: Queue,
     /// Failed in the latest step; their peers are to be told.
@@ -77,6 +80,7 @@ pub(super) struct Core {
     /// Logits of which some tokens are ruled out.
     pub(super) masked: Vec<f32>,
     seeds: StdRng,
+    published: Published<EngineOptions>,
     pub(super) passes: PassReporter,
     pub(super) profiler: Profiler,
     pub(super) warnings: Warnings,
@@ -98,11 +102,12 @@ impl Core {
             active: ActiveTime::default(),
             slots: MetadataBuffers::new(slots, row_bytes(limits.prefill_timing)),
             limits,
-            rooms: BTreeSet::new(),
+            rooms: means.rooms,
             waiting: Queue::new(),
             running: Queue::new(),
             retracted: Queue::new(),
-            is_held: false,
+            stillness: Stillness::default(),
+            weight_version: means.published.resolved().weight_version.as_str().into(),
             cache: PrefixCache::new(means.kv.page_tokens()),
             kv: means.kv,
             prefilled: Queue::new(),
@@ -116,6 +121,7 @@ impl Core {
             scratch: SamplingScratch::default(),
             masked: Vec::new(),
             seeds: StdRng::seed_from_u64(means.random_seed),
+            published: means.published,
             passes: PassReporter::new(means.publisher),
             profiler: Profiler::default(),
             warnings: means.warnings,
@@ -125,6 +131,14 @@ impl Core {
     /// A seed for a request that brought none.
     pub(super) fn draw_seed(&mut self) -> u64 {
         self.seeds.next_u64()
+    }
+
+    /// Learns what the weights are called. Whoever replaces them lets nothing be computed until they are named.
+    pub(super) fn name_weights(&mut self) {
+        let options = self.published.resolved();
+        if *self.weight_version != *options.weight_version {
+            self.weight_version = options.weight_version.as_str().into();
+        }
     }
 
     /// The moment by which limits of time are measured.
@@ -143,7 +157,7 @@ impl Core {
         if let Some(slot) = slot {
             self.slots.release(slot);
         }
-        self.rooms.remove(&request.room());
+        self.rooms.give_back(request.room());
         request.end(finish, self.model.tokenizer());
     }
 

@@ -98,11 +98,15 @@ impl DecodeSide {
         }
     }
 
-    pub(super) fn advance(&mut self, core: &mut Core) {
-        let now = core.clock.now();
+    /// Sends what did not fit before.
+    pub(super) fn flush(&mut self) {
         for peer in self.prefills.values_mut().flat_map(|prefill| prefill.peers.values_mut()) {
             peer.link.flush();
         }
+    }
+
+    pub(super) fn advance(&mut self, core: &mut Core) {
+        let now = core.clock.now();
         self.commit(core, now);
         self.meet(core);
         self.allocate(core, now);
@@ -151,7 +155,7 @@ impl DecodeSide {
 
     /// Gives pages and slots to those who have met their prefill server, in order of arrival, and tells it.
     fn allocate(&mut self, core: &mut Core, now: Stamp) {
-        if core.is_held {
+        if core.stillness.is_held() {
             return;
         }
         if !core.retracted.is_empty() {

@@ -18,7 +18,7 @@ pub(crate) struct Snapshot {
     pub(crate) waiting: usize,
     /// Have given their pages back.
     pub(crate) retracted: usize,
-    /// Why nothing is computed, if nothing is.
+    /// Why nothing is computed or begun, if so.
     pub(crate) stillness: Stillness,
     pub(crate) counts: Counts,
     /// Passes that the publisher of metrics has dropped; nothing where none are published.
@@ -103,7 +103,7 @@ impl Scheduler {
             running: core.running.len(),
             waiting: core.waiting.len(),
             retracted: core.retracted.len(),
-            stillness: self.stillness,
+            stillness: core.stillness,
             counts: core.counts,
             passes_dropped: core.passes.dropped(),
             observations: core.observations.clone(),
@@ -210,7 +210,7 @@ impl Scheduler {
         if !core.slots.free_rows_are_zero() {
             return Some("a free metadata row is not zero".to_owned());
         }
-        (rooms != core.rooms).then(|| format!("rooms {rooms:?} are held, {:?} taken", core.rooms))
+        (rooms != *core.rooms.own()).then(|| format!("rooms {rooms:?} are held, {:?} taken", core.rooms))
     }
 
     /// Every live request.

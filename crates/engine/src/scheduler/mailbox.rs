@@ -43,15 +43,16 @@ pub(crate) enum Command {
         done: oneshot::Sender<Recording>,
     },
     StopProfile(oneshot::Sender<()>),
-    /// Give memory up, or say how many requests are in the way.
-    Release(Occupation, oneshot::Sender<Result<(), usize>>),
+    /// Give memory up and say what of it was there, or how many requests are in the way.
+    Release(Occupation, oneshot::Sender<Result<Occupation, usize>>),
     /// Take it again. The weights that are there may be others than before.
     Resume {
         what: Occupation,
         replaced: bool,
         reply: oneshot::Sender<Result<(), ModelError>>,
     },
-    /// Begin nothing new, and tell when nothing is under way: with the number of requests that a pause holds.
+    /// Begin nothing new, and tell when nothing is under way: with the number of requests that a pause holds. Then nothing is
+    /// computed before the weights are there.
     Quiesce(oneshot::Sender<usize>),
     /// Begin again, with other weights or the old ones.
     Proceed {
@@ -168,8 +169,9 @@ impl Postbox {
         self.ask(Command::StopProfile).await
     }
 
-    /// Gives up the scheduler's part of the memory. An error is the number of requests that need it.
-    pub(crate) async fn release(&self, what: Occupation) -> Result<Result<(), usize>, SchedulerGone> {
+    /// Gives up the scheduler's part of the memory, and returns what was given up now, not before. An error is the number of
+    /// requests that need it.
+    pub(crate) async fn release(&self, what: Occupation) -> Result<Result<Occupation, usize>, SchedulerGone> {
         self.ask(|done| Command::Release(what, done)).await
     }
 

@@ -20,12 +20,16 @@ mod prefills;
 mod prefix;
 mod profile;
 mod retract;
+mod rooms;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rollscope_config::Published;
 use rollscope_fpm::Publisher;
 use rollscope_model::{KvPool, Model};
 use tokio::runtime::Handle;
@@ -37,13 +41,13 @@ pub(crate) use self::inspect::{InflightQueue, InflightRequest, Snapshot};
 use self::mailbox::{COMMANDS, EVENTS};
 pub(crate) use self::mailbox::{Command, Occupation, PauseMode, Postbox, SchedulerGone, Waker, Whom};
 pub(crate) use self::observe::{Histogram, Observations};
-use self::occupation::Stillness;
 use self::prefill::PrefillSide;
 pub(crate) use self::prefix::Shared;
 pub(crate) use self::profile::{Recording, Span, Work};
+pub(crate) use self::rooms::Rooms;
 use crate::clock::{Clock, Stamp};
 use crate::disagg::{Event, EventSender, Identity};
-use crate::options::DisaggregationMode;
+use crate::options::{DisaggregationMode, EngineOptions};
 use crate::output::Abort;
 use crate::request::Request;
 use crate::sim::CostModel;
@@ -81,10 +85,14 @@ pub(crate) struct Means {
     pub(crate) random_seed: u64,
     /// Instead of computing.
     pub(crate) simulated: Option<CostModel>,
+    /// Those of the other ranks are known.
+    pub(crate) rooms: Rooms,
     /// What peers must agree in.
     pub(crate) identity: Arc<Identity>,
     /// Who is told of each step.
     pub(crate) publisher: Option<Publisher>,
+    /// What the weights are called, among other things.
+    pub(crate) published: Published<EngineOptions>,
     pub(crate) warnings: Warnings,
 }
 
@@ -108,8 +116,7 @@ struct Scheduler {
     commands: mpsc::Receiver<Command>,
     events: mpsc::Receiver<Event>,
     when_idle: Vec<oneshot::Sender<()>>,
-    when_quiet: Vec<oneshot::Sender<usize>>,
-    stillness: Stillness,
+    when_quiet: Option<oneshot::Sender<usize>>,
     /// When it was last looked for what has taken too long.
     timeouts_checked: Stamp,
     stop: Arc<AtomicBool>,
@@ -155,8 +162,7 @@ impl SchedulerThread {
                 commands,
                 events,
                 when_idle: Vec::new(),
-                when_quiet: Vec::new(),
-                stillness: Stillness::default(),
+                when_quiet: None,
                 timeouts_checked,
                 stop,
             }
@@ -194,12 +200,14 @@ impl Scheduler {
             self.receive();
             self.give_up_where(Request::is_cancelled, &Abort::asked_for());
             self.tell_quiet();
+            self.flush();
             self.core.profiler.end(&self.core.clock, Work::Receive, begin);
             if self.core.active.is_paused() {
                 self.rest();
                 continue;
             }
             let begin = self.core.profiler.begin(&self.core.clock);
+            self.core.name_weights();
             self.advance();
             self.core.grow();
             self.note_queued();
@@ -248,7 +256,7 @@ impl Scheduler {
                     answer(done, ());
                 }
                 Command::GoOn(done) => {
-                    self.stillness.is_paused = false;
+                    self.core.stillness.is_paused = false;
                     self.settle();
                     answer(done, ());
                 }
@@ -259,10 +267,7 @@ impl Scheduler {
                 }
                 Command::Release(what, reply) => answer(reply, self.release(what)),
                 Command::Resume { what, replaced, reply } => answer(reply, self.resume(what, replaced)),
-                Command::Quiesce(reply) => {
-                    self.core.is_held = true;
-                    self.when_quiet.push(reply);
-                }
+                Command::Quiesce(reply) => self.quiesce(reply),
                 Command::Proceed { replaced, done } => {
                     self.proceed(replaced);
                     answer(done, ());
@@ -279,6 +284,15 @@ impl Scheduler {
         }
     }
 
+    /// Sends what peers had no room for. A pause does not keep it: who is paused still tells what was given up.
+    fn flush(&mut self) {
+        match &mut self.side {
+            Side::Alone => {}
+            Side::Prefill(side) => side.flush(),
+            Side::Decode(side) => side.flush(),
+        }
+    }
+
     /// Stops computing, and with it the clocks of all limits.
     fn pause(&mut self, mode: PauseMode) {
         match mode {
@@ -286,7 +300,7 @@ impl Scheduler {
             PauseMode::InPlace => {}
             PauseMode::Retract => self.core.retract_all(),
         }
-        self.stillness.is_paused = true;
+        self.core.stillness.is_paused = true;
         self.settle();
     }
 
@@ -360,7 +374,7 @@ impl Scheduler {
         }
         if is_idle || self.core.active.is_paused() {
             self.core.passes.rest();
-            // Whatever changes this wakes the thread.
+            // Whatever changes this wakes the thread, room for what waits to be sent included.
             std::thread::park();
         } else {
             std::thread::park_timeout(TIMEOUT_STEP);

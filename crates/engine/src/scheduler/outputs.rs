@@ -1,5 +1,7 @@
 //! From logits to output: tokens are chosen, log-probabilities told, ends noticed.
 
+use std::sync::Arc;
+
 use rollscope_model::sampling::{LogSoftmax, sample, sample_kept};
 use rollscope_model::{Logits, ModelError, Wanted};
 
@@ -51,6 +53,7 @@ impl Core {
         logits: (&Logits, usize),
     ) -> Harvest {
         request.computed = part.to;
+        request.weight_version = Some(Arc::clone(&self.weight_version));
         let is_prompt = request.generated() == 0;
         if is_prompt && self.simulated.is_none() {
             tell_prompt(request, part, logits);
@@ -109,6 +112,7 @@ impl Core {
         let fresh = request.text.show();
         let logprobs = request.spec.logprobs;
         let stamps = request.spec.stamps.clone();
+        let weight_version = request.weight_version.clone();
         request.output().update(|progress| {
             progress.text.push_str(&fresh);
             progress.output_ids.push(token);
@@ -118,6 +122,7 @@ impl Core {
                 progress.output_top_logprobs.push(top);
             }
             progress.stamps = stamps;
+            progress.weight_version = weight_version;
         });
         Ok(finish)
     }

@@ -99,11 +99,13 @@ impl PrefillSide {
         }
     }
 
+    /// Sends what did not fit before.
+    pub(super) fn flush(&mut self) {
+        self.links.values_mut().for_each(Link::flush);
+    }
+
     pub(super) fn advance(&mut self, core: &mut Core) {
         let now = core.clock.now();
-        for link in self.links.values_mut() {
-            link.flush();
-        }
         for mut request in std::mem::take(&mut core.prefilled) {
             request.stamps().transfer_queue_entry = Some(now);
             request.queued = core.active_now();
@@ -171,7 +173,7 @@ impl PrefillSide {
     /// The decode side has allocated pages for a room whose request is not here, or has its decode side already.
     fn announce_early(&mut self, core: &Core, link: LinkId, (room, pages): (u64, u32), at: Stamp) {
         let why = match self.early.remove(&room) {
-            _ if core.rooms.contains(&room) => format!("bootstrap_room is in use: {room}"),
+            _ if core.rooms.own().contains(&room) => format!("bootstrap_room is in use: {room}"),
             Some(announced @ Early::Announced { .. }) => {
                 self.early.insert(room, announced);
                 format!("bootstrap_room was announced twice: {room}")
@@ -228,7 +230,7 @@ impl PrefillSide {
         let was_announced =
             matches!(self.early.get(&room), Some(Early::Announced { link: of, .. }) if *of == link);
         // Otherwise it crosses the end of a transfer, or the other half's own abort.
-        if was_announced || (!prepared && !core.rooms.contains(&room)) {
+        if was_announced || (!prepared && !core.rooms.own().contains(&room)) {
             self.early.remove(&room);
             self.remember(room, why, core.clock.now());
         }
@@ -261,7 +263,7 @@ impl PrefillSide {
 
     /// Those whose decode side is there go on as metadata slots are free.
     fn leave_bootstrap(&mut self, core: &mut Core, now: Stamp) {
-        if core.is_held {
+        if core.stillness.is_held() {
             return;
         }
         let mut index = 0;

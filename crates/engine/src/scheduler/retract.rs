@@ -30,10 +30,10 @@ impl Core {
         }
     }
 
-    /// Lets those that have given their pages back run again, in order of arrival, as pages are free.
+    /// Lets those that have given their pages back run again, in order of arrival, as pages are free. They are in the middle of
+    /// their replies, so weights that are to be replaced wait for them too.
     pub(super) fn readmit(&mut self) {
         while self.running.len() < self.limits.max_running
-            && !self.is_held
             && let Some(mut request) = self.retracted.pop_front()
         {
             if !self.allocate(&mut request) {

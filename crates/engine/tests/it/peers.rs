@@ -1,14 +1,16 @@
 //! Peers that do not keep to the protocol, or end in the middle of it: both sides of it spoken byte by byte.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use axum::extract::Query;
 use axum::routing::get;
 use axum::{Json, Router};
-use hyper::StatusCode;
+use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 use crate::support::{PATIENCE, Pair, Server, fresh_room, greedy, live};
 
@@ -47,13 +49,13 @@ impl Peer {
             self.stream.read_exact(&mut body).await.unwrap();
             (header[4], body)
         };
-        tokio::time::timeout(PATIENCE, frame).await.unwrap()
+        timeout(PATIENCE, frame).await.unwrap()
     }
 
     /// Reads until the other end closes.
     async fn until_closed(mut self) {
         let mut rest = Vec::new();
-        tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await.unwrap().ok();
+        timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await.unwrap().ok();
     }
 
     /// A decode server that has introduced itself; returns the prefill server's answer.
@@ -104,12 +106,19 @@ async fn http_get(port: u64, path: &str) -> Value {
     serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
 }
 
-/// Asks whether a prefill server begins requests. One that waits for nobody is done at once, or held back.
-async fn is_held(prefill: &Server) -> bool {
-    let body = json!({"text": PROMPT, "bootstrap_host": "2.2.2.2", "sampling_params": greedy(1)});
-    tokio::select! {
-        _ = prefill.generate(&body) => false,
-        _ = prefill.until("held", |load| load["disaggregation"]["prefill_bootstrap_queue_reqs"] == 1) => true,
+/// Waits until a server begins nothing new for the sake of other weights.
+async fn until_held(server: &Server) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // A check that began before may be held itself, and is given up.
+        let check = server.text(Method::GET, "/health_generate", "");
+        if let Ok((status, why)) = timeout(Duration::from_millis(100), check).await
+            && status == StatusCode::SERVICE_UNAVAILABLE
+            && why.contains("about to be replaced")
+        {
+            return;
+        }
+        assert!(Instant::now() < deadline, "it never waits");
     }
 }
 
@@ -223,7 +232,7 @@ async fn an_update_goes_to_its_end_though_its_client_leaves() {
         // It holds pages until its transfer is confirmed, and the update waits for it.
         tokio::select! {
             _ = prefill.post("/update_weights_from_disk", &update) => panic!("it did not wait"),
-            () = async { while !is_held(&prefill).await {} } => {}
+            () = until_held(&prefill) => {}
         }
         // Meanwhile another decode server appears, and speaks once the weights are others.
         let late = Peer::connect(bootstrap_port).await;
@@ -233,9 +242,9 @@ async fn an_update_goes_to_its_end_though_its_client_leaves() {
     let body = prefill_request(room);
     let (reply, (mut late, fingerprint)) = tokio::join!(prefill.generate(&body), leave);
     assert_eq!(reply["meta_info"]["weight_version"], "default");
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while prefill.get("/get_weight_version").await["weight_version"] != "2" {
-        assert!(std::time::Instant::now() < deadline, "the weights are never replaced");
+        assert!(Instant::now() < deadline, "the weights are never replaced");
     }
     let body = json!({"text": PROMPT, "bootstrap_host": "2.2.2.2", "sampling_params": greedy(1)});
     assert_eq!(prefill.generate(&body).await["meta_info"]["weight_version"], "2");
@@ -265,6 +274,32 @@ async fn a_decode_peer_that_does_not_read_holds_up_nobody() {
     let ((status, _), ()) = tokio::join!(pair.prefill.post("/generate", &body), rest);
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_server_tells_a_peer_that_reads_late_what_was_given_up() {
+    let prefill = Pair::start_prefill(&[]).await;
+    let (mut decode, _) = Peer::decode(crate::support::bootstrap_port(&prefill).await, 0).await;
+    // More than sockets and outbox hold, so that there is no room for what is said next.
+    let rooms: Vec<_> = (0..6).map(|_| fresh_room()).collect();
+    for room in &rooms {
+        decode.prepare(*room, 125).await;
+    }
+    let body = json!({"input_ids": vec![vec![49; 2000]; rooms.len()], "bootstrap_room": rooms, "sampling_params": greedy(1)});
+    let give_up = async {
+        let computed = |load: &Value| load["disaggregation"]["prefill_inflight_queue_reqs"] == 6;
+        prefill.until("all are computed", computed).await;
+        prefill.post("/pause_generation", &json!({"mode": "in_place"})).await;
+        prefill.post("/abort_request", &json!({"abort_all": true})).await;
+        let mut told = 0;
+        while told < rooms.len() {
+            told += usize::from(decode.receive().await.0 == ABORT);
+        }
+    };
+    let ((status, _), ()) = tokio::join!(prefill.post("/generate", &body), give_up);
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    prefill.post("/continue_generation", &json!({})).await;
+    prefill.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -306,7 +341,7 @@ async fn a_decode_peer_that_only_makes_the_server_answer_is_given_up() {
     let again = [&12_u32.to_le_bytes()[..], &[PREPARE], &room.to_le_bytes(), &1_u32.to_le_bytes()].concat();
     let thousand = again.repeat(1000);
     let nag = async { while decode.stream.write_all(&thousand).await.is_ok() {} };
-    tokio::time::timeout(PATIENCE, nag).await.unwrap();
+    timeout(PATIENCE, nag).await.unwrap();
     pair.generate(&json!({"text": PROMPT, "sampling_params": greedy(64)})).await;
     pair.until_free().await;
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::support::{PATIENCE, Pair, Server, bootstrap_port, greedy};
+use crate::support::{PATIENCE, Pair, Server, bootstrap_port, greedy, live};
 
 const PROMPT: &str = "47+85+19=?\n";
 
@@ -144,7 +144,46 @@ async fn halves_of_a_request_meet_at_the_rank_of_its_room() {
         pair.decode.post("/abort_request", &json!({"abort_all": true})).await;
     };
     tokio::join!(pair.decode.post("/generate", &body), second);
+    // Nor wherever they are sent.
+    let mut bodies = [pair.paired(&short()), Value::Null];
+    bodies[1] = bodies[0].clone();
+    for (rank, body) in bodies.iter_mut().enumerate() {
+        body["routed_dp_rank"] = json!(rank);
+    }
+    let second = async {
+        pair.decode.until("it is in transfer", waits).await;
+        let (status, reply) = pair.decode.post("/generate", &bodies[1]).await;
+        assert!(status == StatusCode::BAD_REQUEST && reply.to_string().contains("in use"), "{reply}");
+        pair.decode.post("/abort_request", &json!({"abort_all": true})).await;
+    };
+    tokio::join!(pair.decode.post("/generate", &bodies[0]), second);
     pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_that_one_rank_needs_is_released_by_none_and_all_else_stays() {
+    let server = Server::start(&["--dp-size", "2"]).await;
+    let weights = json!({"tags": ["weights"]});
+    server.post("/release_memory_occupation", &weights).await;
+    let bodies = [0, 1].map(|rank| {
+        let mut body = short();
+        body["routed_dp_rank"] = json!(rank);
+        body
+    });
+    let ask = async {
+        server.until_rank(0, "it waits", |load| live(load) == 1).await;
+        let (status, reply) = server.post("/release_memory_occupation", &json!({})).await;
+        assert!(status == StatusCode::BAD_REQUEST && reply.to_string().contains("1 request is"), "{reply}");
+        // The weights are still not there, for either rank.
+        let resume = async {
+            server.until_rank(1, "it waits", |load| live(load) == 1).await;
+            server.post("/resume_memory_occupation", &weights).await;
+        };
+        tokio::join!(server.generate(&bodies[1]), resume).0
+    };
+    let (first, second) = tokio::join!(server.generate(&bodies[0]), ask);
+    assert_eq!(first["output_ids"], second["output_ids"]);
+    server.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use crate::support::{PATIENCE, Pair, Server, greedy, live};
 
@@ -114,6 +116,66 @@ async fn weights_are_replaced_under_a_new_version() {
     let (_, reply) = server.post("/update_weight_version", &json!({"new_version": "5"})).await;
     assert_eq!((&reply["success"], &reply["new_version"]), (&json!(true), &json!("5")));
     assert_eq!(server.generate(&short()).await["meta_info"]["weight_version"], "5");
+    server.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_names_the_weights_that_it_was_computed_with() {
+    let server = Server::start(&["--weight-version", "1"]).await;
+    let mut body = long();
+    body["stream"] = json!(true);
+    let mut response = server.send(Method::POST, "/generate", &body.to_string()).await;
+    response.body_mut().frame().await.unwrap().unwrap();
+    // From here on no further token is chosen: its reply is made when the name is another one, and it is not of that.
+    server.post("/pause_generation", &json!({"mode": "in_place"})).await;
+    let rename = json!({"new_version": "2", "abort_all_requests": false});
+    server.post("/update_weight_version", &rename).await;
+    server.post("/abort_request", &json!({"abort_all": true})).await;
+    let rest = timeout(PATIENCE, response.into_body().collect()).await.unwrap().unwrap().to_bytes();
+    let rest = String::from_utf8(rest.to_vec()).unwrap();
+    let last = rest.strip_suffix("\n\ndata: [DONE]\n\n").unwrap().rsplit("data: ").next().unwrap();
+    let last: Value = serde_json::from_str(last).unwrap();
+    assert_eq!(last["meta_info"]["weight_version"], "1");
+    assert_ne!(last["meta_info"]["completion_tokens"], 0);
+    // What nothing was computed of is of those that are there.
+    let abort = async {
+        server.until("it is held", |load| live(load) == 1).await;
+        server.post("/abort_request", &json!({"abort_all": true})).await;
+    };
+    let body = long();
+    let (reply, ()) = tokio::join!(server.generate(&body), abort);
+    assert_eq!(
+        (&reply["meta_info"]["completion_tokens"], &reply["meta_info"]["weight_version"]),
+        (&json!(0), &json!("2"))
+    );
+    server.post("/continue_generation", &json!({})).await;
+    server.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn weights_stay_for_those_that_have_lost_their_pages() {
+    // Two of them do not fit, so that the second loses its pages until the first has ended.
+    let tight = ["--max-total-tokens", "2000", "--num-reserved-decode-tokens", "0", "--weight-version", "1"];
+    let server = Server::start(&tight).await;
+    let sampling = json!({"max_new_tokens": 1500, "ignore_eos": true, "sampling_seed": 3});
+    let alone = [PROMPT, "1+2=?\n"].map(|text| json!({"text": text, "sampling_params": sampling}));
+    let expected = [server.generate(&alone[0]).await, server.generate(&alone[1]).await];
+    let body = json!({"text": [PROMPT, "1+2=?\n"], "sampling_params": sampling});
+    server.post("/pause_generation", &json!({"mode": "in_place"})).await;
+    let other = other_weights();
+    let update = async {
+        server.until("both are there", |load| live(load) == 2).await;
+        server.post("/continue_generation", &json!({})).await;
+        let body = json!({"model_path": other.path(), "weight_version": "2"});
+        assert_eq!(server.post("/update_weights_from_disk", &body).await.0, StatusCode::OK);
+    };
+    let (replies, ()) = tokio::join!(server.generate(&body), update);
+    for (reply, expected) in replies.as_array().unwrap().iter().zip(expected) {
+        assert_eq!(reply["output_ids"], expected["output_ids"]);
+        assert_eq!(reply["meta_info"]["weight_version"], "1");
+    }
+    assert_ne!(replies[1]["meta_info"]["num_retractions"], 0);
+    assert_eq!(server.generate(&short()).await["meta_info"]["weight_version"], "2");
     server.until_free().await;
 }
 
