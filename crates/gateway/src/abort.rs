@@ -20,6 +20,9 @@ const ABORT_LIMIT: Duration = Duration::from_secs(5);
 /// Of a larger batch the rest is left to the closed connection.
 const MAX_ABORTS: usize = 256;
 
+/// Of a longer reply to an abort the rest is not waited for.
+const MAX_ABORT_REPLY_BYTES: usize = 64 << 10;
+
 /// Names that workers are being told to abort.
 #[derive(Debug, Default)]
 pub(crate) struct Aborts {
@@ -90,7 +93,7 @@ pub(crate) fn abort_later(core: &Arc<Core>, worker: &Arc<PooledWorker>, rids: &[
             let outbound = Outbound::post_json("/abort_request", body);
             let posted = tokio::time::timeout(ABORT_LIMIT, exchange(&worker, &outbound, ABORT_LIMIT)).await;
             let Ok(Ok(mut reply)) = posted else { break };
-            drop(tokio::time::timeout(ABORT_LIMIT, reply.body.next()).await);
+            drop(tokio::time::timeout(ABORT_LIMIT, reply.body.collect(MAX_ABORT_REPLY_BYTES)).await);
         }
         drop(telling);
     });

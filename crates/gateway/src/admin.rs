@@ -226,9 +226,7 @@ fn changed(role: Role, kind: Option<WorkerType>, port: Option<u16>) -> (WorkerTy
 fn remove(core: &Core, id: &str) -> Result<Response<ReplyBody>, Refusal> {
     let fleet = core.registry.fleet();
     let worker = fleet.get(id).ok_or_else(|| unknown(id))?;
-    if worker.link.origin != Origin::Named {
-        core.left_out.lock().push((worker.link.origin, worker.address()));
-    }
+    core.leave_out(worker);
     core.registry.remove(id).ok_or_else(|| unknown(id))?;
     let reply = serde_json::json!({ "status": "removed", "worker_id": id, "url": &*worker.name });
     Ok(written(StatusCode::OK, &reply))

@@ -11,8 +11,8 @@ use rollscope_route::{
     BreakerState, HealthState, Introduced, Introduction, MAX_DP_SIZE, RoleKind, WorkerAddress, WorkerId,
 };
 use serde::Deserialize;
-use tokio::time::MissedTickBehavior;
 
+use crate::clock::tick;
 use crate::control::call;
 use crate::core::Core;
 use crate::fault::UpstreamFault;
@@ -57,12 +57,11 @@ type AllKnown = BTreeMap<WorkerId, Known>;
 /// Checks the workers for ever. Where they are not to be checked, each is only asked who it is, until it answers.
 ///
 /// Each is checked by itself, so that one that does not answer keeps no other from being checked.
-pub(crate) async fn watch(core: Arc<Core>) {
+pub(crate) async fn run(core: Arc<Core>) {
     let options = core.options.startup();
     let interval = Duration::from_secs(options.health_check_interval_secs);
     let anxious = Duration::from_secs(options.worker_startup_check_interval).min(interval);
-    let mut tick = tokio::time::interval(anxious);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = tick(anxious);
     let mut known = AllKnown::new();
     let mut checking = FuturesUnordered::new();
     loop {
@@ -172,6 +171,7 @@ async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
             Err(error) => {
                 let address = worker.address();
                 core.notices.tell(LogLevel::Error, format_args!("worker taken out, {error}: {address}"));
+                core.leave_out(worker);
             }
         }
     }

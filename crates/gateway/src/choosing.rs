@@ -135,7 +135,7 @@ impl Core {
 
     /// What goes on beside the requests, for ever.
     pub(crate) async fn tend(&self) {
-        tokio::join!(self.tend_policies(), loads::watch(self), discovery::watch(self));
+        tokio::join!(self.tend_policies(), loads::poll(self), discovery::follow_all(self));
     }
 
     /// Does what is due from time to time, for the policies and for what they go by.

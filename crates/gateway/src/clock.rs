@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use rollscope_route::Moment;
 use rollscope_trace::{ClockEstimate, ClockOffset, Nanos, UnixNs};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// Tells the time.
 #[derive(Debug)]
@@ -27,6 +28,13 @@ pub(crate) struct Anchor {
 
 /// So old an anchor is renewed: long enough for no cost, short enough for a step of the wall clock.
 const ANCHOR_AGE: Duration = Duration::from_mins(1);
+
+/// Ticks at once and then so often; one that comes late puts off those after it.
+pub(crate) fn tick(every: Duration) -> Interval {
+    let mut tick = interval(every);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick
+}
 
 // === impl Clock ===
 

@@ -8,7 +8,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use http::Method;
 use rollscope_wire::Chunks;
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
@@ -121,29 +121,34 @@ impl Connection {
         }
     }
 
-    /// The next piece of a body; nothing at its end. Dropping the future loses nothing.
+    /// The next piece of a body, or that more of it has been received and no piece is there yet. It waits for the network
+    /// once at most. Dropping the future loses nothing.
     ///
     /// With `whole_up_to`, a body, or the rest of it, of a known length that is no longer than this is one piece.
     pub(crate) async fn next_piece(
         &mut self,
         framing: &mut Framing,
         whole_up_to: usize,
-    ) -> Result<Option<Bytes>, Broken> {
+    ) -> Result<Next, Broken> {
+        let mut has_received = false;
         loop {
             let ahead = usize::try_from(framing.ahead()).unwrap_or(usize::MAX);
             let wanted =
                 if matches!(framing, Framing::Length(_)) && ahead <= whole_up_to { ahead } else { 0 };
             if self.buffer.len() >= wanted {
                 match framing.next(&mut self.buffer)? {
-                    Next::Piece(piece) => return Ok(Some(piece)),
-                    Next::End => return Ok(None),
                     Next::More => {}
+                    next => return Ok(next),
                 }
             }
+            if has_received {
+                return Ok(Next::More);
+            }
+            has_received = true;
             self.make_room(wanted, ahead);
             match poll_fn(|context| self.poll_fill(context)).await {
                 Ok(()) => {}
-                Err(Broken::Closed) if framing.may_close() => return Ok(None),
+                Err(Broken::Closed) if framing.may_close() => return Ok(Next::End),
                 Err(broken) => return Err(broken),
             }
         }

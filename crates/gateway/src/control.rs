@@ -145,13 +145,7 @@ pub(crate) async fn call(
 ) -> Result<WorkerReply, UpstreamFault> {
     let called = async {
         let mut exchange = exchange(worker, outbound, core.connect_limit()).await?;
-        let mut body = Chunks::new();
-        while let Some(piece) = exchange.body.next().await? {
-            body.push(piece);
-            if body.len() > MAX_REPLY_BYTES {
-                return Err(UpstreamFault::TooLarge { limit_bytes: MAX_REPLY_BYTES });
-            }
-        }
+        let body = exchange.body.collect(MAX_REPLY_BYTES).await?;
         Ok(WorkerReply { head: exchange.head, body })
     };
     tokio::time::timeout(limit, called).await.unwrap_or(Err(UpstreamFault::Timeout { limit }))

@@ -197,6 +197,13 @@ impl Core {
         }
     }
 
+    /// Has a worker that a source has named stay out for as long as that names it.
+    pub(crate) fn leave_out(&self, worker: &PooledWorker) {
+        if worker.link.origin != Origin::Named {
+            self.left_out.lock().push((worker.link.origin, worker.address()));
+        }
+    }
+
     pub(crate) fn is_recording(&self) -> bool {
         self.profiler.is_some()
     }

@@ -2,12 +2,11 @@
 //!
 //! A source is looked at from time to time. What it names that it did not name before is registered, unless somebody else
 //! has registered it; what it no longer names is taken out, unless somebody else has registered it since. What has left by
-//! another way comes back, unless a call has taken it out. A source that
+//! another way comes back, unless a call has taken it out, or its server has said that it has no such rank. A source that
 //! can not be read changes nothing: the workers that it named stay, and that it can not be read is told once.
 //!
 //! How names are resolved is told in `dns`.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use rollscope_route::{Role, UrlError, WorkerAddress};
 
 use crate::admin::{Fit, Registration, Unfit};
 use crate::core::Core;
-use crate::dns::Name;
+use crate::dns::{Addresses, Name};
 use crate::options::LogLevel;
 use crate::pool::{Origin, PooledWorker};
 
@@ -28,16 +27,21 @@ enum Source {
     Dns {
         /// As it was given.
         given: String,
-        name: Name,
-        /// Who is asked for it, if not whom the operating system asks.
-        server: Option<SocketAddr>,
+        addresses: Addresses,
         role: Role,
     },
 }
 
-/// What a source has told.
+/// What a look at a source has found.
+struct Look {
+    workers: Vec<Fit>,
+    /// Why a part of them is only as it was known before.
+    trouble: Option<Trouble>,
+}
+
+/// What has become of a source's workers.
 #[derive(Debug)]
-struct Told {
+struct Followed {
     origin: Origin,
     /// What was registered of it.
     workers: Vec<Fit>,
@@ -55,6 +59,8 @@ enum Trouble {
     Worker { number: usize, why: Unfit },
     #[error("the name can not be resolved: {0}")]
     Resolve(std::io::Error),
+    #[error("a part of the name can not be resolved: {0}")]
+    ResolvePart(std::io::Error),
     #[error(transparent)]
     Address(#[from] UrlError),
 }
@@ -63,13 +69,14 @@ enum Trouble {
 const FILE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Looks at all sources for ever.
-pub(crate) async fn watch(core: &Core) {
+pub(crate) async fn follow_all(core: &Core) {
     let options = core.options.startup();
     let file = options.workers_file.iter().map(|path| Source::File(Path::new(path).into()));
     // Both have been checked.
     let server = options.discovery_dns_server().unwrap_or_default();
     let dns = |given: &String, role| {
-        Name::parse(given).map(|name| Source::Dns { given: given.clone(), name, server, role })
+        let addresses = Addresses::new(Name::parse(given)?, server);
+        Some(Source::Dns { given: given.clone(), addresses, role })
     };
     let regular = options.discover.iter().filter_map(|name| dns(name, Role::Regular));
     let prefill = options
@@ -82,30 +89,26 @@ pub(crate) async fn watch(core: &Core) {
     join_all(numbered.map(|(number, source)| follow(core, source, Origin::Source(number)))).await;
 }
 
-async fn follow(core: &Core, source: Source, origin: Origin) {
+async fn follow(core: &Core, mut source: Source, origin: Origin) {
     let interval = match source {
         Source::File(_) => FILE_INTERVAL,
         Source::Dns { .. } => Duration::from_secs(core.options.startup().discovery_interval_secs),
     };
-    let mut told = Told { origin, workers: Vec::new(), trouble: None };
+    let mut followed = Followed { origin, workers: Vec::new(), trouble: None };
     loop {
-        match source.look(core).await {
-            Ok(workers) => {
-                told.trouble = None;
-                told.replace(core, &source, workers);
+        let trouble = match source.look(core).await {
+            Ok(Look { workers, trouble }) => {
+                followed.replace(core, &source, workers);
+                trouble
             }
-            Err(trouble) => {
-                let trouble = trouble.to_string();
-                if told.trouble.as_ref() != Some(&trouble) {
-                    let kept = told.workers.len();
-                    core.notices.tell(
-                        LogLevel::Error,
-                        format_args!("{}: {trouble}; its {kept} workers stay", source.name()),
-                    );
-                    told.trouble = Some(trouble);
-                }
-            }
+            Err(trouble) => Some(trouble),
+        };
+        let trouble = trouble.map(|trouble| trouble.to_string());
+        if let Some(trouble) = trouble.as_ref().filter(|_| trouble != followed.trouble) {
+            let (name, kept) = (source.name(), followed.workers.len());
+            core.notices.tell(LogLevel::Error, format_args!("{name}: {trouble}; its {kept} workers stay"));
         }
+        followed.trouble = trouble;
         tokio::time::sleep(interval).await;
     }
 }
@@ -120,7 +123,7 @@ impl Source {
         }
     }
 
-    async fn look(&self, core: &Core) -> Result<Vec<Fit>, Trouble> {
+    async fn look(&mut self, core: &Core) -> Result<Look, Trouble> {
         match self {
             Self::File(path) => {
                 let text = tokio::fs::read(path).await.map_err(Trouble::Read)?;
@@ -128,20 +131,22 @@ impl Source {
                 let fit = |(at, listed): (usize, &Registration)| {
                     listed.fit(core.mode).map_err(|why| Trouble::Worker { number: at + 1, why })
                 };
-                listed.iter().enumerate().map(fit).collect()
+                let workers = listed.iter().enumerate().map(fit).collect::<Result<_, _>>()?;
+                Ok(Look { workers, trouble: None })
             }
-            Self::Dns { name, server, role, .. } => {
-                let addresses = name.addresses(*server).await.map_err(Trouble::Resolve)?;
+            Self::Dns { addresses, role, .. } => {
+                let found = addresses.look().await.map_err(Trouble::Resolve)?;
                 let fit = |address| Ok(Fit::new(WorkerAddress::parse(&format!("http://{address}"))?, *role));
-                addresses.into_iter().map(fit).collect()
+                let workers = found.addresses.into_iter().map(fit).collect::<Result<_, Trouble>>()?;
+                Ok(Look { workers, trouble: found.trouble.map(Trouble::ResolvePart) })
             }
         }
     }
 }
 
-// === impl Told ===
+// === impl Followed ===
 
-impl Told {
+impl Followed {
     fn replace(&mut self, core: &Core, source: &Source, workers: Vec<Fit>) {
         let source = source.name();
         for gone in self.workers.iter().filter(|worker| !workers.contains(worker)) {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::Method;
+use rollscope_wire::Chunks;
 
 use crate::connection::Connection;
 use crate::fault::UpstreamFault;
-use crate::http1::{Framing, ReplyHead};
+use crate::http1::{Framing, Next, ReplyHead};
 use crate::outbound::Outbound;
 use crate::pool::{PooledWorker, connect};
 
@@ -72,20 +72,31 @@ impl Exchange {
 // === impl UpstreamBody ===
 
 impl UpstreamBody {
-    /// The next piece; nothing at the end. Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, UpstreamFault> {
-        self.next_whole(0).await
-    }
-
-    /// The same, but what is left of a body is one piece if it is known to be no longer than this.
-    pub(crate) async fn next_whole(&mut self, limit_bytes: usize) -> Result<Option<Bytes>, UpstreamFault> {
-        let Some(connection) = &mut self.connection else { return Ok(None) };
-        let piece = connection.next_piece(&mut self.framing, limit_bytes).await;
-        let piece = piece.map_err(UpstreamFault::Cut)?;
-        if piece.is_none() {
+    /// The next piece, or that more has been received. What is left of a body is one piece if it is known to be no longer
+    /// than the limit. Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self, limit_bytes: usize) -> Result<Next, UpstreamFault> {
+        let Some(connection) = &mut self.connection else { return Ok(Next::End) };
+        let next = connection.next_piece(&mut self.framing, limit_bytes).await;
+        let next = next.map_err(UpstreamFault::Cut)?;
+        if next == Next::End {
             self.keep_connection();
         }
-        Ok(piece)
+        Ok(next)
+    }
+
+    /// Reads the rest of it, up to a limit.
+    pub(crate) async fn collect(&mut self, limit_bytes: usize) -> Result<Chunks, UpstreamFault> {
+        let mut body = Chunks::new();
+        loop {
+            match self.next(0).await? {
+                Next::Piece(piece) => body.push(piece),
+                Next::More => {}
+                Next::End => return Ok(body),
+            }
+            if body.len() > limit_bytes {
+                return Err(UpstreamFault::TooLarge { limit_bytes });
+            }
+        }
     }
 
     /// Whether all that is left has been received.

@@ -24,6 +24,7 @@ use crate::deadline::Deadline;
 use crate::exchange::{Exchange, UpstreamBody, exchange};
 use crate::fault::{Refusal, UpstreamFault};
 use crate::flight::{Flight, LegLog, ending};
+use crate::http1::Next;
 use crate::outbound::Outbound;
 use crate::pool::PooledWorker;
 use crate::reading::Said;
@@ -209,19 +210,22 @@ impl LegBody {
     async fn next_whole(&mut self, limit_bytes: usize) -> Result<Option<Bytes>, Refusal> {
         let limit_bytes = if self.has_begun { limit_bytes } else { 0 };
         let idle_limit = Some(self.leg.flight.core.idle_limit());
-        let received = {
-            let receiving = pin!(self.upstream.next_whole(limit_bytes));
-            self.deadline.bound(receiving, idle_limit).await
-        };
-        let fault = match received {
-            Ok(Ok(piece)) => {
-                self.stamp(piece.is_some());
-                return Ok(piece);
-            }
-            Ok(Err(fault)) => fault,
-            Err(limit) => return Err(self.leg.time_out(Outcome::Truncated, limit).await),
-        };
-        Err(self.leg.fail(Outcome::Truncated, fault))
+        loop {
+            // Its own for each wait: a large body may take longer than any pause.
+            let received = {
+                let receiving = pin!(self.upstream.next(limit_bytes));
+                self.deadline.bound(receiving, idle_limit).await
+            };
+            let piece = match received {
+                Ok(Ok(Next::More)) => continue,
+                Ok(Ok(Next::Piece(piece))) => Some(piece),
+                Ok(Ok(Next::End)) => None,
+                Ok(Err(fault)) => return Err(self.leg.fail(Outcome::Truncated, fault)),
+                Err(limit) => return Err(self.leg.time_out(Outcome::Truncated, limit).await),
+            };
+            self.stamp(piece.is_some());
+            return Ok(piece);
+        }
     }
 
     /// Reads the rest, and keeps it up to a limit; the piece that goes beyond is still kept, what follows is left.

@@ -3,6 +3,7 @@
 //! A request waits before its body is read, so that the queue holds connections and no bodies. It is live from its
 //! arrival on: what it waited stands in its profile, between arrival and the dispatch of its first leg.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,8 +13,10 @@ use rollscope_route::Moment;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::clock::tick;
 use crate::fault::Refusal;
 use crate::options::GatewayOptions;
+use crate::watch::Watch;
 
 /// The limits of a gateway.
 #[derive(Debug)]
@@ -61,6 +64,9 @@ struct Token<'a> {
     pause: Duration,
 }
 
+/// So often it is looked whether the client of a request that waits has left.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
 // === impl Limits ===
 
 impl Limits {
@@ -86,9 +92,15 @@ impl Limits {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// A place for a request; it waits for one if it has to.
-    pub(crate) async fn admit(&self, now: Moment) -> Result<Place, Refusal> {
-        if self.rate.is_none() && self.places.is_none() {
+    /// Whether a request may have to wait.
+    pub(crate) fn have_queue(&self) -> bool {
+        self.rate.is_some() || self.places.is_some()
+    }
+
+    /// A place for a request; it waits for one if it has to. Its connection, if known, is told that it waits, and served
+    /// now and then, so that a client that leaves leaves the queue.
+    pub(crate) async fn admit(&self, now: Moment, connection: Option<&Watch>) -> Result<Place, Refusal> {
+        if !self.have_queue() {
             return Ok(Place::default());
         }
         let limit = self.queue_timeout;
@@ -107,17 +119,25 @@ impl Limits {
         if token.pause > limit {
             return Err(late());
         }
-        let waited = timeout(limit, async {
-            tokio::time::sleep(token.pause).await;
-            match &self.places {
-                // It is never closed.
-                Some(places) => Arc::clone(places).acquire_owned().await.ok(),
-                None => None,
+        let mut turn = pin!(timeout(limit, self.turn(token.pause)));
+        let _waits = connection.map(Watch::wait);
+        let mut look = tick(LOOK_INTERVAL);
+        let permit = loop {
+            tokio::select! {
+                biased;
+                permit = &mut turn => break permit.map_err(|_| late())?,
+                _ = look.tick() => {}
             }
-        });
-        let permit = waited.await.map_err(|_| late())?;
+        };
         token.spend();
         Ok(Place { _permit: permit })
+    }
+
+    /// Waits for a token and then for a permit, if one is needed.
+    async fn turn(&self, pause: Duration) -> Option<OwnedSemaphorePermit> {
+        tokio::time::sleep(pause).await;
+        // It is never closed.
+        Arc::clone(self.places.as_ref()?).acquire_owned().await.ok()
     }
 
     /// A permit if one is to be had at once; none is needed where there is no limit.

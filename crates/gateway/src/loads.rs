@@ -9,8 +9,8 @@ use futures_util::stream::FuturesUnordered;
 use http::uri::PathAndQuery;
 use rollscope_route::{ReportedLoad, WorkerUrl};
 use serde::Deserialize;
-use tokio::time::{MissedTickBehavior, interval};
 
+use crate::clock::tick;
 use crate::control::call;
 use crate::core::Core;
 use crate::outbound::Outbound;
@@ -32,15 +32,14 @@ struct RankLoad {
 }
 
 /// Asks for ever; does nothing where nobody goes by loads.
-pub(crate) async fn watch(core: &Core) {
+pub(crate) async fn poll(core: &Core) {
     let options = core.options.startup();
     if !core.choosers.weighs_loads || options.load_poll_interval_secs == 0.0 {
         return;
     }
     // Each is asked by itself, so that one that does not answer keeps nobody from being asked again.
     let pause = Duration::from_secs_f64(options.load_poll_interval_secs);
-    let mut tick = interval(pause);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = tick(pause);
     let mut asked: BTreeSet<WorkerUrl> = BTreeSet::new();
     let mut asking = FuturesUnordered::new();
     loop {

@@ -56,7 +56,7 @@ impl Pair {
             return Err(prefill.or_refuse(Box::pin(answer.into_refusal()).as_mut()).await?);
         }
         if answer.is_event_stream() && answer.is_plain() {
-            let mut events = EventRelay::new(flight, answer, self.is_merging);
+            let mut events = EventRelay::new(flight, answer, true);
             prefill.or_refuse(pin!(events.first_event())).await?;
             return Ok(events.into_response(Some((prefill, self.joins_logprobs))));
         }
@@ -87,7 +87,7 @@ async fn unary(
             return Ok(relay_with(flight, answer, body, false));
         }
     }
-    let scanned = (prefill.is_merging() && answer.is_plain()).then(|| Reply::scan(&body));
+    let scanned = answer.is_plain().then(|| Reply::scan(&body));
     let Some(Ok(reply)) = scanned else {
         prefill.count(&flight.core, false);
         prefill.linger(wait);
@@ -101,6 +101,10 @@ async fn unary(
         return Err(Refusal::Reply(Box::new(WorkerReply { head: answer.head, body })));
     }
     answer.body.end(Outcome::Completed, None);
+    if !prefill.is_merging() {
+        prefill.linger(wait);
+        return Ok(landing(flight, answer.head, body, (Outcome::Completed, None)));
+    }
     // Held for the prefill's reply no longer than a stream's last event would be.
     let _in_time = tokio::time::timeout(wait, prefill.settled()).await;
     let join = if joins_logprobs { LogprobJoin::Always } else { LogprobJoin::Never };

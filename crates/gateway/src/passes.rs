@@ -29,6 +29,8 @@ pub struct HeardPass {
     pub waiting: u64,
     /// Tokens that the requests of the pass have in the KV cache.
     pub tokens: u64,
+    /// How long ago it was decided what is computed: it tells nothing of what has been sent to the worker since.
+    pub age: Duration,
 }
 
 /// What has been heard of servers, each by one of its workers.
@@ -42,8 +44,14 @@ struct Rank {
     /// Of the last pass in which something was decoded, or in which nothing was computed.
     decoding: u64,
     decoding_tokens: u64,
+    /// When it was heard.
     at: Moment,
+    /// Of which moment it tells.
+    of: Moment,
 }
+
+/// The load of a rank or of a server, and of which moment it is.
+pub(crate) type Heard = (ReportedLoad, Moment);
 
 // === impl Gateway ===
 
@@ -94,28 +102,31 @@ impl Core {
                 Some(_) => None,
                 None => of_all,
             };
-            if let Some(load) = load {
-                worker.report_load(load, now);
+            if let Some((load, of)) = load {
+                worker.report_load(load, of);
             }
         }
     }
 
     /// The load of a server by its passes, if all of its ranks have been heard within a time.
-    pub(crate) fn heard_load(&self, server: &PooledWorker, within: Duration) -> Option<ReportedLoad> {
+    pub(crate) fn heard_load(&self, server: &PooledWorker, within: Duration) -> Option<Heard> {
         let now = self.clock.moment();
         let passes = self.passes.0.lock();
         let ranks = passes.get(&server.id)?;
         let fresh = ranks.values().filter(|rank| now.since(rank.at) <= within);
-        let loads: Vec<ReportedLoad> = fresh.map(Rank::load).collect();
-        let is_whole = loads.len() >= server.dp_size().unwrap_or(1).max(1) as usize;
-        is_whole.then(|| loads.iter().fold(ReportedLoad::default(), |sum, load| sum.and(load)))
+        let loads: Vec<Heard> = fresh.map(Rank::load).collect();
+        if loads.len() < server.dp_size().unwrap_or(1).max(1) as usize {
+            return None;
+        }
+        // Of what was sent after the oldest it is not known which rank has it.
+        loads.into_iter().reduce(|(sum, oldest), (load, of)| (sum.and(&load), oldest.min(of)))
     }
 }
 
 // === impl Passes ===
 
 impl Passes {
-    fn of_rank(&self, server: &WorkerId, rank: u32) -> Option<ReportedLoad> {
+    fn of_rank(&self, server: &WorkerId, rank: u32) -> Option<Heard> {
         self.0.lock().get(server)?.get(&rank).map(Rank::load)
     }
 
@@ -132,21 +143,24 @@ impl Rank {
         if pass.decoding > 0 || pass.prefilling == 0 {
             (self.decoding, self.decoding_tokens) = (pass.decoding, pass.tokens);
         }
-        (self.last, self.at) = (pass, at);
+        (self.last, self.at, self.of) = (pass, at, Moment(at.0.saturating_sub(pass.age)));
     }
 
-    fn load(&self) -> ReportedLoad {
+    fn load(&self) -> Heard {
         let has_decoded = self.last.decoding > 0;
-        ReportedLoad {
+        let load = ReportedLoad {
             running: self.last.prefilling + self.decoding,
             waiting: self.last.waiting,
             tokens: if has_decoded { self.last.tokens } else { self.last.tokens + self.decoding_tokens },
-        }
+        };
+        (load, self.of)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rollscope_route::{Registry, Role, WorkerUrl};
+
     use super::*;
 
     #[test]
@@ -158,16 +172,33 @@ mod tests {
             decoding,
             waiting,
             tokens,
+            age: Duration::from_secs(1),
         };
         for (what, pass, running, waiting, tokens) in [
             ("prompts", pass(2, 0, 5, 100), 2, 5, 100),
             ("tokens", pass(0, 2, 4, 102), 2, 4, 102),
             ("another prompt", pass(1, 0, 3, 50), 3, 3, 152),
             ("both in one", pass(1, 3, 0, 180), 4, 0, 180),
-            ("nothing", HeardPass::default(), 0, 0, 0),
+            ("nothing", pass(0, 0, 0, 0), 0, 0, 0),
         ] {
-            rank.take(pass, Moment::default());
-            assert_eq!(rank.load(), ReportedLoad { running, waiting, tokens }, "{what}");
+            let now = Moment(Duration::from_secs(9));
+            rank.take(pass, now);
+            let of = Moment(Duration::from_secs(8));
+            assert_eq!(rank.load(), (ReportedLoad { running, waiting, tokens }, of), "{what}");
         }
+    }
+
+    #[test]
+    fn what_servers_that_are_gone_have_told_is_forgotten() {
+        let (registry, passes) = (Registry::<()>::new(), Passes::default());
+        let [first, second] = ["http://a:1", "http://b:1"].map(|url| {
+            let worker =
+                registry.add(WorkerUrl::parse(url).unwrap(), Role::Regular, (), &mut rand::rng()).id.clone();
+            passes.0.lock().insert(worker.clone(), BTreeMap::from([(0, Rank::default())]));
+            worker
+        });
+        registry.remove(first.as_str());
+        passes.retain(|id| registry.fleet().get(id.as_str()).is_some());
+        assert!(passes.of_rank(&first, 0).is_none() && passes.of_rank(&second, 0).is_some());
     }
 }

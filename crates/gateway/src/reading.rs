@@ -41,12 +41,12 @@ pub(crate) struct LastWords {
 struct Word {
     payload: Chunks,
     /// Nothing if it has not been read.
-    told: Option<Told>,
+    end: Option<SampleEnd>,
 }
 
 /// What a word tells of its sample's end.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct SampleEnd {
     /// It has a finish reason, or is an error.
     is_over: bool,
     failure: Option<String>,
@@ -158,12 +158,12 @@ impl LastWords {
 
     /// Takes an event's payload, which belongs to this sample.
     pub(crate) fn note(&mut self, index: usize, payload: Chunks) {
-        self.put(index, Word { payload, told: None });
+        self.put(index, Word { payload, end: None });
     }
 
     /// The same of a payload that has been read, so that it need not be once more.
     pub(crate) fn note_read(&mut self, element: &Element<'_>, payload: Chunks) {
-        self.put(element.index().unwrap_or(0), Word { payload, told: Some(Told::by(element)) });
+        self.put(element.index().unwrap_or(0), Word { payload, end: Some(SampleEnd::by(element)) });
     }
 
     fn put(&mut self, index: usize, word: Word) {
@@ -180,13 +180,13 @@ impl LastWords {
         let is_kept = kept_bytes <= MAX_KEPT_BYTES;
         for word in &self.words {
             let word = word.as_ref();
-            let known = word.and_then(|word| word.told.clone());
+            let known = word.and_then(|word| word.end.clone());
             let unread = word.filter(|_| !is_kept || known.is_none());
             let reply: Option<Result<Reply<'_>, Malformed>> = unread.map(|word| Reply::scan(&word.payload));
             let element = reply.as_ref().and_then(|reply| reply.as_ref().ok()?.elements().first());
-            let told = known.or_else(|| element.map(Told::by)).unwrap_or_default();
-            is_finished &= told.is_over;
-            failed = failed.or(told.failure);
+            let end = known.or_else(|| element.map(SampleEnd::by)).unwrap_or_default();
+            is_finished &= end.is_over;
+            failed = failed.or(end.failure);
             if !is_kept {
                 reports.push(element.map(report).unwrap_or_default());
             }
@@ -198,9 +198,9 @@ impl LastWords {
     }
 }
 
-// === impl Told ===
+// === impl SampleEnd ===
 
-impl Told {
+impl SampleEnd {
     fn by(element: &Element<'_>) -> Self {
         Self { is_over: element.is_finished() || element.is_error(), failure: failure(element) }
     }

@@ -25,6 +25,7 @@ use crate::pair::Pair;
 use crate::relay::relay;
 use crate::reply::refuse;
 use crate::stream::EventRelay;
+use crate::watch::Watch;
 
 /// What is asked for, as far as the gateway must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +79,8 @@ pub(crate) async fn serve(
     if let Some(flight) = Arc::get_mut(&mut flight) {
         flight.facts.is_profiled = endpoint != Endpoint::Other;
     }
-    let served = match core.limits.admit(core.clock.moment_of(arrival.at)).await {
+    let connection = head.extensions.get::<Arc<Watch>>().map(|watch| &**watch);
+    let served = match core.limits.admit(core.clock.moment_of(arrival.at), connection).await {
         Ok(place) => {
             if let Some(flight) = Arc::get_mut(&mut flight) {
                 flight.place = place;
@@ -176,7 +178,7 @@ impl Asked<'_> {
                 (Some(request), routed @ Some(_)) => request.placed(None, Ranks { routed, prefill: None }),
                 _ => self.body.clone(),
             };
-            let is_read = self.request.is_some() && self.endpoint == Endpoint::Generate;
+            let is_read = self.request.is_some();
             return Ok(Plan::One { seat, outbound: Outbound::forward(self.head, body), is_read });
         }
         let Some(request) = &self.request else {

@@ -14,11 +14,12 @@ use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::checks;
 use crate::clients::Counted;
+use crate::clock::tick;
 use crate::lane::{Arrival, Lane};
 use crate::server::Gateway;
 use crate::transport::Transport;
@@ -118,7 +119,7 @@ impl Gateway {
     /// What goes on beside the requests, until it is dropped.
     fn upkeep(&self) -> JoinSet<()> {
         let mut upkeep = JoinSet::new();
-        upkeep.spawn(checks::watch(Arc::clone(&self.core)));
+        upkeep.spawn(checks::run(Arc::clone(&self.core)));
         let core = Arc::clone(&self.core);
         upkeep.spawn(async move { core.tend().await });
         upkeep
@@ -172,9 +173,12 @@ impl Serving {
             let _held = held;
             let Some(stream) = secured(&gateway, stream).await else { return };
             let socket = watch.socket(stream);
-            let service = service_fn(move |request| {
+            let service = service_fn(move |mut request| {
                 let (gateway, watch) = (gateway.clone(), Arc::clone(&watch));
                 watch.begin_request();
+                if gateway.core.limits.have_queue() {
+                    request.extensions_mut().insert(Arc::clone(&watch));
+                }
                 async move { Ok::<_, Infallible>(gateway.handle(request).await.map(|body| watch.body(body))) }
             });
             let connection = http1::Builder::new().serve_connection(socket, service);
@@ -229,12 +233,6 @@ impl Drop for Handshake<'_> {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-fn tick(every: Duration) -> tokio::time::Interval {
-    let mut tick = interval(every);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    tick
 }
 
 /// The connection as it is to be read and written; nothing if its client can not be spoken with.

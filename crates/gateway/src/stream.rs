@@ -43,7 +43,7 @@ pub(crate) struct EventRelay {
     /// What went out last may be the middle of an event.
     is_mid_event: bool,
     words: LastWords,
-    /// Whether payloads are SGLang's, so that they say how a sample ended.
+    /// Whether payloads are read: for how a sample ended, and for what the profile is to hold.
     is_read: bool,
     merge: Option<Merge>,
     stage: Stage,
@@ -55,20 +55,20 @@ struct Merge {
     joins_logprobs: bool,
     /// By sample: its list has been joined in an earlier event.
     joined: Vec<bool>,
-    patience: Patience,
+    holds: Hold,
     is_merged: bool,
     wait: Duration,
 }
 
 /// Which events are held for the prefill's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
+enum Hold {
     /// One with a list to be joined, and a sample's last.
-    ForListOrLast,
+    ListOrLast,
     /// One with a list has been held; from now on only a sample's last.
-    ForLast,
+    Last,
     /// It was held in vain.
-    None,
+    Nothing,
 }
 
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl EventRelay {
             },
             joins_logprobs,
             joined: vec![false; self.flight.facts.shape.samples().max(1)],
-            patience: if joins_logprobs { Patience::ForListOrLast } else { Patience::ForLast },
+            holds: if joins_logprobs { Hold::ListOrLast } else { Hold::Last },
             is_merged: false,
             wait: Duration::from_secs_f64(self.flight.core.options.startup().merge_wait_secs),
         });
@@ -191,7 +191,8 @@ impl EventRelay {
         let payload = event.payload().filter(|_| self.is_read && !event.is_done());
         self.words.is_done |= event.is_done();
         let Some(payload) = payload else { return self.out.extend(event.raw) };
-        if self.merge.is_none() && !self.words.wants_index() {
+        let is_merging = self.merge.as_ref().is_some_and(|merge| merge.prefill.is_merging());
+        if !is_merging && !self.words.wants_index() {
             self.words.note(0, payload);
             return self.out.extend(event.raw);
         }
@@ -232,7 +233,7 @@ impl EventRelay {
         self.flight.land(outcome, reading.failure);
         if let Some(merge) = self.settle()
             && outcome == Outcome::Completed
-            && merge.patience != Patience::None
+            && merge.holds != Hold::Nothing
         {
             merge.prefill.linger(merge.wait);
         }
@@ -294,10 +295,10 @@ impl Merge {
 
     /// Waits for the prefill's reply where this event is the last chance.
     async fn hold(&mut self, element: &Element<'_>) {
-        let is_held = match self.patience {
-            Patience::ForListOrLast => element.is_finished() || element.has_input_logprobs(),
-            Patience::ForLast => element.is_finished(),
-            Patience::None => false,
+        let is_held = match self.holds {
+            Hold::ListOrLast => element.is_finished() || element.has_input_logprobs(),
+            Hold::Last => element.is_finished(),
+            Hold::Nothing => false,
         };
         // Where decode has failed there is nothing to wait for: the prefill is about to be cancelled.
         if !is_held || element.is_aborted() || element.is_error() {
@@ -305,6 +306,6 @@ impl Merge {
         }
         let is_settled = tokio::time::timeout(self.wait, self.prefill.settled()).await.is_ok();
         let in_vain = element.is_finished() && !is_settled;
-        self.patience = if in_vain { Patience::None } else { Patience::ForLast };
+        self.holds = if in_vain { Hold::Nothing } else { Hold::Last };
     }
 }

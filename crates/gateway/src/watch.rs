@@ -55,7 +55,12 @@ pub(crate) struct Watch {
     is_blocked: AtomicBool,
     /// How often it took more after that.
     unblocked: AtomicU32,
+    /// Whether a request waits whose body is not being read, so that its client's leaving is not seen by reading.
+    is_waiting: AtomicBool,
 }
+
+/// A request of a connection waits, until this is dropped.
+pub(crate) struct Waits<'a>(&'a Watch);
 
 /// When connections are cut, in looks at them.
 pub(crate) struct Patience {
@@ -157,7 +162,15 @@ impl Watch {
             head_begun: AtomicU64::new(1),
             is_blocked: AtomicBool::new(false),
             unblocked: AtomicU32::new(0),
+            is_waiting: AtomicBool::new(false),
         }
+    }
+
+    /// A request begins to wait. Whoever waits is to wake up now and then: whether the client has left is looked at
+    /// whenever the connection has been served.
+    pub(crate) fn wait(&self) -> Waits<'_> {
+        self.is_waiting.store(true, Ordering::Relaxed);
+        Waits(self)
     }
 
     /// A connection's socket, whose reads and writes it notices.
@@ -211,6 +224,14 @@ impl Watch {
     }
 }
 
+// === impl Waits ===
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.is_waiting.store(false, Ordering::Relaxed);
+    }
+}
+
 // === impl Socket ===
 
 impl Read for Socket {
@@ -251,6 +272,9 @@ impl Write for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.watch.is_waiting.load(Ordering::Relaxed) && self.stream.inner().has_left() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         self.watch.note_write(flushed)
     }

@@ -1,7 +1,7 @@
 //! What is counted for one worker, and the guard of each leg that was begun at it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::books::{Books, Ending, Ticket};
 use crate::breaker::{BreakerConfig, Pass, Verdict};
 use crate::health::HealthConfig;
-use crate::load::{Load, LoadReport, ReportedLoad};
+use crate::load::{Change, Load, LoadReports, ReportedLoad};
 use crate::moment::Moment;
 use crate::standing::{Availability, Standing};
 
@@ -25,6 +25,7 @@ pub struct LegGuard {
     /// None once it has told what it could.
     pass: Option<Pass>,
     size_bytes: u64,
+    begun: Moment,
 }
 
 /// What is counted for a worker, shared by it and its live legs.
@@ -34,7 +35,9 @@ pub(crate) struct Vitals {
     pub(crate) standing: Standing,
     /// Bytes of the bodies of all live legs.
     size_bytes: AtomicU64,
-    report: Mutex<Option<LoadReport>>,
+    reports: Mutex<LoadReports>,
+    /// Whether there has been a report: where nobody reports, no leg pays for it.
+    is_reported: AtomicBool,
 }
 
 // === impl LegGuard ===
@@ -55,6 +58,7 @@ impl LegGuard {
         }
         if let Some(ticket) = self.ticket.take() {
             ticket.end(ending);
+            self.vitals.note(Change::End, now);
         }
     }
 }
@@ -65,7 +69,11 @@ impl Drop for LegGuard {
             self.vitals.standing.release(&pass);
         }
         self.vitals.size_bytes.fetch_sub(self.size_bytes, Ordering::Relaxed);
-        // The ticket, if it is still here, ends as aborted.
+        if let Some(ticket) = self.ticket.take() {
+            // As aborted. When is not known; it is as if it had never begun.
+            drop(ticket);
+            self.vitals.note(Change::End, self.begun);
+        }
     }
 }
 
@@ -77,32 +85,44 @@ impl Vitals {
             books: Books::default(),
             standing: Standing::new(breaker, health),
             size_bytes: AtomicU64::new(0),
-            report: Mutex::new(None),
+            reports: Mutex::default(),
+            is_reported: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn begin(self: &Arc<Self>, size_bytes: u64, now: Moment) -> Result<LegGuard, Availability> {
         let (pass, ticket) = self.standing.admit(now, || self.books.open())?;
         self.size_bytes.fetch_add(size_bytes, Ordering::Relaxed);
-        Ok(LegGuard { vitals: Arc::clone(self), ticket: Some(ticket), pass: Some(pass), size_bytes })
+        self.note(Change::Begin, now);
+        Ok(LegGuard {
+            vitals: Arc::clone(self),
+            ticket: Some(ticket),
+            pass: Some(pass),
+            size_bytes,
+            begun: now,
+        })
     }
 
     pub(crate) fn in_flight(&self) -> Load {
         Load { requests: self.books.counts().live, size: self.size_bytes.load(Ordering::Relaxed) }
     }
 
-    /// Keeps what the worker says of its load, unless later news are kept already.
+    /// Keeps what the worker said of its load at a moment, unless later news are kept already.
     pub(crate) fn report(&self, load: ReportedLoad, at: Moment) {
-        let report = LoadReport::new(load, at, self.in_flight().requests);
-        let mut kept = self.report.lock();
-        if kept.is_none_or(|kept| report.is_newer_than(&kept)) {
-            *kept = Some(report);
+        let mut reports = self.reports.lock();
+        self.is_reported.store(true, Ordering::Relaxed);
+        reports.take(load, at, self.in_flight().requests);
+    }
+
+    fn note(&self, change: Change, at: Moment) {
+        if self.is_reported.load(Ordering::Relaxed) {
+            self.reports.lock().note(change, at);
         }
     }
 
     /// The load by the worker's own report, if there is one of that age.
     pub(crate) fn reported(&self, now: Moment, max_age: Duration) -> Option<Load> {
-        let report = (*self.report.lock())?;
+        let report = self.reports.lock().last()?;
         report.load(now, max_age, self.in_flight().requests)
     }
 }

@@ -1,5 +1,6 @@
 //! How much a worker has to do: what is in flight from here, and what it says itself.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::moment::Moment;
@@ -33,14 +34,31 @@ pub struct ReportedLoad {
     pub tokens: u64,
 }
 
+/// The last report of a worker, and what has changed since the moment of which it tells.
+#[derive(Debug, Default)]
+pub(crate) struct LoadReports {
+    last: Option<LoadReport>,
+    /// What began and ended here, in order. It is kept only once there is a report.
+    changes: VecDeque<(Moment, Change)>,
+}
+
 /// A report, as it is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadReport {
     load: ReportedLoad,
     at: Moment,
-    /// What was in flight from here when it was taken.
+    /// What was in flight from here at that moment.
     in_flight: u64,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Begin,
+    End,
+}
+
+/// Beyond so many the oldest are forgotten: whoever reports so rarely is estimated by its report alone.
+const MAX_CHANGES: usize = 4096;
 
 // === impl LoadBasis ===
 
@@ -68,16 +86,43 @@ impl ReportedLoad {
     }
 }
 
+// === impl LoadReports ===
+
+impl LoadReports {
+    /// Takes note of a leg that begins or ends.
+    pub(crate) fn note(&mut self, change: Change, at: Moment) {
+        if self.last.is_none() {
+            return;
+        }
+        if self.changes.len() >= MAX_CHANGES {
+            self.changes.pop_front();
+        }
+        self.changes.push_back((at, change));
+    }
+
+    /// Keeps what the worker said of its load at a moment, unless later news are kept already. `in_flight` is what is in
+    /// flight from here now: what began after that moment the worker cannot have meant.
+    pub(crate) fn take(&mut self, load: ReportedLoad, at: Moment, in_flight: u64) {
+        if self.last.is_some_and(|last| at < last.at) {
+            return;
+        }
+        // Two threads may note two changes of about one moment in either order.
+        self.changes.retain(|(of, _)| *of >= at);
+        let count = |change| self.changes.iter().filter(|(_, other)| *other == change).count() as u64;
+        let then = (in_flight + count(Change::End)).saturating_sub(count(Change::Begin));
+        self.last = Some(LoadReport::new(load, at, then));
+    }
+
+    pub(crate) fn last(&self) -> Option<LoadReport> {
+        self.last
+    }
+}
+
 // === impl LoadReport ===
 
 impl LoadReport {
-    pub(crate) fn new(load: ReportedLoad, at: Moment, in_flight: u64) -> Self {
+    fn new(load: ReportedLoad, at: Moment, in_flight: u64) -> Self {
         Self { load, at, in_flight }
-    }
-
-    /// Whether this one tells later news.
-    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
-        self.at >= other.at
     }
 
     /// The load now, unless the report is older than allowed.
@@ -118,6 +163,37 @@ mod tests {
         }
         let idle = LoadReport::new(ReportedLoad::default(), at(10), 7);
         assert_eq!(idle.load(at(10), max_age, 7).unwrap().requests, 7, "never less than is known here");
+    }
+
+    #[test]
+    fn a_report_does_not_speak_of_what_began_after_it() {
+        let at = |millis| Moment(Duration::from_millis(millis));
+        let report = |running| ReportedLoad { running, ..ReportedLoad::default() };
+        let mut reports = LoadReports::default();
+        reports.note(Change::Begin, at(0));
+        assert!(reports.changes.is_empty(), "nobody reports");
+        reports.take(report(3), at(10), 1);
+        let mut in_flight = 1;
+        let load = |reports: &LoadReports, in_flight| {
+            let load = reports.last().unwrap().load(at(100), Duration::from_secs(1), in_flight);
+            load.unwrap().requests
+        };
+        for millis in [20, 30, 40] {
+            reports.note(Change::Begin, at(millis));
+            in_flight += 1;
+        }
+        assert_eq!(load(&reports, in_flight), 6);
+        // Heard only now, it tells of a moment between the first and the second of the three.
+        reports.take(report(4), at(25), in_flight);
+        assert_eq!(load(&reports, in_flight), 6);
+        reports.note(Change::End, at(50));
+        in_flight -= 1;
+        reports.take(report(5), at(45), in_flight);
+        assert_eq!(load(&reports, in_flight), 4, "one of the five has ended since");
+        reports.take(report(9), at(44), in_flight);
+        assert_eq!(load(&reports, in_flight), 4, "older news");
+        reports.take(report(5), at(60), in_flight);
+        assert_eq!((load(&reports, in_flight), reports.changes.len()), (5, 0));
     }
 
     #[test]

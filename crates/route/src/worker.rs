@@ -126,7 +126,8 @@ impl<T> Worker<T> {
         self.vitals.reported(now, max_age)
     }
 
-    /// Takes what it said of its load at a moment. An older report than the one at hand is ignored.
+    /// Takes what it said of its load at a moment: what began here after that is added to it. An older report than the one
+    /// at hand is ignored.
     pub fn report_load(&self, load: ReportedLoad, at: Moment) {
         self.vitals.report(load, at);
     }

@@ -1,8 +1,8 @@
 //! What a reply says of itself, taken from it while it passes by.
 //!
 //! A reply that is merely passed on need not be held to be read. This scanner is pushed piece by piece, however the
-//! network cut them, and keeps an abridged reply: the scalars of `meta_info` and of its `finish_reason`, and whether
-//! there is an `error`; `[]` stands for lists, objects and long texts. [`Reply::scan`](crate::Reply::scan) reads the same from it as from the whole. All else is
+//! network cut them, and keeps an abridged reply: the scalars of `meta_info` and of its `finish_reason`, those of
+//! `usage` and of its `prompt_tokens_details`, and whether there is an `error`; `[]` stands for lists, objects and long texts. [`Reply::scan`](crate::Reply::scan) reads the same from it as from the whole. All else is
 //! skipped as in the whole: the ends of strings and the brackets of containers are searched for, by 64 bytes at a time.
 //! Objects that are entered are at most three deep, and known beforehand, so the state is a word and not a stack.
 //!
@@ -17,7 +17,7 @@ use memchr::memchr2;
 use crate::chunks::Chunks;
 use crate::cursor::MAX_SCALAR_BYTES;
 use crate::nesting::Nesting;
-use crate::reply::FINISH_REASON;
+use crate::reply::{FINISH_REASON, PROMPT_DETAILS, USAGE};
 use crate::scalar;
 
 /// A reply that is abridged as it comes.
@@ -42,6 +42,8 @@ enum Level {
     Element,
     MetaInfo,
     FinishReason,
+    Usage,
+    PromptDetails,
 }
 
 /// What comes next, after space.
@@ -156,12 +158,14 @@ impl Abridged {
         let inner = match (self.level, &*name, byte) {
             (Level::Element, b"meta_info", b'{') => Some(Level::MetaInfo),
             (Level::MetaInfo, FINISH_REASON, b'{') => Some(Level::FinishReason),
+            (Level::Element, USAGE, b'{') => Some(Level::Usage),
+            (Level::Usage, PROMPT_DETAILS, b'{') => Some(Level::PromptDetails),
             _ => None,
         };
         let is_scalar_read = is_name_whole && self.level != Level::Element;
         // Of these it only matters whether they are literals.
         let is_kind_read =
-            self.level == Level::Element && matches!(&*name, b"meta_info" | b"index" | b"error");
+            self.level == Level::Element && matches!(&*name, b"meta_info" | b"index" | b"error" | USAGE);
         match byte {
             b'{' if let Some(inner) = inner => {
                 self.begin_member();
@@ -218,7 +222,8 @@ impl Abridged {
         self.out.push(b'}');
         (self.level, self.state) = match self.level {
             Level::FinishReason => (Level::MetaInfo, State::After),
-            Level::MetaInfo => (Level::Element, State::After),
+            Level::PromptDetails => (Level::Usage, State::After),
+            Level::MetaInfo | Level::Usage => (Level::Element, State::After),
             Level::Element if self.is_batch => (Level::Body, State::After),
             Level::Element | Level::Body => (Level::Body, State::End),
         };

@@ -1,4 +1,4 @@
-//! What a worker's `/generate` reply says of itself: `meta_info`, of one sample or of a batch.
+//! What a worker's reply says of itself: `meta_info` of one sample or of a batch, or `usage` as OpenAI's replies have it.
 
 use std::borrow::Cow;
 
@@ -22,6 +22,8 @@ pub struct Reply<'a> {
 pub struct Element<'a> {
     pub(crate) source: &'a Chunks,
     pub(crate) meta_info: Option<Object<'a>>,
+    /// Where OpenAI's `usage` stands, if it is an object.
+    usage: Option<usize>,
     pub(crate) index: Option<usize>,
     finish: Option<Finish>,
     is_error: bool,
@@ -36,6 +38,9 @@ enum Finish {
 
 pub(crate) const INPUT_LOGPROBS: &[u8] = b"input_token_logprobs";
 pub(crate) const FINISH_REASON: &[u8] = b"finish_reason";
+pub(crate) const USAGE: &[u8] = b"usage";
+/// The member of `usage` that tells the cached tokens.
+pub(crate) const PROMPT_DETAILS: &[u8] = b"prompt_tokens_details";
 
 // === impl Reply ===
 
@@ -73,7 +78,8 @@ impl<'a> Reply<'a> {
 impl<'a> Element<'a> {
     /// The numbers, strings, booleans and nulls of `meta_info`, in order. `type`, `status_code` and `message`
     /// of `finish_reason` come as `finish_reason.type` and so on; other containers, strings of more than 4 KiB and
-    /// such with invalid escapes are passed over.
+    /// such with invalid escapes are passed over. Then the same of `usage`, with `cached_tokens` of its
+    /// `prompt_tokens_details`.
     pub fn pairs(&self) -> Vec<(Cow<'a, str>, Scalar<'a>)> {
         let mut pairs = Vec::new();
         for field in self.meta_info.iter().flat_map(|meta_info| &meta_info.fields) {
@@ -85,6 +91,9 @@ impl<'a> Element<'a> {
             {
                 pairs.push((name, scalar));
             }
+        }
+        if let Some(start) = self.usage {
+            read_usage(&mut Cursor::at(self.source, start), &mut pairs);
         }
         pairs
     }
@@ -118,7 +127,8 @@ impl<'a> Element<'a> {
     }
 
     fn read(source: &'a Chunks, cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
-        let mut element = Self { source, meta_info: None, index: None, finish: None, is_error: false };
+        let mut element =
+            Self { source, meta_info: None, usage: None, index: None, finish: None, is_error: false };
         if cursor.kind()? != Kind::Object {
             return Err(cursor.fail(Problem::NotAnObject));
         }
@@ -140,6 +150,10 @@ impl<'a> Element<'a> {
                 b"meta_info" => {
                     cursor.skip()?;
                     (element.meta_info, element.finish) = (None, None);
+                }
+                USAGE => {
+                    let range = cursor.skip()?;
+                    element.usage = (kind == Kind::Object).then_some(range.start);
                 }
                 b"index" => {
                     let Some(Scalar::Number(index)) = cursor.scalar()? else { return Ok(()) };
@@ -197,6 +211,30 @@ fn read_finish<'a>(cursor: &mut Cursor<'a>, pairs: &mut Vec<(Cow<'a, str>, Scala
         Ok(())
     });
     debug_assert!(walked.is_ok(), "read a second time: {walked:?}");
+}
+
+/// Flattens `usage`, which was passed over before. Where it turns out to be malformed, what follows is not said.
+fn read_usage<'a>(cursor: &mut Cursor<'a>, pairs: &mut Vec<(Cow<'a, str>, Scalar<'a>)>) {
+    let _rest = cursor.members(|cursor, member| {
+        if &*member.name == PROMPT_DETAILS && cursor.kind()? == Kind::Object {
+            return cursor
+                .members(|cursor, member| {
+                    if let Some(scalar) = cursor.scalar()?
+                        && &*member.name == b"cached_tokens"
+                    {
+                        pairs.push(("cached_tokens".into(), scalar));
+                    }
+                    Ok(())
+                })
+                .map(drop);
+        }
+        if let Some(scalar) = cursor.scalar()?
+            && let Some(name) = name_text(&member.name)
+        {
+            pairs.push((name, scalar));
+        }
+        Ok(())
+    });
 }
 
 /// A name that is text; another can be none that anybody asks for.

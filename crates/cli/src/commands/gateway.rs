@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
@@ -114,7 +115,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// What a forward pass tells of a load.
 fn heard(metrics: &ForwardPassMetrics) -> HeardPass {
-    let ForwardPassMetrics { dp_rank, scheduled, queued, .. } = metrics;
+    let ForwardPassMetrics { dp_rank, wall_time, scheduled, queued, .. } = metrics;
     let held =
         [scheduled.sum_prefill_tokens, scheduled.sum_prefill_kv_tokens, scheduled.sum_decode_kv_tokens];
     HeardPass {
@@ -123,6 +124,7 @@ fn heard(metrics: &ForwardPassMetrics) -> HeardPass {
         decoding: scheduled.num_decode_requests,
         waiting: queued.num_prefill_requests.saturating_add(queued.num_decode_requests),
         tokens: held.into_iter().fold(0, u64::saturating_add),
+        age: Duration::try_from_secs_f64(*wall_time).unwrap_or_default(),
     }
 }
 

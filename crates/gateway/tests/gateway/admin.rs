@@ -7,6 +7,7 @@ use http_body_util::{BodyExt as _, Full};
 use rollscope_config::{Options as _, Published};
 use rollscope_gateway::{BoxError, Gateway, GatewayOptions, Mount};
 use rollscope_testkit::{Client, FakeWorker, Gate, Script, refusing_address};
+use rollscope_trace::Measure;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -240,9 +241,15 @@ async fn durations_are_told_of_streams_and_of_what_is_asked_for() {
     worker.on_each("/generate", move |request| {
         if request.text().contains("stream") { stream.clone() } else { Script::json(200, "{}") }
     });
-    for path in ["/v1/chat/completions", "/made/up/1", "/made/up/2"] {
+    for path in ["/made/up/1", "/made/up/2"] {
         worker.on(path, Script::json(200, "{}"));
     }
+    let usage = r#"{"choices":[],"usage":{"prompt_tokens":3,"prompt_tokens_details":{"cached_tokens":2},"completion_tokens":8}}"#;
+    let chat =
+        Script::sse().event(r#"{"choices":[{"delta":{"content":"x"}}]}"#).event(usage).event("[DONE]").end();
+    worker.on_each("/v1/chat/completions", move |request| {
+        if request.text().contains("stream") { chat.clone() } else { Script::json(200, usage) }
+    });
     let gateway = TestGateway::regular(&[&worker]).await;
     for body in [r#"{"stream":true}"#, "{}"] {
         gateway.generate(body).await.text().await;
@@ -250,17 +257,22 @@ async fn durations_are_told_of_streams_and_of_what_is_asked_for() {
     for path in ["/v1/chat/completions", "/made/up/1", "/made/up/2"] {
         Client::post(gateway.address, path, r#"{"model":"any"}"#).await.text().await;
     }
+    let body = r#"{"model":"any","stream":true}"#;
+    Client::post(gateway.address, "/v1/chat/completions", body).await.text().await;
     assert_eq!(Client::get(gateway.address, "/generate").await.status, 405);
-    gateway.profiles(3).await;
-    let figures = gateway.settled(&[("completed", 5)]).await;
+    for profile in &gateway.profiles(4).await[2..] {
+        let measures = [Measure::PromptTokens, Measure::CachedTokens, Measure::CompletionTokens];
+        assert_eq!(measures.map(|measure| profile.measure(measure)), [Some(3.0), Some(2.0), Some(8.0)]);
+    }
+    let figures = gateway.settled(&[("completed", 6)]).await;
     let count = |family: &str, endpoint: &str| {
         let labels = format!("router_type=\"http\",backend_type=\"regular\",endpoint=\"{endpoint}\"");
         figures.get(&format!("smg_router_{family}_seconds_count{{{labels}}}")).copied()
     };
     let counts = |family: &str| ["generate", "chat", "other"].map(|endpoint| count(family, endpoint));
-    assert_eq!(counts("request_duration"), [Some(2), Some(1), Some(2)]);
-    assert_eq!(counts("ttft"), [Some(1), None, None]);
-    assert_eq!(counts("tpot"), [Some(1), None, None]);
+    assert_eq!(counts("request_duration"), [Some(2), Some(2), Some(2)]);
+    assert_eq!(counts("ttft"), [Some(1), Some(1), None]);
+    assert_eq!(counts("tpot"), [Some(1), Some(1), None]);
     assert_eq!(figures["smg_http_responses_total{status_code=\"405\"}"], 1);
     assert!(!figures.keys().any(|name| name.contains("made") || name.contains("any")), "{figures:?}");
 

@@ -214,6 +214,62 @@ async fn a_large_request_that_is_refused_unread_is_told_why() {
 }
 
 #[tokio::test]
+async fn who_leaves_the_queue_leaves_its_place() {
+    let (worker, gate) = (FakeWorker::start().await, Gate::new());
+    worker.on("/generate", Script::new().wait(&gate).raw("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"));
+    let limits = "--max-concurrent-requests 1 --queue-size 1 --queue-timeout-secs 3600";
+    let gateway = TestGateway::start(&format!("--worker-urls {} {limits}", worker.url())).await;
+    let mut first =
+        sent(gateway.address, b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}").await;
+    worker.arrived("/generate", 1).await;
+    // Larger than what is read of a request before it has its turn.
+    for body in ["{}", &"x".repeat(64 << 10)] {
+        let head = format!("POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", 1 << 20);
+        let waiting = sent(gateway.address, (head + body).as_bytes()).await;
+        let waits = async |count: u64| {
+            patient("the queue", async {
+                while gateway.figures().await["rollscope_queue_waiting"] != count {}
+            })
+            .await;
+        };
+        waits(1).await;
+        drop(waiting);
+        waits(0).await;
+    }
+    gate.open();
+    let mut begin = [0; 12];
+    patient("the reply", first.read_exact(&mut begin)).await.unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 200");
+    drop(first);
+    gateway.settled(&[("completed", 1), ("aborted", 2)]).await;
+}
+
+#[tokio::test]
+async fn what_is_asked_beside_the_requests_keeps_no_connection_that_its_worker_has_closed() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let options =
+        GatewayOptions::from_args(["--worker-urls", &url, "--health-check-interval-secs", "3600"]).unwrap();
+    let gateway = Gateway::new(Published::publish(options), None, None).unwrap();
+    let clients = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let served = tokio::spawn(gateway.serve_on_threads(1, clients, async { drop(stopped.await) }));
+    let (mut stream, _) = listener.accept().await.unwrap();
+    // A check, and the question who it is.
+    for _ in 0..2 {
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            assert!(patient("a question", stream.read_buf(&mut asked)).await.unwrap() > 0);
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+    }
+    stream.shutdown().await.unwrap();
+    assert_eq!(patient("the other half", stream.read(&mut [0])).await.unwrap(), 0);
+    stop.send(()).unwrap();
+    patient("the gateway's end", served).await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn a_worker_that_refuses_before_it_has_read_all_is_heard() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

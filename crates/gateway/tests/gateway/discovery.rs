@@ -105,6 +105,28 @@ async fn what_a_file_names_comes_back_unless_a_call_has_taken_it_out() {
 }
 
 #[tokio::test]
+async fn a_rank_that_its_server_lacks_is_not_registered_again() {
+    let (worker, other) = (FakeWorker::start().await, FakeWorker::start().await);
+    worker.on("/server_info", Script::json(200, r#"{"dp_size":2}"#));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("workers.json");
+    let [there, not_there] = [1, 2].map(|rank| format!("{}@{rank}", worker.url()));
+    put(&path, &json!([{ "url": there }, { "url": not_there }]).to_string());
+    let gateway = TestGateway::start(&format!("--workers-file {}", path.display())).await;
+    gateway.tells("worker taken out").await;
+    registered(&gateway, vec![there.clone()]).await;
+    // The file has been looked at again by the time that another worker of it is there.
+    put(&path, &json!([{ "url": there }, { "url": not_there }, { "url": other.url() }]).to_string());
+    registered(&gateway, vec![there, other.url()]).await;
+    let names = gateway
+        .told()
+        .iter()
+        .filter(|told| told.contains("names regular worker") && told.contains("@2"))
+        .count();
+    assert_eq!(names, 1, "{:?}", gateway.told());
+}
+
+#[tokio::test]
 async fn a_file_takes_out_only_what_it_has_brought() {
     let (named, told) = (FakeWorker::start().await, FakeWorker::start().await);
     let dir = tempfile::tempdir().unwrap();

@@ -41,9 +41,16 @@ fn reply() -> impl Strategy<Value = String> {
         1 => member(name(&["id", "input_token_logprobs"]), value()),
     ]
     .boxed();
+    let of_usage = prop_oneof![
+        2 => member(name(&["prompt_tokens", "prompt_tokens_details"]), scalar()),
+        1 => member(spelled("prompt_tokens_details"), object(member(name(&["cached_tokens"]), scalar()))),
+        1 => member(spelled("completion_tokens_details"), value()),
+    ]
+    .boxed();
     let field = prop_oneof![
         2 => member(spelled("meta_info"), object(of_meta_info)),
-        2 => member(name(&["text", "index", "error", "meta_info"]), value()),
+        1 => member(spelled("usage"), object(of_usage)),
+        2 => member(name(&["text", "index", "error", "meta_info", "usage"]), value()),
     ]
     .boxed();
     object(field)
@@ -98,6 +105,21 @@ fn every_split_point_gives_the_same() {
             }
             assert_eq!(read(&abridged.finish().unwrap()), expected, "{first} and {second}");
         }
+    }
+}
+
+#[test]
+fn the_usage_of_openais_replies_is_read() {
+    let body = Chunks::from(
+        r#"{"id":"c","choices":[{"usage":{"prompt_tokens":9}}],
+            "usage":{"prompt_tokens":5,"prompt_tokens_details":{"audio_tokens":1,"cached_tokens":3},"completion_tokens":8}}"#,
+    );
+    let number = |name: &str, value| format!("(\"{name}\", Number({value}))");
+    let pairs =
+        [number("prompt_tokens", "5.0"), number("cached_tokens", "3.0"), number("completion_tokens", "8.0")];
+    for body in [&abridged(&body).unwrap(), &body] {
+        let [read] = &read(body)[..] else { panic!("one element") };
+        assert!(read.starts_with(&format!("[{}]", pairs.join(", "))), "{read}");
     }
 }
 
