@@ -17,6 +17,8 @@ mod field;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod pair;
 #[cfg(test)]
 mod ranks;
