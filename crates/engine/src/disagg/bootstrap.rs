@@ -50,7 +50,10 @@ pub(super) enum LookupError {
     /// It may be there a little later.
     #[error("no answer from {addr}: {why}")]
     Unreachable { addr: BootstrapAddr, why: String },
-    /// Asking again would not help.
+    /// It is none, or not one whose words can be understood. Asking again would not help.
+    #[error("{addr} is not a prefill server: {why}")]
+    Strange { addr: BootstrapAddr, why: String },
+    /// The two differ in something, which is named. Asking again would not help.
     #[error("{addr} is not a prefill server that this one can work with: {why}")]
     Unfit { addr: BootstrapAddr, why: String },
 }
@@ -197,12 +200,12 @@ pub(super) async fn locate(addr: &BootstrapAddr, dp_rank: usize) -> Result<(Stri
 /// Asks of a data-parallel rank, the others of whose kind are 0, or with -1 of the server.
 async fn ask<T: DeserializeOwned>(addr: &BootstrapAddr, dp_rank: i64) -> Result<T, LookupError> {
     let unreachable = |why: String| LookupError::Unreachable { addr: addr.clone(), why };
-    let unfit = |why: String| LookupError::Unfit { addr: addr.clone(), why };
+    let strange = |why: String| LookupError::Strange { addr: addr.clone(), why };
     let other = dp_rank.min(0);
     let uri = format!(
         "http://{addr}/route?prefill_dp_rank={dp_rank}&prefill_cp_rank={other}&target_tp_rank={other}&target_pp_rank={other}"
     );
-    let uri: Uri = uri.parse().map_err(|_| unfit("malformed address".to_owned()))?;
+    let uri: Uri = uri.parse().map_err(|_| strange("malformed address".to_owned()))?;
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
     let answer = async {
         let answer = client.get(uri).await.map_err(|error| unreachable(innermost(&error)))?;
@@ -210,11 +213,10 @@ async fn ask<T: DeserializeOwned>(addr: &BootstrapAddr, dp_rank: i64) -> Result<
         let body = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| unreachable(error.to_string()))?.to_bytes();
         match status {
-            StatusCode::OK => {
-                serde_json::from_slice(&body).map_err(|_| unfit("its answer cannot be understood".to_owned()))
-            }
+            StatusCode::OK => serde_json::from_slice(&body)
+                .map_err(|_| strange("its answer cannot be understood".to_owned())),
             StatusCode::SERVICE_UNAVAILABLE => Err(unreachable("it is not ready".to_owned())),
-            status => Err(unfit(format!("it answered {status}"))),
+            status => Err(strange(format!("it answered {status}"))),
         }
     };
     match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
@@ -289,5 +291,58 @@ impl ServerInfo {
             page_bytes: Some(compat.page_bytes),
             metadata_row_bytes: Some(compat.row_bytes),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::Request;
+    use rollscope_model::Model;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_is_found_when_all_its_ranks_are_registered() {
+        let model = Arc::new(Model::simulated(64).unwrap());
+        let identity = Identity { model, dtype: "float32", page_tokens: 16, page_bytes: 64, row_bytes: 8 };
+        let (ours, identity) = (identity.compat(), Arc::new(identity));
+        let registry = Registry::new(identity, 2);
+        registry.register(0, RankAddress { rank_ip: "127.0.0.1".to_owned(), rank_port: 7 });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = BootstrapAddr::new("127.0.0.1", listener.local_addr().unwrap().port());
+        tokio::spawn(async move { axum::serve(listener, bootstrap_router(registry)).await });
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let send = async |method: &str, path: &str, body: &str| {
+            let request = Request::builder().method(method).uri(format!("http://{addr}{path}"));
+            let request = request.header("content-type", "application/json");
+            let body = Full::new(Bytes::copy_from_slice(body.as_bytes()));
+            let answer = client.request(request.body(body).unwrap()).await.unwrap();
+            let status = answer.status();
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            (status, String::from_utf8(body.to_vec()).unwrap())
+        };
+        let route = |rank: i64| {
+            let other = rank.min(0);
+            format!(
+                "/route?prefill_dp_rank={rank}&prefill_cp_rank={other}&target_tp_rank={other}&target_pp_rank={other}"
+            )
+        };
+        // Neither the server nor the rank that is there already.
+        for rank in [-1, 0] {
+            let (status, why) = send("GET", &route(rank), "").await;
+            assert_eq!(
+                (status, why.as_str()),
+                (StatusCode::SERVICE_UNAVAILABLE, "1 of 2 ranks are registered")
+            );
+        }
+        // Who looks for it is to come again.
+        assert!(matches!(look_up(&addr, &ours).await, Err(LookupError::Unreachable { .. })));
+        let rank = r#"{"system_dp_size": 2, "system_dp_rank": 1, "rank_ip": "127.0.0.1", "rank_port": 8,
+            "page_size": 16, "kv_cache_dtype": "float32"}"#;
+        assert_eq!(send("PUT", "/route", rank).await, (StatusCode::OK, "OK".to_owned()));
+        assert_eq!(look_up(&addr, &ours).await.unwrap(), 2);
+        assert_eq!(locate(&addr, 1).await.unwrap(), ("127.0.0.1".to_owned(), 8));
     }
 }

@@ -11,7 +11,7 @@
 //! 1  Hello        decode    magic "RSKV", version: u16, fingerprint: u64, page_tokens: u32, page_bytes: u64,
 //!                           row_bytes: u32, dtype: text
 //! 2  Welcome      prefill   (empty)
-//! 3  Refuse       prefill   why: text
+//! 3  Refuse       either    why: text
 //! 4  Prepare      decode    room: u64, pages: u32
 //! 5  Pages        prefill   room: u64, first: u32, the bytes of one or more pages
 //! 6  Row          prefill   room: u64, a metadata row
@@ -34,6 +34,8 @@
 //! time; from the decode server it tells whether the room had been prepared before, so that an abort that crosses the end
 //! of a transfer is told from one that comes before the prefill server's own request.
 //!
+//! Either may end an open connection with `Refuse`, which names why the two do not fit any more: its weights were replaced.
+//!
 //! # Failure
 //! A body beyond the reader's limit, an unknown kind, a body of the wrong size or text that is not UTF-8 is an error;
 //! whoever sees it closes the connection, which fails the rooms on it and nothing else.
@@ -51,7 +53,7 @@ pub(crate) enum Frame {
     Hello(Compat),
     /// The prefill server agrees.
     Welcome,
-    /// The prefill server does not agree, and says why.
+    /// The two do not fit, or do not any more: why. It is the last frame.
     Refuse(String),
     /// The decode server has allocated so many pages for the room.
     Prepare { room: u64, pages: u32 },
@@ -105,6 +107,8 @@ pub(crate) enum FrameError {
     Magic,
     #[error("protocol version {found}, this server speaks {VERSION}")]
     Version { found: u16 },
+    #[error("refused by the peer: {0}")]
+    Refused(String),
     #[error("{0} frame out of place")]
     Unexpected(&'static str),
     #[error("connection lost: {0}")]

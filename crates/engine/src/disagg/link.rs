@@ -6,6 +6,7 @@
 //! writer, by TCP's own flow control.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::frame::{Compat, Frame, FrameError, PAGES_OVERHEAD_BYTES, read_frame, write_frame};
 use crate::clock::{Clock, Stamp};
 use crate::options::DisaggregationMode;
+use crate::output::Abort;
 use crate::scheduler::Waker;
 
 /// A connection's number in this process; never used twice.
@@ -41,7 +43,16 @@ pub(crate) enum What {
     /// The peer said this.
     Frame(Frame),
     /// It is over, and why.
-    Closed(String),
+    Closed(End),
+}
+
+/// Why a connection is over, or has never been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It broke, nobody was there, or one of the two did not keep to the protocol.
+    Lost(String),
+    /// The two servers do not fit, or do not any more.
+    Refused(String),
 }
 
 /// Where frames to the peer go. Dropping it closes the connection, after what is in it if the peer reads.
@@ -75,9 +86,8 @@ const OUTBOX_FRAMES: usize = 16;
 const BACKLOG_FRAMES: usize = 16_384;
 /// Pages are sent together up to this size.
 const PAGES_BYTES: usize = 256 * 1024;
-/// What writing the last frames may take after the outbox was dropped.
+/// What writing the last frames may take after the outbox was dropped, and reading them when there is nobody to write to.
 const LAST_FRAMES: Duration = Duration::from_secs(1);
-const BY_THIS_SERVER: &str = "closed by this server";
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;
 
 /// Pages that one frame carries: a quarter of a MiB of them, at least one.
@@ -92,7 +102,8 @@ pub(super) async fn carry(
     link: LinkId,
     (role, compat): (DisaggregationMode, &Compat),
     events: &EventSender,
-) -> String {
+) -> End {
+    let by_this_server = || End::Lost("closed by this server".to_owned());
     let (frames, outgoing) = mpsc::channel(OUTBOX_FRAMES);
     let (held, dropped) = oneshot::channel();
     let (acks, received) = mpsc::channel(OUTBOX_FRAMES);
@@ -102,14 +113,16 @@ pub(super) async fn carry(
     let (page_bytes, row_bytes) = (compat.page_bytes as usize, compat.row_bytes as usize);
     let limit = pages_per_frame(page_bytes) * page_bytes;
     let reading = Reading { link, role, limit, row_bytes, events, acks };
+    let mut reading = pin!(reading.run(reader));
     // Each loop ends only by itself, so no frame is lost half-way when the other one is polled.
     tokio::select! {
-        end = reading.run(reader) => end.to_string(),
+        end = &mut reading => end.into(),
         end = write(writer, outgoing, received, events) => match end {
-            Ok(()) => BY_THIS_SERVER.to_owned(),
-            Err(error) => error.to_string(),
+            Ok(()) => by_this_server(),
+            // What the peer said last tells more than that it is gone.
+            Err(error) => tokio::time::timeout(LAST_FRAMES, reading).await.unwrap_or(error).into(),
         },
-        () = after(dropped) => BY_THIS_SERVER.to_owned(),
+        () = after(dropped) => by_this_server(),
     }
 }
 
@@ -159,6 +172,7 @@ impl Reading<'_> {
     async fn run(self, mut reader: OwnedReadHalf) -> FrameError {
         loop {
             let frame = match read_frame(&mut reader, self.limit + PAGES_OVERHEAD_BYTES).await {
+                Ok(Frame::Refuse(why)) => return FrameError::Refused(why),
                 Ok(frame) if self.expects(&frame) => frame,
                 Ok(frame) => return FrameError::Unexpected(frame.name()),
                 Err(error) => return error,
@@ -181,7 +195,7 @@ impl Reading<'_> {
     /// Whether the peer of a server of this role may say this at all.
     fn expects(&self, frame: &Frame) -> bool {
         match frame {
-            Frame::Hello(_) | Frame::Welcome | Frame::Refuse(_) => false,
+            Frame::Hello(_) | Frame::Welcome => false,
             Frame::Prepare { .. } | Frame::Received { .. } | Frame::Done { .. } => {
                 self.role == DisaggregationMode::Prefill
             }
@@ -189,7 +203,38 @@ impl Reading<'_> {
             Frame::Row { data, .. } => {
                 self.role == DisaggregationMode::Decode && data.len() == self.row_bytes
             }
-            Frame::Abort { .. } => true,
+            Frame::Abort { .. } | Frame::Refuse(_) => true,
+        }
+    }
+}
+
+// === impl End ===
+
+impl End {
+    /// The same, told by what it says.
+    pub(crate) fn told(self, tell: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Lost(why) => Self::Lost(tell(why)),
+            Self::Refused(why) => Self::Refused(tell(why)),
+        }
+    }
+}
+
+impl From<FrameError> for End {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Refused(why) => Self::Refused(why),
+            error => Self::Lost(error.to_string()),
+        }
+    }
+}
+
+/// How the requests end that waited for it. Servers that do not fit are no fault of either: another pair may do.
+impl From<End> for Abort {
+    fn from(end: End) -> Self {
+        match end {
+            End::Lost(why) => Self::failure(why),
+            End::Refused(why) => Self::unavailable(why),
         }
     }
 }

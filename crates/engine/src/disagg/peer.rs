@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use super::bootstrap::{BootstrapAddr, LookupError, locate, look_up};
 use super::frame::{Compat, Frame, FrameError, Identity, SMALL_BYTES, read_frame, write_frame};
-use super::link::{EventSender, LinkId, What, carry};
+use super::link::{End, EventSender, LinkId, What, carry};
 use crate::options::DisaggregationMode;
 
 /// Decode servers that one prefill server talks to at once.
@@ -40,8 +40,9 @@ pub(crate) async fn accept(listener: TcpListener, identity: Arc<Identity>, event
         let (identity, events) = (Arc::clone(&identity), events.clone());
         connections.spawn(async move {
             if let Ok((stream, compat)) = welcome(stream, &identity).await {
-                let why = carry(stream, link, (DisaggregationMode::Prefill, &compat), &events).await;
-                events.send(link, What::Closed(why)).await;
+                let end = carry(stream, link, (DisaggregationMode::Prefill, &compat), &events).await;
+                let end = end.told(|why| format!("connection to the decode server ended: {why}"));
+                events.send(link, What::Closed(end)).await;
             }
             drop(place);
         });
@@ -53,7 +54,7 @@ pub(crate) async fn seek(addr: BootstrapAddr, link: LinkId, identity: Arc<Identi
     let (addr, identity) = (&addr, &identity);
     let what = match persist(move || async move { look_up(addr, &identity.compat()).await }).await {
         Ok(dp_size) => What::Found { dp_size },
-        Err(why) => What::Closed(why),
+        Err(end) => What::Closed(end),
     };
     events.send(link, what).await;
 }
@@ -67,31 +68,30 @@ pub(crate) async fn connect(
     events: EventSender,
 ) {
     let (addr, identity) = (&addr, &*identity);
-    let why = match persist(move || introduce(addr, dp_rank, identity)).await {
+    let end = match persist(move || introduce(addr, dp_rank, identity)).await {
         Ok((stream, compat)) => {
-            let why = carry(stream, link, (DisaggregationMode::Decode, &compat), &events).await;
-            format!("connection to prefill server {addr} ended: {why}")
+            let end = carry(stream, link, (DisaggregationMode::Decode, &compat), &events).await;
+            end.told(|why| format!("connection to prefill server {addr} ended: {why}"))
         }
-        Err(why) => why,
+        Err(end) => end,
     };
-    events.send(link, What::Closed(why)).await;
+    events.send(link, What::Closed(end)).await;
 }
 
 /// Tries until it works, is refused or was tried often enough.
-async fn persist<T, F: Future<Output = Result<T, LookupError>>>(
-    attempt: impl Fn() -> F,
-) -> Result<T, String> {
+async fn persist<T, F: Future<Output = Result<T, LookupError>>>(attempt: impl Fn() -> F) -> Result<T, End> {
     let mut pause = FIRST_PAUSE;
     let mut tried = 0;
     loop {
         let error = match attempt().await {
             Ok(done) => return Ok(done),
-            Err(error @ LookupError::Unfit { .. }) => return Err(error.to_string()),
-            Err(error) => error,
+            Err(error @ LookupError::Unfit { .. }) => return Err(End::Refused(error.to_string())),
+            Err(error @ LookupError::Strange { .. }) => return Err(End::Lost(error.to_string())),
+            Err(error @ LookupError::Unreachable { .. }) => error,
         };
         tried += 1;
         if tried == TRIES {
-            return Err(format!("prefill server not found after {TRIES} tries: {error}"));
+            return Err(End::Lost(format!("prefill server not found after {TRIES} tries: {error}")));
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);

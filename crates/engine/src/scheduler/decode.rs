@@ -22,7 +22,7 @@ use crate::disagg::{
     BootstrapAddr, Event, EventSender, FirstToken, Identity, Link, LinkId, PrefillTiming, What,
 };
 use crate::output::Abort;
-use crate::request::{Incoming, KvPoll, Pair, Request};
+use crate::request::{Incoming, KvPoll, Pair, Request, Room};
 
 #[derive(Debug)]
 pub(super) struct DecodeSide {
@@ -31,6 +31,9 @@ pub(super) struct DecodeSide {
     prefills: BTreeMap<BootstrapAddr, Prefill>,
     connector: Connector,
 }
+
+/// Prefill servers that are looked for only to be told of what was given up, with all others.
+const MAX_PREFILLS: usize = 1024;
 
 // === impl DecodeSide ===
 
@@ -62,8 +65,10 @@ impl DecodeSide {
     pub(super) fn handle(&mut self, core: &mut Core, Event { link, at, what }: Event) {
         match what {
             What::Found { dp_size } => {
-                if let Some(prefill) = self.prefills.values_mut().find(|prefill| prefill.id == link) {
-                    prefill.dp_size = Some(dp_size);
+                let found = self.prefills.values_mut().find(|prefill| prefill.id == link);
+                let unheard = found.map(|prefill| prefill.found(dp_size)).unwrap_or_default();
+                for (room, abort) in unheard {
+                    self.tell(&room, abort);
                 }
             }
             What::Opened { fingerprint, .. } if fingerprint != core.model.fingerprint() => {
@@ -94,7 +99,7 @@ impl DecodeSide {
             }
             // The connection lets nothing else through.
             What::Frame(_) => {}
-            What::Closed(why) => self.closed(core, link, &Abort::failure(why)),
+            What::Closed(end) => self.closed(core, link, &end.into()),
         }
     }
 
@@ -112,26 +117,43 @@ impl DecodeSide {
         self.allocate(core, now);
     }
 
-    /// Ends a request, and tells the prefill side if it is known and still at it.
+    /// Ends a request, and tells the prefill side if that is still at it.
     pub(super) fn give_up(&mut self, core: &mut Core, request: Box<Request>, why: Abort) {
-        let told =
-            Frame::Abort { room: request.room(), prepared: is_prepared(&request), why: why.message.clone() };
-        if let Pair::Decode(Incoming { first: None, .. }) = &request.pair
-            && !request.is_prompt_computed()
-            && let Some(link) = self.link(&request)
+        if let (Pair::Decode(incoming), Some(room)) = (&request.pair, &request.spec.room)
+            && request.poll != Some(KvPoll::Success)
         {
-            link.send(told);
+            let (prepared, why) = (incoming.prepared, why.message.clone());
+            self.tell(room, Frame::Abort { room: room.number, prepared, why });
         }
         core.fail(request, why);
     }
 
+    /// Tells the prefill side that a room was given up: now, or when it is found. One that nobody has asked for yet is looked for
+    /// to that end, unless there are too many.
+    fn tell(&mut self, room: &Room, abort: Frame) {
+        let Self { prefills, connector, .. } = self;
+        let Some(addr) = room.prefill.as_ref().filter(|_| room.number != 0) else { return };
+        if !prefills.contains_key(addr) {
+            if prefills.len() >= MAX_PREFILLS {
+                return;
+            }
+            prefills.insert(addr.clone(), connector.seek(addr.clone()));
+        }
+        let Some(prefill) = prefills.get_mut(addr) else { return };
+        match prefill.rank_of(room) {
+            Some(rank) => connector.peer(prefill, (addr, rank)).link.send(abort),
+            None => prefill.remember(room, abort),
+        }
+    }
+
     /// Those whose rank of their prefill server is connected have met it. Others have it looked for, or connected.
     fn meet(&mut self, core: &mut Core) {
-        let Self { prealloc, prefills, connector, .. } = self;
+        let Self { prealloc, prefills, .. } = self;
         for request in take_where(prealloc, |request| asks_too_much(request, prefills).is_some()) {
-            let why = asks_too_much(&request, prefills).unwrap_or_default();
-            core.fail(request, Abort::refused(why));
+            let why = asks_too_much(&request, &self.prefills).unwrap_or_default();
+            self.give_up(core, request, Abort::refused(why));
         }
+        let Self { prealloc, prefills, connector, .. } = self;
         for request in prealloc {
             if !matches!(request.pair, Pair::Decode(Incoming { link: None, .. })) {
                 continue;
@@ -141,8 +163,10 @@ impl DecodeSide {
                 prefills.insert(addr.clone(), connector.seek(addr.clone()));
             }
             let Some(prefill) = prefills.get_mut(addr) else { continue };
-            let Some(rank) = prefill.rank_of(request) else { continue };
-            let peer = prefill.peers.entry(rank).or_insert_with(|| connector.connect((addr.clone(), rank)));
+            let Some(rank) = request.spec.room.as_ref().and_then(|room| prefill.rank_of(room)) else {
+                continue;
+            };
+            let peer = connector.peer(prefill, (addr, rank));
             let (Some(since), Pair::Decode(incoming)) = (peer.open_since, &mut request.pair) else {
                 continue;
             };
@@ -293,7 +317,7 @@ impl DecodeSide {
         };
         let Some(mut prefill) = self.prefills.remove(&addr) else { return };
         let lost = |request: &Request| {
-            let rank = prefill.rank_of(request);
+            let rank = request.spec.room.as_ref().and_then(|room| prefill.rank_of(room));
             let peer = rank.and_then(|rank| prefill.peers.get(&rank));
             prefill_of(request) == Some(&addr) && peer.map_or(prefill.id, |peer| peer.id) == link
         };
@@ -311,6 +335,9 @@ impl DecodeSide {
 
     /// Ends all connections: what was agreed on is no longer so.
     pub(super) fn disconnect(&mut self, core: &mut Core) {
+        for peer in self.prefills.values_mut().flat_map(|prefill| prefill.peers.values_mut()) {
+            peer.link.send(Frame::Refuse(WEIGHTS_REPLACED.to_owned()));
+        }
         let ids = self
             .prefills
             .values()
@@ -348,13 +375,9 @@ impl DecodeSide {
     /// The connection to the rank that a request's pages come from.
     fn link(&mut self, request: &Request) -> Option<&mut Link> {
         let prefill = self.prefills.get_mut(prefill_of(request)?)?;
-        let rank = prefill.rank_of(request)?;
+        let rank = prefill.rank_of(request.spec.room.as_ref()?)?;
         prefill.peers.get_mut(&rank).map(|peer| &mut peer.link)
     }
-}
-
-fn is_prepared(request: &Request) -> bool {
-    matches!(&request.pair, Pair::Decode(incoming) if incoming.prepared)
 }
 
 /// Whether a request is that of a room on a connection.

@@ -71,10 +71,14 @@ impl PrefillSide {
 
     pub(super) fn handle(&mut self, core: &mut Core, Event { link, at, what }: Event) {
         match what {
-            // What was agreed on under other weights is dropped, and the connection with it.
             What::Opened { outbox, fingerprint } => {
+                let mut opened = Link::default();
+                opened.open(outbox);
                 if fingerprint == core.model.fingerprint() {
-                    self.links.entry(link).or_default().open(outbox);
+                    self.links.insert(link, opened);
+                } else {
+                    // They agreed on other weights.
+                    opened.send(Frame::Refuse(WEIGHTS_REPLACED.to_owned()));
                 }
             }
             What::Frame(Frame::Prepare { room, pages }) => self.announce(core, link, (room, pages), at),
@@ -89,13 +93,7 @@ impl PrefillSide {
             }
             // The connection lets nothing else through, and only a decode server looks for others.
             What::Frame(_) | What::Found { .. } => {}
-            What::Closed(why) => {
-                self.closed(
-                    core,
-                    link,
-                    &Abort::failure(format!("connection to the decode server ended: {why}")),
-                );
-            }
+            What::Closed(end) => self.closed(core, link, &end.into()),
         }
     }
 
@@ -255,6 +253,7 @@ impl PrefillSide {
 
     /// Ends all connections: what was agreed on is no longer so.
     pub(super) fn disconnect(&mut self, core: &mut Core) {
+        self.links.values_mut().for_each(|link| link.send(Frame::Refuse(WEIGHTS_REPLACED.to_owned())));
         let links: Vec<_> = self.links.keys().copied().collect();
         for link in links {
             self.closed(core, link, &Abort::unavailable(WEIGHTS_REPLACED));

@@ -7,9 +7,10 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::clock::Stamp;
+use crate::disagg::frame::Frame;
 use crate::disagg::{BootstrapAddr, EventSender, Identity, Link, LinkId, connect, seek};
 use crate::ranks::rank_of_room;
-use crate::request::Request;
+use crate::request::{Request, Room};
 
 /// A prefill server: `sought → found → (gone)` or `sought → (gone)`.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct Prefill {
     pub(super) dp_size: Option<usize>,
     /// Those that were needed.
     pub(super) peers: BTreeMap<usize, Peer>,
+    /// Aborts of rooms whose rank is not known yet.
+    unheard: Vec<(Room, Frame)>,
 }
 
 /// A rank of a prefill server: `connecting → open → (gone)` or `connecting → (gone)`.
@@ -41,13 +44,31 @@ pub(super) struct Connector {
     tasks: JoinSet<()>,
 }
 
+/// Aborts that wait for one server to be found.
+const MAX_UNHEARD: usize = 16_384;
+
 // === impl Prefill ===
 
 impl Prefill {
-    /// The rank that has a request's other half.
-    pub(super) fn rank_of(&self, request: &Request) -> Option<usize> {
-        let room = request.spec.room.as_ref()?;
-        Some(room.prefill_rank.unwrap_or(rank_of_room(room.number, self.dp_size?)))
+    /// The rank that has the other half of a room, once the server is found: the one that is asked for, if there is one of that
+    /// number.
+    pub(super) fn rank_of(&self, room: &Room) -> Option<usize> {
+        let dp_size = self.dp_size?;
+        let asked = room.prefill_rank.filter(|rank| *rank < dp_size);
+        Some(asked.unwrap_or(rank_of_room(room.number, dp_size)))
+    }
+
+    /// It is found. Returns what it is to be told.
+    pub(super) fn found(&mut self, dp_size: usize) -> Vec<(Room, Frame)> {
+        self.dp_size = Some(dp_size);
+        std::mem::take(&mut self.unheard)
+    }
+
+    /// Keeps an abort until it is known which rank is to be told. Beyond the limit the prefill side waits for its own.
+    pub(super) fn remember(&mut self, room: &Room, abort: Frame) {
+        if self.unheard.len() < MAX_UNHEARD {
+            self.unheard.push((room.clone(), abort));
+        }
     }
 }
 
@@ -62,14 +83,21 @@ impl Connector {
         let id = self.fresh();
         let search = seek(addr, id, Arc::clone(&self.identity), self.events.clone());
         self.tasks.spawn_on(search, &self.runtime);
-        Prefill { id, dp_size: None, peers: BTreeMap::new() }
+        Prefill { id, dp_size: None, peers: BTreeMap::new(), unheard: Vec::new() }
     }
 
-    pub(super) fn connect(&mut self, rank: (BootstrapAddr, usize)) -> Peer {
-        let id = self.fresh();
-        let connection = connect(rank, id, Arc::clone(&self.identity), self.events.clone());
-        self.tasks.spawn_on(connection, &self.runtime);
-        Peer { id, link: Link::default(), open_since: None }
+    /// A rank of a server, which is connected to unless it is already.
+    pub(super) fn peer<'a>(
+        &mut self,
+        prefill: &'a mut Prefill,
+        (addr, rank): (&BootstrapAddr, usize),
+    ) -> &'a mut Peer {
+        prefill.peers.entry(rank).or_insert_with(|| {
+            let id = self.fresh();
+            let (identity, events) = (Arc::clone(&self.identity), self.events.clone());
+            self.tasks.spawn_on(connect((addr.clone(), rank), id, identity, events), &self.runtime);
+            Peer { id, link: Link::default(), open_since: None }
+        })
     }
 
     fn fresh(&mut self) -> LinkId {

@@ -379,7 +379,7 @@ async fn a_row_may_tell_of_the_prefill_side() {
     // Both must be told to.
     let pair = Pair::start_with(&told, &[]).await;
     let (status, reply) = pair.decode.post("/generate", &pair.paired(&json!({"text": PROMPT}))).await;
-    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(reply["error"]["message"].as_str().unwrap().contains("disaggregation_prefill_timing"), "{reply}");
 }
 

@@ -1,6 +1,7 @@
 //! Peers that do not keep to the protocol, or end in the middle of it: both sides of it spoken byte by byte.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::Query;
@@ -10,6 +11,7 @@ use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::support::{PATIENCE, Pair, Server, fresh_room, greedy, live};
@@ -351,12 +353,20 @@ type Misdeed<'a> = (&'a dyn Fn(u64) -> Vec<(u8, Vec<u8>)>, &'a str);
 
 /// A prefill server's bootstrap server and listener, without the rest. Returns the bootstrap port.
 async fn raw_prefill(info: Value) -> (u16, TcpListener) {
+    raw_prefill_behind(Arc::new(Semaphore::new(1)), info).await
+}
+
+/// The same, whose bootstrap server answers as long as there is a permit.
+async fn raw_prefill_behind(gate: Arc<Semaphore>, info: Value) -> (u16, TcpListener) {
     let transfer = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let bootstrap = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (port, rank_port) = (bootstrap.local_addr().unwrap().port(), transfer.local_addr().unwrap().port());
-    let route = async move |Query(query): Query<HashMap<String, i64>>| match query["target_tp_rank"] {
-        -1 => Json(info),
-        _ => Json(json!({"rank_ip": "127.0.0.1", "rank_port": rank_port})),
+    let route = async move |Query(query): Query<HashMap<String, i64>>| {
+        let _permit = gate.acquire().await.unwrap();
+        match query["target_tp_rank"] {
+            -1 => Json(info),
+            _ => Json(json!({"rank_ip": "127.0.0.1", "rank_port": rank_port})),
+        }
     };
     let router = Router::new().route("/route", get(route));
     tokio::spawn(async move { axum::serve(bootstrap, router).await });
@@ -395,6 +405,65 @@ async fn what_was_given_up_before_the_connection_is_told_when_it_opens() {
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(abort, (ABORT, [&room.to_le_bytes()[..], &[0], b"Aborted by AbortReq."].concat()));
     decode.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_given_up_before_the_server_is_found_is_told_when_it_is() {
+    let decode = Server::start(&["--disaggregation-mode", "decode", "--max-total-tokens", "64"]).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let (port, transfer) = raw_prefill_behind(Arc::clone(&gate), suitable_info(&decode).await).await;
+    let (room, refused) = (fresh_room(), fresh_room());
+    let mut body = json!({
+        "rid": "early", "text": PROMPT, "sampling_params": greedy(1),
+        "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room,
+    });
+    let abort = async {
+        decode.until("it looks for it", |load| live(load) == 1).await;
+        decode.post("/abort_request", &json!({"rid": "early"})).await;
+    };
+    let ((status, _), ()) = tokio::join!(decode.post("/generate", &body), abort);
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    // One that is not taken in at all.
+    (body["input_ids"], body["bootstrap_room"]) = (json!(vec![49; 70]), json!(refused));
+    body.as_object_mut().unwrap().remove("text");
+    assert_eq!(decode.post("/generate", &body).await.0, StatusCode::BAD_REQUEST);
+    gate.add_permits(1);
+    let (stream, _) = timeout(PATIENCE, transfer.accept()).await.unwrap().unwrap();
+    let mut prefill = Peer { stream };
+    assert_eq!(prefill.receive().await.0, HELLO);
+    prefill.send(WELCOME, &[]).await;
+    for (room, why) in [(room, "Aborted by AbortReq."), (refused, "The request needs 70 tokens")] {
+        let (kind, told) = prefill.receive().await;
+        assert_eq!((kind, &told[..9]), (ABORT, &[&room.to_le_bytes()[..], &[0]].concat()[..]));
+        assert!(String::from_utf8_lossy(&told[9..]).starts_with(why));
+    }
+    decode.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_of_other_weights_says_so_and_is_no_fault() {
+    let prefill = Pair::start_prefill(&[]).await;
+    let bootstrap_port = crate::support::bootstrap_port(&prefill).await;
+    let (mut decode, _) = Peer::decode(bootstrap_port, 0).await;
+    let room = fresh_room();
+    decode.prepare(room, 1).await;
+    let replaced = async {
+        assert_eq!(decode.receive().await.0, PAGES);
+        decode.send(REFUSE, b"the weights were replaced").await;
+        decode.until_closed().await;
+    };
+    let body = prefill_request(room);
+    let ((status, reply), ()) = tokio::join!(prefill.post("/generate", &body), replaced);
+    let why = "connection to the decode server ended: the weights were replaced";
+    assert_eq!((status, message(&reply)), (StatusCode::SERVICE_UNAVAILABLE, why));
+    // The other way round.
+    let (mut decode, _) = Peer::decode(bootstrap_port, 0).await;
+    let other = crate::weights::other_weights();
+    let update = prefill.post("/update_weights_from_disk", &json!({"model_path": other.path()})).await;
+    assert_eq!(update.0, StatusCode::OK);
+    assert_eq!(decode.receive().await, (REFUSE, b"the weights were replaced".to_vec()));
+    decode.until_closed().await;
+    prefill.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -457,11 +526,12 @@ async fn a_bad_prefill_peer_fails_its_rooms_and_harms_nobody() {
     }
 
     // Servers that are of another kind, or of no kind.
-    for (info, reason) in [
-        (json!({"page_size": 1, "kv_cache_dtype": "auto"}), "it is a server of another kind"),
-        (json!("hello"), "its answer cannot be understood"),
+    for (info, expected, reason) in [
+        (json!({"page_size": 1, "kv_cache_dtype": "auto"}), 503, "it is a server of another kind"),
+        (json!("hello"), 500, "its answer cannot be understood"),
         (
             json!({"page_size": 16, "kv_cache_dtype": "float16", "page_bytes": 1, "model_fingerprint": info["model_fingerprint"]}),
+            503,
             "KV cache type differs: prefill float16, decode float32",
         ),
     ] {
@@ -471,7 +541,7 @@ async fn a_bad_prefill_peer_fails_its_rooms_and_harms_nobody() {
             "text": PROMPT, "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room,
         });
         let (status, reply) = decode.post("/generate", &body).await;
-        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(status, expected);
         assert!(message(&reply).contains(reason), "{reason}: {reply}");
     }
     decode.until_free().await;

@@ -127,7 +127,13 @@ async fn halves_of_a_request_meet_at_the_rank_of_its_room() {
     assert_eq!((rank_of(&prefill), rank_of(&decode)), ((room + 1) % 3, 1));
     assert_eq!(decode["output_ids"], expected["output_ids"]);
     decode_body["disagg_prefill_dp_rank"] = json!(3);
-    let (status, reply) = pair.decode.post("/generate", &decode_body).await;
+    // The other half learns of it.
+    prefill_body["routed_dp_rank"] = Value::Null;
+    let ((status, reply), (_, told)) = tokio::join!(
+        pair.decode.post("/generate", &decode_body),
+        pair.prefill.post("/generate", &prefill_body)
+    );
+    assert!(told.to_string().contains("decode server gave the request up: disagg_prefill_dp_rank"), "{told}");
     assert!(
         status == StatusCode::BAD_REQUEST
             && reply.to_string().contains("disagg_prefill_dp_rank must be in 0..3"),

@@ -325,15 +325,16 @@ async fn halves_of_different_weights_refuse_each_other() {
     let other = other_weights();
     let body = json!({"model_path": other.path()});
     assert_eq!(pair.prefill.post("/update_weights_from_disk", &body).await.0, StatusCode::OK);
-    // A request that comes before decode has seen the connection end fails with that.
+    // A request that comes before decode has heard of it fails with that. Either way it is nobody's fault, and may be tried again.
     let deadline = Instant::now() + PATIENCE;
     loop {
         let (status, reply) = pair.decode.post("/generate", &pair.paired(&short())).await;
-        assert!(status.is_server_error(), "{reply}");
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{reply}");
         if reply.to_string().contains("model fingerprint differs") {
             break;
         }
-        assert!(reply.to_string().contains("closed by the peer") && Instant::now() < deadline, "{reply}");
+        let told = reply.to_string().contains("ended: the weights were replaced");
+        assert!(told && Instant::now() < deadline, "{reply}");
     }
     assert_eq!(pair.decode.post("/update_weights_from_disk", &body).await.0, StatusCode::OK);
     let alone = Server::start(&["--model-path", other.path().to_str().unwrap()]).await;
