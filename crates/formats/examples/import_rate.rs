@@ -7,8 +7,19 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use mimalloc::MiMalloc;
 use rollscope_formats::{ImportOptions, import};
 use rollscope_trace::Record;
+
+/// That of the program.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// Time that this thread has had a core for: on a machine that others use, wall time is theirs too.
+fn on_cpu_s() -> Option<f64> {
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    Some(schedstat.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1);
@@ -17,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     for _ in 0..rounds {
         let (mut requests, mut spans, mut samples) = (0u64, 0u64, 0u64);
-        let started = Instant::now();
+        let started = (Instant::now(), on_cpu_s());
         let none = |_: &[u8]| Err("a line of another kind".into());
         import(&file, &ImportOptions::default(), &none, &mut |record| {
             match record {
@@ -27,8 +38,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             Ok(())
         })?;
-        let took_s = started.elapsed().as_secs_f64();
-        writeln!(out, "{samples} samples, {requests} requests, {spans} spans in {took_s:.2} s")?;
+        let took_s = started.0.elapsed().as_secs_f64();
+        let cpu_s = on_cpu_s().zip(started.1).map_or(took_s, |(now, before)| now - before);
+        writeln!(
+            out,
+            "{samples} samples, {requests} requests, {spans} spans, cpu_s {cpu_s:.2}, in {took_s:.2} s"
+        )?;
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use rollscope_trace::Attr;
 use serde_json::{Map, Value as Json, json};
 
-use crate::pickle::{Content, MAX_DEPTH, Value as Pickled};
+use crate::pickle::{Content, MAX_DEPTH, Value as Pickled, pairs};
 
 /// Behind the name of an attribute that holds JSON.
 pub(crate) const JSON_MARK: &str = ":json";
@@ -166,15 +166,15 @@ fn pickled_json(value: &Pickled, depth: u32, kept: &mut u32) -> Json {
             Content::Tuple(items) | Content::List(items) | Content::Set(items) => {
                 items.iter().map(|item| pickled_json(item, depth + 1, kept)).collect()
             }
-            Content::Dict(pairs) => {
-                let member = |(key, value): &(Pickled, Pickled)| {
+            Content::Dict(items) => {
+                let member = |(key, value): (&Pickled, &Pickled)| {
                     let name = match pickled_json(key, depth + 1, kept) {
                         Json::String(name) => name,
                         other => other.to_string(),
                     };
                     (name, pickled_json(value, depth + 1, kept))
                 };
-                Json::Object(pairs.iter().map(member).collect())
+                Json::Object(pairs(items).map(member).collect())
             }
             Content::Global { module, name } => json!(format!("<{module}.{name}>")),
             Content::Object(object) => match object.class.global() {

@@ -9,9 +9,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use common::profile;
+use common::Maker;
 use rollscope_run::{LogOptions, LogWriter, MetricsLog, Run, RunInfo, Sealer};
-use rollscope_trace::{CloseReason, Record, RequestId, StepClose, StepNumber, UnixNs};
+use rollscope_trace::{CloseReason, Record, StepClose, StepNumber, UnixNs};
 
 /// What a recorder does when a step is over, in this order.
 const PARTS: [&str; 4] = ["seal", "read", "stats.json", "metrics.jsonl"];
@@ -31,11 +31,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let info =
         RunInfo { producer: "long_run".to_owned(), created: UnixNs(0), config: serde_json::Value::Null };
     let run = Run::create(&dir, &info)?;
+    let mut maker = Maker::new();
     let mut writer = run.writer("bench", LogOptions::default())?;
     let (sealer, mut metrics) = (run.sealer(writer.name()), run.metrics_log());
     let mut costs = Vec::new();
     for step in (1..=steps).map(StepNumber) {
-        write_step(&mut writer, step, requests)?;
+        write_step(&mut writer, &mut maker, step, requests)?;
         costs.push(end_step(&run, &writer, &sealer, &mut metrics, step)?);
     }
     let tenth = (costs.len() / 10).max(1);
@@ -55,14 +56,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(fs::remove_dir_all(&dir)?)
 }
 
-fn write_step(writer: &mut LogWriter, step: StepNumber, requests: u64) -> Result<(), Box<dyn Error>> {
+fn write_step(
+    writer: &mut LogWriter,
+    maker: &mut Maker,
+    step: StepNumber,
+    requests: u64,
+) -> Result<(), Box<dyn Error>> {
     for number in 0..requests {
-        let mut profile = profile();
-        profile.id = RequestId(u128::from(step.0) << 64 | u128::from(number));
-        profile.join.step = Some(step);
-        profile.join.sample = Some(number.to_string().into());
-        profile.arrival = UnixNs(number as i64 * 50_000);
-        writer.append(&Record::Profile(Box::new(profile)))?;
+        writer.append(&Record::Profile(Box::new(maker.profile(step, number))))?;
     }
     let (at, reason) = (UnixNs(step.0 as i64), CloseReason::Told);
     writer.append(&Record::Close(StepClose { step, at, reason, rollout_time: None, gpus: None }))?;

@@ -5,11 +5,16 @@
 
 use std::time::Instant;
 
+use mimalloc::MiMalloc;
 use rollscope_stats::step_numbers;
 use rollscope_trace::{
     Join, Leg, LegRole, Nanos, Profile, Record, Report, RequestId, Scalar, StepNumber, StepTrace, UnixNs,
     WorkerRef,
 };
+
+/// That of the program.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Numbers that only look random: Lehmer's generator with the multiplier of Park and Miller.
 struct Draw(u64);

@@ -29,17 +29,18 @@ pub struct Distribution {
 impl Distribution {
     /// Sums up `values` in any order; those that are not finite are left out. Nothing when none is left.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
-        if !values.iter().all(|value| value.is_finite()) {
+        let mut moments = Moments::of(&values);
+        // An infinite sum may be of finite values; without one there is nothing else among them.
+        if !moments.sum.is_finite() && !values.iter().all(|value| value.is_finite()) {
             values.retain(|value| value.is_finite());
+            moments = Moments::of(&values);
         }
         if values.is_empty() {
             return None;
         }
         let number = values.len() as f64;
-        let sum = sum_of(&values, |value| value);
-        let [min, max] = extremes(&values);
+        let Moments { sum, min, max, squares, .. } = moments;
         let mean = (sum / number).clamp(min, max);
-        let squares = sum_of(&values, |value| (value - mean) * (value - mean));
         let [median, p90, p99] = quantiles(&mut values, [0.5, 0.9, 0.99]);
         let std = (squares / number).sqrt();
         Some(Self { count: values.len() as u64, sum, mean, median, max, min, std, p90, p99 })
@@ -56,32 +57,79 @@ impl Distribution {
     }
 }
 
+/// What is added up of values. Many do not fit into a cache, so that they are gone through once, block by block, and the
+/// squared distances from the means of two blocks are put together as in Chan, Golub and `LeVeque`, "Algorithms for
+/// Computing the Sample Variance", 1983.
+#[derive(Clone, Copy, Debug)]
+struct Moments {
+    count: f64,
+    sum: f64,
+    min: f64,
+    max: f64,
+    /// Squared distances from the mean.
+    squares: f64,
+}
+
+/// Values that are gone through twice while they are in the nearest cache.
+const BLOCK: usize = 1024;
 /// Values that are taken at a time: a sum that waits for each addition takes four times as long, and is less exact.
 const LANES: usize = 8;
 
-fn sum_of(values: &[f64], of: impl Fn(f64) -> f64) -> f64 {
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    let mut sums = [0.0; LANES];
-    for chunk in chunks {
-        for (sum, value) in sums.iter_mut().zip(chunk) {
-            *sum += of(*value);
-        }
-    }
-    sums.into_iter().sum::<f64>() + rest.iter().map(|value| of(*value)).sum::<f64>()
-}
+// === impl Moments ===
 
-/// The smallest and the largest.
-fn extremes(values: &[f64]) -> [f64; 2] {
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
-    for chunk in chunks {
-        for ((least, most), value) in least.iter_mut().zip(&mut most).zip(chunk) {
-            *least = if *value < *least { *value } else { *least };
-            *most = if *value > *most { *value } else { *most };
+impl Moments {
+    const NONE: Self =
+        Self { count: 0.0, sum: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY, squares: 0.0 };
+
+    fn of(values: &[f64]) -> Self {
+        values.chunks(BLOCK).map(Self::of_block).fold(Self::NONE, Self::and)
+    }
+
+    fn of_block(values: &[f64]) -> Self {
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        let mut sums = [0.0; LANES];
+        let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
+        for chunk in chunks {
+            for lane in 0..LANES {
+                let value = chunk[lane];
+                sums[lane] += value;
+                least[lane] = if value < least[lane] { value } else { least[lane] };
+                most[lane] = if value > most[lane] { value } else { most[lane] };
+            }
+        }
+        let all = |of: [f64; LANES]| of.into_iter().chain(rest.iter().copied());
+        let sum: f64 = all(sums).sum();
+        let mean = sum / values.len() as f64;
+        let square = |value: f64| (value - mean) * (value - mean);
+        let mut squares = [0.0; LANES];
+        for chunk in chunks {
+            for lane in 0..LANES {
+                squares[lane] += square(chunk[lane]);
+            }
+        }
+        Self {
+            count: values.len() as f64,
+            sum,
+            min: all(least).fold(f64::INFINITY, f64::min),
+            max: all(most).fold(f64::NEG_INFINITY, f64::max),
+            squares: squares.into_iter().sum::<f64>() + rest.iter().map(|value| square(*value)).sum::<f64>(),
         }
     }
-    let all = |of: [f64; LANES]| of.into_iter().chain(rest.iter().copied());
-    [all(least).fold(f64::INFINITY, f64::min), all(most).fold(f64::NEG_INFINITY, f64::max)]
+
+    fn and(self, other: Self) -> Self {
+        if self.count == 0.0 {
+            return other;
+        }
+        let count = self.count + other.count;
+        let apart = other.sum / other.count - self.sum / self.count;
+        Self {
+            count,
+            sum: self.sum + other.sum,
+            min: self.min.min(other.min),
+            max: self.max.max(other.max),
+            squares: self.squares + other.squares + apart * apart * (self.count / count) * other.count,
+        }
+    }
 }
 
 /// Quantiles in rising order, by linear interpolation between the two nearest ranks: definition 7 of Hyndman and
@@ -121,7 +169,7 @@ fn neighbours(values: &mut [f64], below: usize) -> [f64; 2] {
 }
 
 /// Fewer values are selected from as they are.
-const COARSE_FROM: usize = 1 << 15;
+const COARSE_FROM: usize = 1 << 17;
 /// Leading bits by which values are counted: the sign, the exponent and four of the fraction, which tell values apart
 /// that differ by a sixteenth, whatever their scale.
 const COARSE_BITS: u32 = 16;
@@ -218,6 +266,22 @@ mod tests {
         assert_eq!((one.median, one.p90, one.p99, one.mean, one.std), (-0.25, -0.25, -0.25, -0.25, 0.0));
         assert_eq!(Distribution::of(vec![]), None);
         assert_eq!(Distribution::of(vec![f64::NAN]), None);
+    }
+
+    #[test]
+    fn blocks_add_up_to_what_all_values_have() {
+        // Far from zero and near to each other, with one that is not: what squares of the values themselves would lose.
+        let mut values: Vec<f64> = (0..BLOCK * 3 + 5).map(|at| 1e9 + f64::from(at as u32 % 97)).collect();
+        values[BLOCK] = -4e9;
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
+        let of = Distribution::of(values).unwrap();
+        assert!(near(of.mean, mean) && near(of.std, (squares / count).sqrt()), "{of:?}");
+        assert_eq!((of.min, of.max), (-4e9, 1e9 + 96.0));
+        // No more than fits into a number, though their sum does not.
+        let of = Distribution::of(vec![f64::MAX, f64::MAX, f64::NAN]).unwrap();
+        assert_eq!((of.count, of.mean, of.median), (2, f64::MAX, f64::MAX));
     }
 
     #[test]

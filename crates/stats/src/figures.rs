@@ -6,7 +6,9 @@ use rollscope_trace::{Fault, Nanos, Outcome, Profile, SampleTrace};
 
 use crate::distribution::Distribution;
 use crate::requests::{Requests, Tokens};
-use crate::samples::{self, LateSample, Marks, SampleFacts, Tail, TokenFigures, VersionTally, Versions};
+use crate::samples::{
+    self, LateSample, Marks, SampleFacts, Sums, Tail, TokenFigures, VersionTally, Versions,
+};
 use crate::series::Series;
 use crate::slowest::{SlowestSample, last_sample};
 use crate::workers::WorkerFigures;
@@ -92,7 +94,7 @@ pub struct RequestCounts {
 }
 
 /// Samples whose requests are asked for at once.
-const REACHED_SAMPLES: usize = 16;
+const REACHED_SAMPLES: usize = 32;
 
 // === impl Figures ===
 
@@ -102,15 +104,14 @@ impl Figures {
         let mut requests = Requests::new(samples.iter().map(|sample| sample.requests.len()).sum());
         let mut facts = Vec::with_capacity(samples.len());
         let mut tokens: Vec<Tokens> = Vec::new();
-        let (mut versions, mut marks) = (VersionTally::default(), Marks::default());
+        let (mut sums, mut versions, mut marks) =
+            (Sums::default(), VersionTally::default(), Marks::default());
         for chunk in samples.chunks(REACHED_SAMPLES) {
-            for sample in chunk {
-                Requests::reach(sample);
-            }
+            Requests::reach(chunk);
             for sample in chunk {
                 tokens.clear();
                 tokens.extend(sample.requests.iter().map(|request| requests.add(request)));
-                facts.push(SampleFacts::of(sample, &tokens));
+                facts.push(sums.add(sample, &tokens));
                 versions.add(sample);
                 marks.add(sample);
             }
@@ -131,7 +132,8 @@ impl Figures {
             ..Self::default()
         };
         figures.add_marks(marks);
-        figures.add_facts(samples, &facts);
+        figures.add_facts(&facts);
+        figures.add_sums(&sums);
         figures
     }
 
@@ -145,36 +147,25 @@ impl Figures {
         self.reward = Distribution::of(marks.rewards);
     }
 
-    fn add_facts(&mut self, samples: &[&SampleTrace], facts: &[SampleFacts]) {
-        self.truncated_ratio = samples::share(facts.iter().filter_map(|of| of.is_truncated));
+    fn add_facts(&mut self, facts: &[SampleFacts]) {
         self.response_len = Distribution::of(facts.iter().filter_map(|of| of.effective_tokens).collect());
         self.tokens = TokenFigures::of(facts, |of| of.response_tokens);
         self.effective_tokens = TokenFigures::of(facts, |of| of.effective_tokens);
         let other = Distribution::of(facts.iter().filter_map(|of| of.non_generation).collect());
         self.non_generation_time = other.filter(|other| other.max > 0.0);
-        self.generated_tokens = facts.iter().map(|of| of.generated).sum();
-        self.wasted_tokens = facts.iter().map(|of| of.wasted).sum();
-        self.extra_attempts = facts.iter().map(|of| of.extra_attempts).sum();
+    }
 
-        let cached = Distribution::of(facts.iter().filter_map(|of| of.cached).collect());
-        let prompt: f64 = facts.iter().map(|of| of.prompt).sum();
-        self.prefix_cache_hit_rate = cached.filter(|_| prompt > 0.0).map(|cached| cached.sum / prompt);
-        self.avg_cached_tokens = cached.map(|cached| cached.mean);
-
-        let kept = samples.iter().zip(facts).filter_map(|(sample, of)| {
-            let kept = sample.mark.top_p_kept? as f64;
-            Some((kept, of.effective_tokens?))
-        });
-        let (kept, over) = kept.fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
-        self.top_p_kept = (over > 0.0).then(|| kept / over);
-
-        let spec = || facts.iter().filter_map(|of| of.spec);
-        let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
-        let mean = |values: Vec<f64>| Distribution::of(values).map(|of| of.mean);
-        self.spec_accept_rate =
-            mean(spec().map(|[accepted, drafted, ..]| ratio(accepted, drafted)).collect());
-        self.spec_accept_length =
-            mean(spec().map(|[_, _, verified, generated]| ratio(generated, verified)).collect());
+    fn add_sums(&mut self, sums: &Sums) {
+        self.truncated_ratio = sums.truncated.get();
+        self.generated_tokens = sums.generated;
+        self.wasted_tokens = sums.wasted;
+        self.extra_attempts = sums.extra_attempts;
+        self.avg_cached_tokens = sums.cached.get();
+        self.prefix_cache_hit_rate =
+            self.avg_cached_tokens.filter(|_| sums.prompt > 0.0).map(|_| sums.cached.sum / sums.prompt);
+        self.top_p_kept = (sums.top_p_tokens > 0.0).then(|| sums.top_p_kept / sums.top_p_tokens);
+        self.spec_accept_rate = sums.spec_accept_rate.get();
+        self.spec_accept_length = sums.spec_accept_length.get();
     }
 
     /// The statistics of a series by its name below `perf/`.

@@ -3,7 +3,9 @@
 //! What is known of a million requests does not fit into any cache, so that it is gone through once. Of each report
 //! only those measures are looked at that count, by sets of bits.
 
-use rollscope_trace::{Fault, Leg, LegRole, Measure, MeasureSet, Profile, SampleTrace, Side, UnixNs};
+use rollscope_trace::{
+    Fault, Leg, LegRole, Measure, MeasureSet, Measures, Profile, SampleTrace, Side, UnixNs,
+};
 
 use crate::distribution::Distribution;
 use crate::figures::RequestCounts;
@@ -23,13 +25,32 @@ pub(crate) struct Requests {
     /// Measures that anything is made of, by whose value counts.
     of_answer: MeasureSet,
     of_prefill: MeasureSet,
-    /// By the index of a measure the series that takes it, or [`NO_SERIES`].
-    series: Vec<u8>,
+    /// How the last report of the side was read; the next one mostly has the same measures.
+    prefill_layout: Layout,
+    answer_layout: Layout,
+    /// Where the values stand that no report has as they are.
+    prefill_queue: Option<usize>,
+    gateway: Option<usize>,
     /// Values of each series.
     values: Vec<Vec<f64>>,
 }
 
-const NO_SERIES: u8 = u8::MAX;
+/// What each value of a report is for.
+#[derive(Debug, Default)]
+struct Layout {
+    present: MeasureSet,
+    counted: MeasureSet,
+    /// In the order of the report's values.
+    uses: Vec<Use>,
+}
+
+/// What a value is for.
+#[derive(Clone, Copy, Debug)]
+enum Use {
+    Nothing,
+    Series(u8),
+    Sample(Measure),
+}
 
 /// What a request contributes to its sample; nothing where it was not reported.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,14 +69,8 @@ pub(crate) struct Tokens {
 impl Requests {
     /// For so many requests.
     pub(crate) fn new(count: usize) -> Self {
-        let series = |measure: Measure| {
-            let place = SERIES.iter().position(|of| of.measure() == Some(measure));
-            place.map_or(NO_SERIES, |at| at as u8)
-        };
         let is_of = |side: Side| {
-            move |measure: Measure| {
-                measure.side() == side && (series(measure) != NO_SERIES || Tokens::has(measure))
-            }
+            move |measure: Measure| measure.side() == side && !matches!(Use::of(measure), Use::Nothing)
         };
         Self {
             counts: RequestCounts::default(),
@@ -65,20 +80,37 @@ impl Requests {
             workers: Workers::default(),
             of_answer: MeasureSet::of(is_of(Side::Answer)),
             of_prefill: MeasureSet::of(is_of(Side::Prefill)),
-            series: Measure::all().map(series).collect(),
+            prefill_layout: Layout::default(),
+            answer_layout: Layout::default(),
+            prefill_queue: SERIES.iter().position(Series::is_prefill_queue),
+            gateway: SERIES.iter().position(Series::is_gateway),
             values: SERIES.iter().map(|_| Vec::with_capacity(count)).collect(),
         }
     }
 
-    /// Looks at the begin of what [`Self::add`] is about to read of a sample's requests. They lie apart in memory, which
-    /// takes as long for one of them as for many that are asked for at once.
-    pub(crate) fn reach(sample: &SampleTrace) {
-        let begin = |leg: &Leg| {
-            let value = leg.report.measures.plausible_of(MeasureSet::ALL).next();
-            value.map_or(0, |(_, value)| value.to_bits()) ^ leg.role as u64 ^ leg.worker.instance.len() as u64
+    /// Looks at what [`Self::add`] is about to read of some samples. It lies apart in memory, which takes as long for one
+    /// place as for many that are asked for at once; where a call lies is only known when its request is there, so that
+    /// all requests are asked for first, then all calls, then all values.
+    pub(crate) fn reach(samples: &[&SampleTrace]) {
+        let requests = || samples.iter().flat_map(|sample| &sample.requests);
+        let legs = || requests().flat_map(|request| &request.legs);
+        let of_request = |request: &Profile| {
+            request.arrival.0 as u64 ^ u64::from(request.join.attempt) ^ request.legs.len() as u64
         };
-        let legs = sample.requests.iter().flat_map(|request| &request.legs);
-        std::hint::black_box(legs.map(begin).fold(0, |all, begin| all ^ begin));
+        let of_leg = |leg: &Leg| {
+            leg.worker.instance.len() as u64
+                ^ leg.dispatch.0
+                ^ leg.report.measures.values().len() as u64
+                ^ u64::from(leg.report.finish.is_some())
+        };
+        let of_values = |leg: &Leg| match leg.report.measures.values() {
+            [first, .., last] => first.to_bits() ^ last.to_bits(),
+            [only] => only.to_bits(),
+            [] => 0,
+        };
+        std::hint::black_box(requests().map(of_request).fold(0, |all, one| all ^ one));
+        std::hint::black_box(legs().map(of_leg).fold(0, |all, one| all ^ one));
+        std::hint::black_box(legs().map(of_values).fold(0, |all, one| all ^ one));
     }
 
     /// Takes a request.
@@ -95,28 +127,26 @@ impl Requests {
             for fault in measures.faults() {
                 self.anomalies[*fault as usize] += 1;
             }
-            let mut counts = MeasureSet::NONE;
             if Some(index) == prefill {
-                counts = self.of_prefill;
+                let counted = measures.plausible().and(self.of_prefill);
+                self.prefill_layout.read(measures, counted, &mut self.values, &mut tokens);
+                if let (Some(at), Some(queue)) = (self.prefill_queue, measures.good(Measure::QueueTime)) {
+                    self.values[at].push(queue);
+                }
             }
             if Some(index) == answer {
                 // A decode reply may carry its prefill's numbers; the prefill worker's own go before.
                 let said =
                     prefill.map_or(MeasureSet::NONE, |at| profile.legs[at].report.measures.plausible());
-                counts = self.of_answer.or(self.of_prefill.without(said));
-            }
-            for (measure, value) in measures.plausible_of(counts) {
-                match self.series[measure as usize] {
-                    NO_SERIES => tokens.take(measure, value),
-                    series => self.values[usize::from(series)].push(value),
-                }
+                let counted = measures.plausible().and(self.of_answer.or(self.of_prefill.without(said)));
+                self.answer_layout.read(measures, counted, &mut self.values, &mut tokens);
             }
             let timed = !measures.plausible().and(MeasureSet::DURATIONS).is_empty();
             profiled |= timed;
             self.workers.add(profile.arrival, leg, timed);
         }
-        for (index, series) in SERIES.iter().enumerate().filter(|(_, series)| series.measure().is_none()) {
-            self.values[index].extend(series.value(profile));
+        if let (Some(at), Some(latency)) = (self.gateway, Series::gateway_latency(profile)) {
+            self.values[at].push(latency);
         }
         self.counts.add(profile, profiled);
         tokens
@@ -127,6 +157,44 @@ impl Requests {
         let values = std::mem::take(&mut self.values);
         let of = |(series, values)| Distribution::of(values).map(|of| (series, of));
         SERIES.iter().zip(values).filter_map(of).collect()
+    }
+}
+
+// === impl Layout ===
+
+impl Layout {
+    /// Puts those values of a report that count where they belong.
+    fn read(
+        &mut self,
+        measures: &Measures,
+        counted: MeasureSet,
+        series: &mut [Vec<f64>],
+        tokens: &mut Tokens,
+    ) {
+        if (self.present, self.counted) != (measures.present(), counted) {
+            let of = |measure| if counted.has(measure) { Use::of(measure) } else { Use::Nothing };
+            let uses = measures.present().iter().map(of).collect();
+            *self = Self { present: measures.present(), counted, uses };
+        }
+        for (of, value) in self.uses.iter().zip(measures.values()) {
+            match *of {
+                Use::Nothing => {}
+                Use::Series(at) => series[usize::from(at)].push(*value),
+                Use::Sample(measure) => tokens.take(measure, *value),
+            }
+        }
+    }
+}
+
+// === impl Use ===
+
+impl Use {
+    fn of(measure: Measure) -> Self {
+        match SERIES.iter().position(|series| series.measure() == Some(measure)) {
+            Some(at) => Self::Series(at as u8),
+            None if Tokens::has(measure) => Self::Sample(measure),
+            None => Self::Nothing,
+        }
     }
 }
 

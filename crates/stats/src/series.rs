@@ -64,12 +64,25 @@ impl Series {
         }
     }
 
+    pub(crate) fn is_prefill_queue(&self) -> bool {
+        self.source == Source::PrefillQueue
+    }
+
+    pub(crate) fn is_gateway(&self) -> bool {
+        self.source == Source::Gateway
+    }
+
+    /// The gateway's own clock over a request, in seconds; nothing unless it completed.
+    pub(crate) fn gateway_latency(profile: &Profile) -> Option<f64> {
+        (profile.outcome == Outcome::Completed).then(|| profile.end.as_secs_f64())
+    }
+
     /// The value of one request; nothing where it was not reported or is implausible.
     pub fn value(&self, profile: &Profile) -> Option<f64> {
         match self.source {
             Source::Worker(measure) => profile.measure(measure),
             Source::PrefillQueue => profile.prefill()?.report.measures.good(Measure::QueueTime),
-            Source::Gateway => (profile.outcome == Outcome::Completed).then(|| profile.end.as_secs_f64()),
+            Source::Gateway => Self::gateway_latency(profile),
         }
     }
 }

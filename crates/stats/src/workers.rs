@@ -98,9 +98,11 @@ impl Workers {
         }
     }
 
-    /// Workers are few, and calls to one share its names: looking at each costs less than hashing them for every call.
+    /// Workers are few, and calls to one share its names: looking whether they do costs less than hashing them for every
+    /// call. Only names that are shared with no call before are compared.
     fn index(&mut self, leg: &Leg) -> usize {
-        let found = self.tallies.iter().position(|tally| tally.is_of(leg));
+        let shared = self.tallies.iter().position(|tally| tally.shares_names(leg));
+        let found = shared.or_else(|| self.tallies.iter().position(|tally| tally.is_of(leg)));
         found.unwrap_or_else(|| {
             self.tallies.push(Tally::new(leg));
             self.tallies.len() - 1
@@ -146,11 +148,15 @@ impl WorkerFigures {
 // === impl Tally ===
 
 impl Tally {
+    fn shares_names(&self, leg: &Leg) -> bool {
+        let (own, of) = (&self.worker, &leg.worker);
+        self.role == leg.role && Arc::ptr_eq(&own.instance, &of.instance) && Arc::ptr_eq(&own.url, &of.url)
+    }
+
     /// An instance is registered at one address; only where nothing is known of it does the address count.
     fn is_of(&self, leg: &Leg) -> bool {
         let (own, of) = (&self.worker, &leg.worker);
-        let is_instance = || Arc::ptr_eq(&own.instance, &of.instance) || own.instance == of.instance;
-        self.role == leg.role && is_instance() && (!of.instance.is_empty() || own.url == of.url)
+        self.role == leg.role && own.instance == of.instance && (!of.instance.is_empty() || own.url == of.url)
     }
 
     fn new(leg: &Leg) -> Self {

@@ -55,6 +55,16 @@ impl Measures {
         Some((prompt, between(Measure::PrefillFinishedTime, Measure::RequestFinishedTs)?))
     }
 
+    /// The measures that are there.
+    pub fn present(&self) -> MeasureSet {
+        self.present
+    }
+
+    /// The values of the measures that are there, in their order, plausible or not.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
     /// The measures whose values are plausible.
     pub fn plausible(&self) -> MeasureSet {
         self.present.without(self.faulty)
@@ -248,6 +258,9 @@ mod tests {
             prop_assert_eq!(plausible, good);
             let faults: Vec<_> = expected.values().filter_map(|reading| reading.fault).collect();
             prop_assert_eq!(measures.faults(), &faults[..]);
+            prop_assert!(measures.present().iter().eq(expected.keys().copied()));
+            let values = expected.values().map(|reading| reading.value.to_bits());
+            prop_assert!(measures.values().iter().map(|value| value.to_bits()).eq(values));
         }
     }
 

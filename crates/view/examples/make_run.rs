@@ -137,6 +137,8 @@ fn request(sample: u64, turn: u64, at_ns: u64, workers: u64, dice: &mut Dice) ->
         (M::TransferTotal, prompt / 100.0),
         (M::PromptTokens, prompt),
     ];
+    let generated = (decode * 60.0).floor();
+    let queued = ms(dice, 9);
     let decode_leg = [
         (M::DecodePrealloc, handshake + pages),
         (M::DecodeBootstrap, handshake),
@@ -144,7 +146,10 @@ fn request(sample: u64, turn: u64, at_ns: u64, workers: u64, dice: &mut Dice) ->
         (M::DecodeTransfer, (first - handshake - pages).max(0.0)),
         (M::DecodeForward, decode),
         (M::PromptTokens, prompt),
-        (M::CompletionTokens, (decode * 60.0).floor()),
+        (M::CompletionTokens, generated),
+        (M::QueueTime, queued),
+        (M::E2eLatency, first + decode),
+        (M::DecodeThroughput, generated / decode),
     ];
     let pair = (workers / 2).max(1);
     let length_ns = ((first + decode) * 1e9) as u64 + 3 * MS;

@@ -139,7 +139,7 @@ fn ordered_dict(args: &[Value], copies: &mut Copies) -> Result<Option<Value>, Pi
     };
     let pair = |pair: &Value| {
         let of = |pair: &[Value]| match pair {
-            [key, value] => Some((key.clone(), value.clone())),
+            [key, value] => Some([key.clone(), value.clone()]),
             _ => None,
         };
         pair.with_items(of).flatten()
@@ -149,7 +149,7 @@ fn ordered_dict(args: &[Value], copies: &mut Copies) -> Result<Option<Value>, Pi
         Ok(list.iter().map(pair).collect::<Option<Vec<_>>>())
     });
     let pairs = pairs.transpose()?.flatten();
-    Ok(pairs.and_then(|pairs| Value::node(Content::Dict(pairs))))
+    Ok(pairs.and_then(|pairs| Value::node(Content::Dict(pairs.into_flattened()))))
 }
 
 /// Protocols before 3 have no bytes and write them as a text of the same code points.

@@ -1,10 +1,9 @@
 //! The stack machine.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::known::Copies;
-use super::opcode::{MARK, MEMOIZE, Op, Ops, STOP, end_of};
+use super::opcode::{MARK, MEMOIZE, Op, Ops, STOP};
 use super::value::{Content, Object, deepest};
 use super::{Node, PickleError, PickleFault, Value, known};
 
@@ -33,9 +32,7 @@ struct Shared(Vec<Rc<Node>>);
 struct Machine<'a> {
     stack: Vec<Value>,
     marks: Vec<usize>,
-    memo: HashMap<usize, Value>,
-    /// How often each memoised object is still asked for.
-    uses: Vec<u8>,
+    memo: Memo,
     memoised: usize,
     shared: Shared,
     key: Option<&'a str>,
@@ -43,8 +40,21 @@ struct Machine<'a> {
     copies: Copies,
 }
 
-/// A count of uses that is not counted down.
-const MANY: u8 = u8::MAX;
+/// The memoised objects that are asked for, each for as long as it still is. A pickle names nearly every object, and asks
+/// for few of them.
+#[derive(Debug, Default)]
+struct Memo {
+    /// By the number that a pickle gives an object, its place among the slots and 1 more; 0 where it is never asked for.
+    places: Vec<u32>,
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    value: Option<Value>,
+    /// How often it is still asked for.
+    uses: u32,
+}
 
 /// Reads the pickle that begins at `start`.
 pub(crate) fn load(bytes: &[u8], start: usize) -> Result<Loaded, PickleError> {
@@ -66,12 +76,11 @@ fn run<E: From<PickleError>>(
     mut elements: Option<Elements<'_, E>>,
 ) -> Result<Loaded, E> {
     // Also tells whether it is whole before anything is made of it.
-    let end = end_of(bytes, start)?;
+    let (end, memo) = Memo::of(bytes, start)?;
     let mut machine = Machine {
         stack: Vec::new(),
         marks: Vec::new(),
-        memo: HashMap::new(),
-        uses: uses(&bytes[..end], start)?,
+        memo,
         memoised: 0,
         shared: Shared::default(),
         key: elements.as_ref().map(|elements| elements.key),
@@ -93,28 +102,9 @@ fn run<E: From<PickleError>>(
     }
 }
 
-/// How often each memoised object is asked for.
-fn uses(bytes: &[u8], start: usize) -> Result<Vec<u8>, PickleError> {
-    let mut uses: Vec<u8> = Vec::new();
-    let mut ops = Ops::new(bytes, start);
-    while ops.position() < bytes.len() {
-        let op = ops.next()?;
-        if !matches!(op.code, b'g' | b'h' | b'j') {
-            continue;
-        }
-        // As many objects as there are bytes have never been named.
-        let index = memo_index(op).filter(|index| *index < bytes.len());
-        let index = index.ok_or(PickleError { offset: op.at, fault: PickleFault::NoSuchMemo })?;
-        if index >= uses.len() {
-            uses.resize(index + 1, 0);
-        }
-        uses[index] = uses[index].saturating_add(1);
-    }
-    Ok(uses)
-}
-
 fn memo_index(op: Op<'_>) -> Option<usize> {
     match op.code {
+        b'h' | b'q' => op.argument.first().map(|index| usize::from(*index)),
         b'g' | b'p' => std::str::from_utf8(op.argument).ok()?.trim_end_matches('\r').parse().ok(),
         _ => usize::try_from(little_endian(op.argument)).ok(),
     }
@@ -122,6 +112,55 @@ fn memo_index(op: Op<'_>) -> Option<usize> {
 
 fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+// === impl Memo ===
+
+impl Memo {
+    /// Finds the end of the pickle that begins at `start`, and what it asks for until then.
+    fn of(bytes: &[u8], start: usize) -> Result<(usize, Self), PickleError> {
+        let mut memo = Self::default();
+        let mut ops = Ops::new(bytes, start);
+        loop {
+            let op = ops.next()?;
+            match op.code {
+                STOP => return Ok((ops.position(), memo)),
+                b'g' | b'h' | b'j' => {
+                    // As many objects as there are bytes have never been named.
+                    let index = memo_index(op).filter(|index| *index < bytes.len());
+                    let index = index.ok_or(PickleError { offset: op.at, fault: PickleFault::NoSuchMemo })?;
+                    memo.count(index);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn count(&mut self, index: usize) {
+        if index >= self.places.len() {
+            self.places.resize(index + 1, 0);
+        }
+        if self.places[index] == 0 {
+            self.slots.push(Slot::default());
+            self.places[index] = self.slots.len() as u32;
+        }
+        if let Some(slot) = self.slot(index) {
+            slot.uses += 1;
+        }
+    }
+
+    /// Nothing for an object that is never asked for.
+    fn slot(&mut self, index: usize) -> Option<&mut Slot> {
+        let place = self.places.get(index)?.checked_sub(1)?;
+        self.slots.get_mut(place as usize)
+    }
+
+    /// An object that is asked for; it goes with the last time.
+    fn recall(&mut self, index: usize) -> Option<Value> {
+        let slot = self.slot(index)?;
+        slot.uses = slot.uses.saturating_sub(1);
+        if slot.uses == 0 { slot.value.take() } else { slot.value.clone() }
+    }
 }
 
 // === impl Machine ===
@@ -178,12 +217,7 @@ impl Machine<'_> {
     }
 
     fn recall(&mut self, op: Op<'_>) -> Result<(), PickleFault> {
-        let index = memo_index(op).ok_or(PickleFault::NoSuchMemo)?;
-        let uses = &mut self.uses[index];
-        let value = if *uses == 1 { self.memo.remove(&index) } else { self.memo.get(&index).cloned() };
-        if *uses < MANY {
-            *uses = uses.saturating_sub(1);
-        }
+        let value = memo_index(op).and_then(|index| self.memo.recall(index));
         self.stack.push(value.ok_or(PickleFault::NoSuchMemo)?);
         Ok(())
     }
@@ -192,10 +226,10 @@ impl Machine<'_> {
         let named = if op.code == MEMOIZE { Some(self.memoised) } else { memo_index(op) };
         let index = named.ok_or(PickleFault::BadArgument(op.code))?;
         self.memoised += 1;
-        if self.uses.get(index).is_some_and(|uses| *uses > 0) {
+        if let Some(slot) = self.memo.slot(index).filter(|slot| slot.uses > 0) {
             let top = self.stack.last().cloned().ok_or(PickleFault::BadStack(op.code))?;
+            slot.value = Some(top.clone());
             self.share(&top);
-            self.memo.insert(index, top);
         }
         Ok(())
     }
@@ -209,7 +243,13 @@ impl Machine<'_> {
             0x8f => Content::Set(Vec::new()),
             b't' => Content::Tuple(self.pop_mark()?),
             b'l' => Content::List(self.pop_mark()?),
-            b'd' => Content::Dict(pairs(self.pop_mark()?).ok_or(PickleFault::BadStack(code))?),
+            b'd' => {
+                let items = self.pop_mark()?;
+                if !items.len().is_multiple_of(2) {
+                    return Err(PickleFault::BadStack(code));
+                }
+                Content::Dict(items)
+            }
             0x91 => Content::Set(self.pop_mark()?),
             _ => {
                 let count = usize::from(code - 0x84);
@@ -237,12 +277,8 @@ impl Machine<'_> {
         let is_pairs = matches!(code, b's' | b'u');
         let mut fits = true;
         let shallow = node.change(deepest(items.iter()), |content| match content {
-            Content::Dict(held) if is_pairs => match pairs(std::mem::take(&mut items)) {
-                Some(mut added) if held.is_empty() => std::mem::swap(held, &mut added),
-                Some(added) => held.extend(added),
-                None => fits = false,
-            },
-            Content::List(held) | Content::Set(held) if !is_pairs => held.append(&mut items),
+            Content::Dict(held) if is_pairs && items.len().is_multiple_of(2) => fill(held, &mut items),
+            Content::List(held) | Content::Set(held) if !is_pairs => fill(held, &mut items),
             // A class of its own that is filled like a list or a dictionary keeps what it was made of.
             Content::Object(_) => {}
             _ => fits = false,
@@ -376,7 +412,7 @@ fn is_whole(last: &Value, next: u8) -> bool {
         return false;
     };
     match &*node.content() {
-        Content::Dict(pairs) => next == b'}' && !pairs.is_empty(),
+        Content::Dict(items) => next == b'}' && !items.is_empty(),
         Content::Object(object) => next != b'}' && object.state.is_some(),
         _ => false,
     }
@@ -386,13 +422,13 @@ fn object(class: Value, args: Value) -> Content {
     Content::Object(Box::new(Object { class, args, state: None }))
 }
 
-fn pairs(items: Vec<Value>) -> Option<Vec<(Value, Value)>> {
-    let mut pairs = Vec::with_capacity(items.len() / 2);
-    let mut items = items.into_iter();
-    while let Some(key) = items.next() {
-        pairs.push((key, items.next()?));
+/// Appends items; without a copy where there were none.
+fn fill(held: &mut Vec<Value>, items: &mut Vec<Value>) {
+    if held.is_empty() {
+        std::mem::swap(held, items);
+    } else {
+        held.append(items);
     }
-    Some(pairs)
 }
 
 // === impl Shared ===

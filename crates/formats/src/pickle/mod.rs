@@ -17,7 +17,7 @@ mod value;
 pub(crate) use known::{number, numpy_dtype};
 pub(crate) use machine::{Elements, load, load_elements};
 pub(crate) use opcode::end_of;
-pub(crate) use value::{Content, Node, Value};
+pub(crate) use value::{Content, Node, Value, pairs};
 
 /// Containers within containers; more is an attack, or nothing that a person would look at.
 pub(crate) const MAX_DEPTH: u32 = 200;

@@ -31,11 +31,9 @@ fn text(value: &Value, depth: u32) -> String {
     match &*node.content() {
         Content::Tuple(items) => format!("({})", list(items)),
         Content::List(items) | Content::Set(items) => format!("[{}]", list(items)),
-        Content::Dict(pairs) => {
-            let pair = |(key, value): &(Value, Value)| {
-                format!("{}: {}", text(key, depth + 1), text(value, depth + 1))
-            };
-            format!("{{{}}}", pairs.iter().map(pair).collect::<Vec<_>>().join(" "))
+        Content::Dict(items) => {
+            let pair = |(key, value)| format!("{}: {}", text(key, depth + 1), text(value, depth + 1));
+            format!("{{{}}}", pairs(items).map(pair).collect::<Vec<_>>().join(" "))
         }
         Content::Global { module, name } => format!("{module}.{name}"),
         Content::Object(object) => {

@@ -30,7 +30,8 @@ pub(crate) enum Content {
     Tuple(Vec<Value>),
     List(Vec<Value>),
     Set(Vec<Value>),
-    Dict(Vec<(Value, Value)>),
+    /// Keys and values in turn.
+    Dict(Vec<Value>),
     /// A class or a function, by name.
     Global {
         module: Rc<str>,
@@ -60,8 +61,9 @@ const WEIGHED_BYTES: usize = 16;
 impl Value {
     pub(super) fn node(content: Content) -> Option<Self> {
         let depth = 1 + match &content {
-            Content::Tuple(items) | Content::List(items) | Content::Set(items) => deepest(items.iter()),
-            Content::Dict(pairs) => deepest(pairs.iter().flat_map(|(key, value)| [key, value])),
+            Content::Tuple(items) | Content::List(items) | Content::Set(items) | Content::Dict(items) => {
+                deepest(items.iter())
+            }
             Content::Object(object) => {
                 deepest([&object.class, &object.args].into_iter().chain(&object.state))
             }
@@ -90,13 +92,13 @@ impl Value {
             return None;
         };
         let state = match &*node.content() {
-            Content::Dict(pairs) => return find(pairs, name),
+            Content::Dict(items) => return find(items, name),
             Content::Object(object) => object.state.clone()?,
             _ => return None,
         };
         match &state {
             Self::Node(state) => match &*state.content() {
-                Content::Dict(pairs) => find(pairs, name),
+                Content::Dict(items) => find(items, name),
                 // Members, and those of an object with slots.
                 Content::Tuple(parts) => parts.iter().find_map(|part| part.dict_member(name)),
                 _ => None,
@@ -108,7 +110,7 @@ impl Value {
     fn dict_member(&self, name: &str) -> Option<Self> {
         match self {
             Self::Node(node) => match &*node.content() {
-                Content::Dict(pairs) => find(pairs, name),
+                Content::Dict(items) => find(items, name),
                 _ => None,
             },
             _ => None,
@@ -161,11 +163,8 @@ impl Value {
             go_on
         };
         match &*node.content() {
-            Content::Tuple(items) | Content::List(items) | Content::Set(items) => {
+            Content::Tuple(items) | Content::List(items) | Content::Set(items) | Content::Dict(items) => {
                 items.iter().all(weigh);
-            }
-            Content::Dict(pairs) => {
-                pairs.iter().all(|(key, value)| weigh(key) && weigh(value));
             }
             Content::Object(object) => {
                 [&object.class, &object.args].into_iter().chain(&object.state).all(weigh);
@@ -183,10 +182,10 @@ impl Value {
             return false;
         };
         let content = node.content();
-        let Content::Dict(pairs) = &*content else {
+        let Content::Dict(items) = &*content else {
             return false;
         };
-        for (key, value) in pairs {
+        for (key, value) in pairs(items) {
             take(key, value);
         }
         true
@@ -217,9 +216,14 @@ impl Value {
     }
 }
 
-fn find(pairs: &[(Value, Value)], name: &str) -> Option<Value> {
+/// The keys of a dictionary's items with their values.
+pub(crate) fn pairs(items: &[Value]) -> impl DoubleEndedIterator<Item = (&Value, &Value)> {
+    items.as_chunks().0.iter().map(|[key, value]| (key, value))
+}
+
+fn find(items: &[Value], name: &str) -> Option<Value> {
     // The last one counts, as in Python.
-    let found = pairs.iter().rev().find(|(key, _)| key.text().is_some_and(|key| **key == *name));
+    let found = pairs(items).rev().find(|(key, _)| key.text().is_some_and(|key| **key == *name));
     found.map(|(_, value)| value.clone())
 }
 

@@ -110,28 +110,20 @@ impl Event {
     /// The event, and whether it holds more than its fields say.
     fn of<T: Tree>(tree: &T, carrier: &Carrier) -> Option<(Self, bool)> {
         let (mut kind, mut name, mut ts) = (None, None, None);
-        let mut event = Self {
-            kind: EventKind::Point,
-            name: "".into(),
-            ts: 0.0,
-            attempt: 0,
-            span_id: None,
-            parent: None,
-            attrs: Vec::new(),
-        };
+        let (mut attempt, mut span_id, mut parent, mut attrs) = (0, None, None, Vec::new());
         let (mut said, mut odd) = (0, false);
         tree.each_member(&mut |key, value: &T| match &**key {
             "type" => kind = value.text(),
             "name" => name = value.text(),
             "ts" => ts = value.number(),
-            "span_id" => event.span_id = value.text(),
-            "parent_span_id" => event.parent = value.text(),
+            "span_id" => span_id = value.text(),
+            "parent_span_id" => parent = value.text(),
             "attempt" => match attempt_of(value.scalar().as_ref()) {
-                Some(attempt) => (event.attempt, said) = (attempt, said + 1),
+                Some(number) => (attempt, said) = (number, said + 1),
                 None => odd = true,
             },
             "attrs" => {
-                value.each_member(&mut |name, value: &T| event.attrs.push(value.attr(name)));
+                value.each_member(&mut |name, value: &T| attrs.push(value.attr(name)));
             }
             "trace_id" => match value.text() {
                 Some(id) if id == carrier.trace_id => said += 1,
@@ -141,13 +133,14 @@ impl Event {
             "group_id" if value.scalar().as_ref() == Some(&carrier.group_id) => said += 1,
             _ => odd = true,
         });
-        event.kind = match &*kind? {
+        let kind = match &*kind? {
             "span_start" => EventKind::Start,
             "span_end" => EventKind::End,
             "event" => EventKind::Point,
             _ => return None,
         };
-        (event.name, event.ts) = (name?, ts.filter(|ts: &f64| ts.is_finite())?);
+        let ts = ts.filter(|ts: &f64| ts.is_finite())?;
+        let event = Self { kind, name: name?, ts, attempt, span_id, parent, attrs };
         Some((event, odd || said != 4))
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 use rollscope_trace::{
     Attr, Finish, FinishKind, Join, Leg, LegRole, Measure, Measures, Nanos, Outcome, Profile, Report,
@@ -16,8 +17,9 @@ use crate::tree::JSON_MARK;
 
 /// The spans that are calls of a worker.
 const CALLS: [&str; 2] = ["sglang_generate", "sglang_generate_stream"];
-/// A worker of which nothing is known.
-const UNKNOWN_WORKER: &str = "unknown";
+/// A worker of which nothing is known; its name is shared by all calls.
+static UNKNOWN_WORKER: LazyLock<WorkerRef> =
+    LazyLock::new(|| WorkerRef { url: "unknown".into(), instance: "".into() });
 
 /// A span whose events are being gathered, or an event that is in no span.
 struct Draft {
@@ -198,7 +200,7 @@ fn legs(measures: &Measures, mut report: Report, length: Nanos, outcome: Outcome
         status: None,
         outcome,
         report,
-        ..Leg::new(role, WorkerRef { url: UNKNOWN_WORKER.into(), instance: "".into() }, Nanos(0), end)
+        ..Leg::new(role, UNKNOWN_WORKER.clone(), Nanos(0), end)
     };
     if !is_pair {
         return vec![leg(LegRole::Regular, length, report)];

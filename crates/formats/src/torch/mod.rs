@@ -258,7 +258,7 @@ fn collect_widths(value: &Value, depth: u32, seen: &mut usize, widths: &mut Hash
     let mut look = |value: &Value| collect_widths(value, depth + 1, seen, widths);
     match &*node.content() {
         Content::Tuple(items) | Content::List(items) | Content::Set(items) => items.iter().for_each(look),
-        Content::Dict(pairs) => pairs.iter().for_each(|(_, value)| look(value)),
+        Content::Dict(items) => pickle::pairs(items).for_each(|(_, value)| look(value)),
         Content::Object(object) => {
             look(&object.args);
             object.state.iter().for_each(look);

@@ -1,0 +1,52 @@
+//! How long the numbers of a dump's step take, once it is read: `cargo run --release -p rollscope-formats --example
+//! dump_numbers -- FILE [ROUNDS]`. Prints the median over the rounds, of the processor's time where the system tells it.
+
+use std::error::Error;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use mimalloc::MiMalloc;
+use rollscope_formats::{ImportOptions, import};
+use rollscope_stats::step_numbers;
+use rollscope_trace::{Record, StepTrace};
+
+/// That of the program.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// Time that this thread has had a core for: on a machine that others use, wall time is theirs too.
+fn on_cpu_s() -> Option<f64> {
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    Some(schedstat.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args_os().skip(1);
+    let file = PathBuf::from(args.next().ok_or("usage: dump_numbers FILE [ROUNDS]")?);
+    let rounds: usize = args.next().and_then(|rounds| rounds.to_str()?.parse().ok()).unwrap_or(15).max(1);
+    let mut records = Vec::new();
+    let none = |_: &[u8]| Err("a line of another kind".into());
+    import(&file, &ImportOptions::default(), &none, &mut |record| {
+        records.push(record);
+        Ok(())
+    })?;
+    let step = records.iter().find_map(Record::step).ok_or("no step is in the file")?;
+    let trace = StepTrace::gather(step, records);
+    let mut times_s = Vec::new();
+    let mut names = 0;
+    for _ in 0..rounds {
+        let begun = (Instant::now(), on_cpu_s());
+        names = step_numbers(&trace).metrics.len();
+        let wall_s = begun.0.elapsed().as_secs_f64();
+        times_s.push(on_cpu_s().zip(begun.1).map_or(wall_s, |(now, before)| now - before));
+    }
+    times_s.sort_unstable_by(f64::total_cmp);
+    let (samples, requests) = (trace.samples.len(), trace.requests().count());
+    let median_s = times_s[rounds / 2];
+    writeln!(
+        std::io::stdout(),
+        "{samples} samples, {requests} requests, {names} numbers, median_s {median_s:.5}"
+    )?;
+    Ok(())
+}
