@@ -7,14 +7,9 @@ use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use rollscope_config::{Options, Published};
 use rollscope_engine::{Engine, EngineError, EngineOptions};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::support::{PATIENCE, Server, live, options};
-
-/// A request that takes its time, as tests count it.
-fn long(rid: &str) -> Value {
-    json!({"rid": rid, "text": "1+2=?\n", "sampling_params": {"max_new_tokens": 2000, "ignore_eos": true}})
-}
+use crate::support::{PATIENCE, SLOW, Server, endless, live, options};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_tells_what_it_is() {
@@ -51,9 +46,9 @@ async fn the_server_tells_what_it_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loads_add_up() {
-    let server =
-        Server::start(&["--max-running-requests", "3", "--num-reserved-decode-tokens", "4096"]).await;
-    let bodies: Vec<_> = (0..8).map(|index| long(&format!("long {index}"))).collect();
+    let limits = ["--max-running-requests", "3", "--num-reserved-decode-tokens", "4096"];
+    let server = Server::start(&[&SLOW[..], &limits[..]].concat()).await;
+    let bodies: Vec<_> = (0..8).map(|index| endless(&format!("long {index}"))).collect();
     let all = join_all(bodies.iter().map(|body| server.generate(body)));
     let watch = async {
         let load = server.until("all are there", |load| live(load) == 8).await;
@@ -74,8 +69,8 @@ async fn loads_add_up() {
         assert!(first["age_s"].as_f64().unwrap() >= 0.0 && inflight[0]["reqs"][0].get("age_s").is_none());
         // Six of its tokens a prompt, and begin-of-sequence.
         assert_eq!(load["num_waiting_uncached_tokens"], 5 * 7);
-        // A running request holds all the pages that it can need, as nothing less is reserved: 7 + 1999 tokens in pages of 16.
-        assert_eq!(load["num_used_tokens"], 3 * 2016);
+        // A running request holds the pages of what is reserved for it: 7 + 4096 tokens in pages of 16.
+        assert_eq!(load["num_used_tokens"], 3 * 4112);
         assert_eq!(load["queues"]["waiting"], 5);
         assert_eq!(load["disaggregation"], json!({"mode": "null"}));
         let core = server.get("/v1/loads?include=core").await["loads"][0].clone();
@@ -101,9 +96,9 @@ async fn loads_add_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_ends_exactly_those_of_the_name() {
-    let server = Server::start(&[]).await;
-    let bodies = ["one", "one_more", "two", "two"].map(long);
-    let mut batch = long("batch");
+    let server = Server::start(&SLOW).await;
+    let bodies = ["one", "one_more", "two", "two"].map(endless);
+    let mut batch = endless("batch");
     batch["text"] = json!(["1+2=?\n", "3+4=?\n"]);
     let all = join_all(bodies.iter().chain([&batch]).map(|body| server.generate(body)));
     let abort = async {
@@ -139,8 +134,8 @@ async fn an_abort_ends_exactly_those_of_the_name() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_aborted_stream_says_so_in_its_last_event() {
-    let server = Server::start(&[]).await;
-    let body = long("streamed");
+    let server = Server::start(&SLOW).await;
+    let body = endless("streamed");
     let abort = async {
         server.until("it runs", |load| load["num_running_reqs"] == 1).await;
         server.post("/abort_request", &json!({"rid": "streamed"})).await;
@@ -152,16 +147,16 @@ async fn an_aborted_stream_says_so_in_its_last_event() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_goes_away_ends_its_request() {
-    let server = Server::start(&[]).await;
+    let server = Server::start(&SLOW).await;
     // Unary: nothing was sent yet.
-    let body = long("gone").to_string();
+    let body = endless("gone").to_string();
     tokio::select! {
         _ = server.send(Method::POST, "/generate", &body) => panic!("it ended by itself"),
         _ = server.until("it runs", |load| load["num_running_reqs"] == 1) => {}
     }
     server.until_free().await;
     // Streamed: in the middle of the body.
-    let mut body = long("gone");
+    let mut body = endless("gone");
     body["stream"] = json!(true);
     let mut response = server.send(Method::POST, "/generate", &body.to_string()).await;
     response.body_mut().frame().await.unwrap().unwrap();
@@ -172,14 +167,15 @@ async fn a_client_that_goes_away_ends_its_request() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_refuses_with_503() {
-    let server = Server::start(&["--max-running-requests", "1", "--max-queued-requests", "2"]).await;
-    let bodies: Vec<_> = (0..3).map(|index| long(&index.to_string())).collect();
+    let limits = ["--max-running-requests", "1", "--max-queued-requests", "2"];
+    let server = Server::start(&[&SLOW[..], &limits[..]].concat()).await;
+    let bodies: Vec<_> = (0..3).map(|index| endless(&index.to_string())).collect();
     let fill = join_all(bodies.iter().map(|body| server.post("/generate", body)));
     let refused = async {
         server.until("full", |load| load["num_waiting_reqs"] == 2).await;
-        let (status, reply) = server.post("/generate", &long("too many")).await;
+        let (status, reply) = server.post("/generate", &endless("too many")).await;
         assert_eq!((status, &reply["error"]["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!(503)));
-        let events = server.stream(&long("too many")).await;
+        let events = server.stream(&endless("too many")).await;
         assert_eq!(events[0]["meta_info"]["finish_reason"]["status_code"], 503);
         server.post("/abort_request", &json!({"abort_all": true})).await;
     };
@@ -189,9 +185,9 @@ async fn a_full_queue_refuses_with_503() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_told_to_stop_lets_requests_end() {
-    let mut server = Server::start(&[]).await;
+    let mut server = Server::start(&[&SLOW[..], &["--shutdown-timeout", "86400"]].concat()).await;
     let stop = server.stop();
-    let body = long("last");
+    let body = endless("last");
     let watch = async {
         server.until("it runs", |load| load["num_running_reqs"] == 1).await;
         stop.send(()).unwrap();
@@ -199,19 +195,23 @@ async fn a_server_that_is_told_to_stop_lets_requests_end() {
         while server.text(Method::GET, "/health", "").await.0 == StatusCode::OK {
             assert!(Instant::now() < deadline, "it goes on");
         }
-        let (status, _) = server.post("/generate", &long("too late")).await;
+        let (status, _) = server.post("/generate", &endless("too late")).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        // It is still there, and the server with it, until it ends otherwise.
+        assert_eq!(server.load().await["num_running_reqs"], 1);
+        server.post("/abort_request", &json!({"rid": "last"})).await;
     };
     let (reply, ()) = tokio::join!(server.generate(&body), watch);
-    assert_eq!(reply["meta_info"]["completion_tokens"], 2000);
+    assert_eq!(reply["meta_info"]["finish_reason"]["message"], "Aborted by AbortReq.");
+    assert_ne!(reply["meta_info"]["completion_tokens"], 0);
     server.ended().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_told_to_stop_waits_only_so_long() {
-    let mut server = Server::start(&["--shutdown-timeout", "0"]).await;
+async fn a_server_that_is_told_to_stop_waits_only_so_endless() {
+    let mut server = Server::start(&[&SLOW[..], &["--shutdown-timeout", "0"]].concat()).await;
     let stop = server.stop();
-    let body = long("cut short");
+    let body = endless("cut short");
     let watch = async {
         server.until("it runs", |load| load["num_running_reqs"] == 1).await;
         stop.send(()).unwrap();

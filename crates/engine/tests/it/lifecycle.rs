@@ -1,6 +1,6 @@
 //! The life of a request: queues, time limits, pauses, retraction, the prefix cache, and what metadata rows carry.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Pair, Server, greedy, live};
+use crate::support::{PATIENCE, Pair, SLOW, Server, endless, fresh_room, greedy, live};
 
 const PROMPT: &str = "47+85+19=?\n";
 
@@ -55,19 +55,45 @@ async fn the_transfer_limit_ends_requests_as_its_table_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clocks_stand_still_in_a_pause_and_a_late_one_harms_no_other() {
+async fn clocks_stand_still_in_a_pause_and_without_memory() {
+    let limit = Duration::from_millis(500);
+    let server = Pair::start_prefill(&["--disaggregation-bootstrap-timeout", "0.5"]).await;
+    for (stop, go_on) in [
+        ("/pause_generation", "/continue_generation"),
+        ("/release_memory_occupation", "/resume_memory_occupation"),
+    ] {
+        server.post(stop, &json!({"mode": "in_place"})).await;
+        let mut body = long(PROMPT);
+        body["bootstrap_room"] = json!(fresh_room());
+        let wait = async {
+            server.until("it waits", |load| live(load) == 1).await;
+            // Longer than the limit, of which nothing passes.
+            tokio::time::sleep(limit * 2).await;
+            assert_eq!(server.load().await["queues"]["paused"], 1);
+            let before = Instant::now();
+            server.post(go_on, &json!({})).await;
+            before
+        };
+        let end = async {
+            let reply = server.post("/generate", &body).await;
+            (reply, Instant::now())
+        };
+        let (((status, reply), end), before) = tokio::join!(end, wait);
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        let message = reply["error"]["message"].as_str().unwrap();
+        assert!(message.contains("after 0.5s in KVPoll.Bootstrapping"), "{reply}");
+        // All of the limit was left.
+        assert!(end - before >= limit, "{stop}: it ended {:?} after", end - before);
+    }
+    server.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_one_harms_no_other() {
     let pair = Pair::start_with(&["--disaggregation-bootstrap-timeout", "0.3"], &[]).await;
-    let (status, reply) = pair.prefill.post("/pause_generation", &json!({"mode": "in_place"})).await;
-    let paused = json!({"message": "Generation paused successfully.", "status": "ok"});
-    assert_eq!((status, reply), (StatusCode::OK, paused));
     let late = pair.paired(&long(PROMPT));
-    let pause = async {
-        pair.prefill.until("it waits", |load| live(load) == 1).await;
-        // Longer than the limit.
-        tokio::time::sleep(std::time::Duration::from_millis(600)).await;
-        assert_eq!(pair.prefill.load().await["queues"]["paused"], 1);
-        pair.prefill.post("/continue_generation", &json!({})).await;
-        // While that one waits, and after, others come through: with both halves in time, whenever that is.
+    // While that one waits, and after, others come through: with both halves in time, whenever that is.
+    let others = async {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let body = pair.paired(&json!({"text": PROMPT, "sampling_params": greedy(64)}));
@@ -79,7 +105,7 @@ async fn clocks_stand_still_in_a_pause_and_a_late_one_harms_no_other() {
             assert!(Instant::now() < deadline, "none is in time");
         }
     };
-    let ((status, reply), decode) = tokio::join!(pair.prefill.post("/generate", &late), pause);
+    let ((status, reply), decode) = tokio::join!(pair.prefill.post("/generate", &late), others);
     assert!(decode["text"].as_str().unwrap().ends_with("#151"), "{decode}");
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(
@@ -161,34 +187,50 @@ async fn a_pause_holds_requests_or_ends_them() {
     body["sampling_params"] = json!({"max_new_tokens": 1500, "ignore_eos": true, "sampling_seed": 4});
     let expected = server.generate(&body).await;
     for mode in ["in_place", "retract"] {
-        let bodies = [&body; 3];
-        let all = join_all(bodies.iter().map(|body| server.generate(body)));
-        let pause = async {
-            server.until("two run", |load| load["num_running_reqs"] == 2).await;
-            server.post("/pause_generation", &json!({"mode": mode})).await;
-            let load = server.load().await;
-            assert_eq!(live(&load), 3);
-            if mode == "retract" {
-                assert_eq!((&load["num_running_reqs"], &load["num_used_tokens"]), (&json!(0), &json!(0)));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            server.post("/pause_generation", &json!({"mode": "in_place"})).await;
+            let bodies = [&body; 3];
+            let all = join_all(bodies.iter().map(|body| server.generate(body)));
+            let pause = async {
+                server.until("all are there", |load| live(load) == 3).await;
+                // Some of them is computed between the two.
+                server.post("/continue_generation", &json!({})).await;
+                server.post("/pause_generation", &json!({"mode": mode})).await;
+                let load = server.load().await;
+                if mode == "retract" {
+                    assert_eq!((&load["num_running_reqs"], &load["num_used_tokens"]), (&json!(0), &json!(0)));
+                }
+                let (status, body) = server.text(Method::GET, "/flush_cache", "").await;
+                assert_eq!(status.is_success(), live(&load) == 0, "{body}");
+                server.post("/continue_generation", &json!({})).await;
+                live(&load) == 3
+            };
+            let (replies, is_held) = tokio::join!(all, pause);
+            for reply in replies {
+                assert_eq!(reply["output_ids"], expected["output_ids"], "{mode}");
+                let logprobs = |reply: &Value| reply["meta_info"]["output_token_logprobs"].clone();
+                assert_eq!(logprobs(&reply), logprobs(&expected), "{mode}");
             }
-            let (status, body) = server.text(Method::GET, "/flush_cache", "").await;
-            assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
-            server.post("/continue_generation", &json!({})).await;
-        };
-        let (replies, ()) = tokio::join!(all, pause);
-        for reply in replies {
-            assert_eq!(reply["output_ids"], expected["output_ids"], "{mode}");
-            let logprobs = |reply: &Value| reply["meta_info"]["output_token_logprobs"].clone();
-            assert_eq!(logprobs(&reply), logprobs(&expected), "{mode}");
+            // Unless the pause came too late for them.
+            if is_held {
+                break;
+            }
+            assert!(Instant::now() < deadline, "they always end before");
         }
     }
+    let slow = Server::start(&SLOW).await;
     let pause = async {
-        server.until("it runs", |load| load["num_running_reqs"] == 1).await;
-        server.post("/pause_generation", &json!({})).await;
-        assert_eq!(live(&server.load().await), 0);
+        slow.until("it runs", |load| load["num_running_reqs"] == 1).await;
+        let (status, reply) = slow.post("/pause_generation", &json!({})).await;
+        let paused = json!({"message": "Generation paused successfully.", "status": "ok"});
+        assert_eq!((status, reply), (StatusCode::OK, paused));
+        assert_eq!(live(&slow.load().await), 0);
     };
-    let ((_, reply), ()) = tokio::join!(server.post("/generate", &body), pause);
+    let body = endless("it");
+    let (reply, ()) = tokio::join!(slow.generate(&body), pause);
     assert_eq!(reply["meta_info"]["finish_reason"]["type"], "abort");
+    server.post("/pause_generation", &json!({})).await;
     let (status, reply) = server.post("/pause_generation", &json!({"mode": "slowly"})).await;
     assert!(
         status == StatusCode::BAD_REQUEST && reply["error"]["message"].as_str().unwrap().contains("mode")
@@ -406,7 +448,7 @@ async fn a_prompt_may_have_several_replies() {
         assert_eq!(server.generate(&one).await["output_ids"], reply["output_ids"]);
     }
     // As a router sends it, with lists as long as the outputs; and one prompt that is no list.
-    let rooms: Vec<_> = (0..6).map(|_| crate::support::fresh_room()).collect();
+    let rooms: Vec<_> = (0..6).map(|_| fresh_room()).collect();
     body["bootstrap_host"] = json!(vec!["127.0.0.1"; 6]);
     (body["bootstrap_port"], body["bootstrap_room"]) = (json!(vec![pair.bootstrap_port; 6]), json!(rooms));
     let (_, decode) = tokio::join!(pair.prefill.generate(&body), pair.decode.generate(&body));

@@ -5,6 +5,8 @@ mod control;
 #[cfg(test)]
 mod generate;
 #[cfg(test)]
+mod invariance;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod metrics;

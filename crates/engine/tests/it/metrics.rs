@@ -1,6 +1,6 @@
 //! Forward-pass metrics: what a subscriber hears of what the engine computes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use hyper::http::Method;
@@ -199,16 +199,23 @@ async fn a_scheduler_in_a_long_step_does_not_hold_up_what_the_server_tells() {
     let server = Server::start(&[ON, "--model-path", &format!("sim:{}", path.display())]).await;
     let body = prompt(4, 1);
     let asked = async {
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let info = server.get("/server_info").await;
             assert_eq!(info["enable_forward_pass_metrics"], json!(true));
             if info["internal_states"] == json!([]) {
                 return;
             }
+            assert!(Instant::now() < deadline, "it never answers alone");
         }
     };
-    // The request takes longer than an answer without the scheduler.
-    tokio::select! { () = asked => {}, reply = server.generate(&body) => panic!("it never answered alone: {reply}") }
+    // A request takes longer than an answer without the scheduler, and is followed by another until there was one.
+    let keep_busy = async {
+        loop {
+            server.generate(&body).await;
+        }
+    };
+    tokio::select! { () = asked => {}, () = keep_busy => {} }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::support::{PATIENCE, Pair, Server, bootstrap_port, greedy, live};
+use crate::support::{PATIENCE, Pair, SLOW, Server, bootstrap_port, endless, greedy, live};
 
 const PROMPT: &str = "47+85+19=?\n";
 
@@ -69,18 +69,6 @@ async fn requests_go_to_ranks_in_turn_or_as_asked() {
         assert!(line.unwrap().ends_with(&format!(" {requests}")), "{page}");
     }
     assert_eq!(page.matches("# TYPE sglang:num_requests_total counter").count(), 1);
-    // What concerns the server concerns both.
-    let body = json!({"text": PROMPT, "sampling_params": {"max_new_tokens": 2000, "ignore_eos": true}});
-    let stop = async {
-        for rank in 0..2 {
-            server.until_rank(rank, "it runs", |load| load["num_running_reqs"] == 1).await;
-        }
-        let (status, reply) = server.post("/release_memory_occupation", &json!({})).await;
-        assert!(status == StatusCode::BAD_REQUEST && reply.to_string().contains("2 requests are"), "{reply}");
-        server.post("/abort_request", &json!({"abort_all": true})).await;
-    };
-    let (ended, ()) = tokio::join!(join_all([server.generate(&body), server.generate(&body)]), stop);
-    assert!(ended.iter().all(|reply| reply["meta_info"]["finish_reason"]["type"] == "abort"));
     assert_eq!(server.text(Method::GET, "/health_generate", "").await.0, StatusCode::OK);
     let base: Base =
         info["internal_states"][0]["forward_pass_metrics_ipc_name"].as_str().unwrap().parse().unwrap();
@@ -101,6 +89,23 @@ async fn requests_go_to_ranks_in_turn_or_as_asked() {
         };
         assert_eq!(message.metrics.unwrap().dp_rank, rank);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_concerns_the_server_concerns_all_ranks() {
+    let server = Server::start(&[&SLOW[..], &["--dp-size", "2"]].concat()).await;
+    let body = endless("both");
+    let stop = async {
+        for rank in 0..2 {
+            server.until_rank(rank, "it runs", |load| load["num_running_reqs"] == 1).await;
+        }
+        let (status, reply) = server.post("/release_memory_occupation", &json!({})).await;
+        assert!(status == StatusCode::BAD_REQUEST && reply.to_string().contains("2 requests are"), "{reply}");
+        server.post("/abort_request", &json!({"rid": "both"})).await;
+    };
+    let (ended, ()) = tokio::join!(join_all([server.generate(&body), server.generate(&body)]), stop);
+    assert!(ended.iter().all(|reply| reply["meta_info"]["finish_reason"]["type"] == "abort"));
+    server.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

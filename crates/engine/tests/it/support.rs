@@ -33,6 +33,10 @@ pub(crate) struct Pair {
     pub(crate) bootstrap_port: u64,
 }
 
+/// Makes a server of which each token takes a twentieth of a second, so that a request of [`endless`] lives until a test ends it.
+pub(crate) const SLOW: [&str; 2] =
+    ["--model-path", concat!("sim:", env!("CARGO_MANIFEST_DIR"), "/tests/slow.json")];
+
 /// What anything here may take.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(5);
 
@@ -249,6 +253,11 @@ pub(crate) async fn bootstrap_port(prefill: &Server) -> u64 {
 pub(crate) fn live(load: &Value) -> u64 {
     let core = load["num_running_reqs"].as_u64().unwrap() + load["num_waiting_reqs"].as_u64().unwrap();
     core + load["disaggregation"]["prefill_inflight_queue_reqs"].as_u64().unwrap_or(0)
+}
+
+/// A request that takes most of an hour on a server of [`SLOW`].
+pub(crate) fn endless(rid: &str) -> Value {
+    json!({"rid": rid, "text": "1+2=?\n", "sampling_params": {"max_new_tokens": 60_000, "ignore_eos": true}})
 }
 
 /// Sampling parameters under which the model takes its likeliest token.
