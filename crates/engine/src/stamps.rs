@@ -187,6 +187,28 @@ impl Stamps {
         seconds(Some(self.created), self.completion)
     }
 
+    /// Seconds of each stage, by the names of SGLang's traces. A server has those of its place in a pair.
+    pub(crate) fn stages_s(&self) -> [(&'static str, Option<f64>); 6] {
+        let (transferring, waiting) = (self.transfer_queue_entry, self.wait_queue_entry);
+        let computed = self.prefill_finished.filter(|_| self.prealloc_queue_entry.is_none());
+        let received = transferring.filter(|_| self.prealloc_queue_entry.is_some());
+        let sending = transferring.filter(|_| self.bootstrap_queue_entry.is_some());
+        [
+            ("prefill_bootstrap", seconds(self.bootstrap_queue_entry, waiting)),
+            ("prefill_forward", seconds(self.forward_entry, computed)),
+            ("prefill_transfer_kv_cache", seconds(sending, self.completion)),
+            ("decode_bootstrap", seconds(self.prealloc_queue_entry, transferring)),
+            ("decode_transferred", seconds(received, waiting)),
+            ("decode_waiting", seconds(received.and(waiting), self.forward_entry)),
+        ]
+    }
+
+    /// Prefill: seconds until the decode side was there, and from then until there was a metadata slot.
+    pub(crate) fn before_prefill_s(&self) -> (Option<f64>, Option<f64>) {
+        let bootstrap = seconds(self.bootstrap_queue_entry, self.bootstrap_done);
+        (bootstrap, seconds(self.bootstrap_done, self.wait_queue_entry))
+    }
+
     /// What a metadata row written at `now` can tell of the stages.
     pub(crate) fn prefill_timing(&self, now: Stamp) -> PrefillTiming {
         let (queued, waiting) = (self.bootstrap_queue_entry, self.wait_queue_entry);

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::App;
 use super::fields::Fields;
 use super::respond::{ApiError, requests};
+use super::weights::to_its_end;
 use crate::options::DisaggregationMode;
 use crate::output::{Abort, Finish};
 use crate::request::{GenerateSpec, Room, Sampling};
@@ -116,13 +117,13 @@ pub(super) async fn pause_generation(
             )));
         }
     };
-    app.ranks.pause(mode).await?;
+    to_its_end(async move { Ok(app.ranks.pause(mode).await?) }).await?;
     Ok(Json(json!({"message": "Generation paused successfully.", "status": "ok"})))
 }
 
-/// Computes again. What was not paused goes on.
+/// Computes again, unless there is another reason not to. What was not paused goes on.
 pub(super) async fn continue_generation(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
-    app.ranks.go_on().await?;
+    to_its_end(async move { Ok(app.ranks.go_on().await?) }).await?;
     Ok(Json(json!({"message": "Generation continued successfully.", "status": "ok"})))
 }
 

@@ -28,6 +28,7 @@ use self::respond::ApiError;
 use crate::chat::Chat;
 use crate::clock::Clock;
 use crate::options::{DisaggregationMode, EngineOptions};
+use crate::output::Progress;
 use crate::ranks::Ranks;
 use crate::scheduler::SchedulerGone;
 
@@ -127,6 +128,14 @@ impl App {
     pub(crate) fn model_name(&self) -> &str {
         let options = self.published.startup();
         options.served_model_name.as_ref().unwrap_or(&options.model_path)
+    }
+
+    /// What the weights are called that a request was computed with. One of which nothing was computed would have those of now.
+    fn weight_version(&self, progress: &Progress) -> String {
+        match &progress.weight_version {
+            Some(version) => (**version).to_owned(),
+            None => self.published.resolved().weight_version.clone(),
+        }
     }
 
     /// Nothing is computed.

@@ -209,9 +209,10 @@ impl Frame {
         };
         let choices: Vec<_> = replies.iter().enumerate().map(choice).collect();
         let object = if self.kind == Kind::Chat { "chat.completion" } else { "text_completion" };
+        let weight_version = replies.first().map(|(_, progress)| app.weight_version(progress));
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model,
-            "choices": choices, "usage": usage,
+            "choices": choices, "usage": usage, "metadata": {"weight_version": weight_version},
         })
     }
 

@@ -47,8 +47,11 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
     page.counters();
     page.histogram("queue_time_seconds", |of| &of.queue_time_seconds);
     page.histogram("e2e_request_latency_seconds", |of| &of.e2e_request_latency_seconds);
+    page.stages();
     // A prefill server's one token is not the client's first.
     if mode == DisaggregationMode::Prefill {
+        page.histogram("kv_transfer_bootstrap_ms", |of| &of.kv_transfer_bootstrap_ms);
+        page.histogram("kv_transfer_alloc_ms", |of| &of.kv_transfer_alloc_ms);
         page.histogram("kv_transfer_latency_ms", |of| &of.kv_transfer_latency_ms);
         page.histogram("kv_transfer_speed_gb_s", |of| &of.kv_transfer_speed_gb_s);
         page.histogram("kv_transfer_total_mb", |of| &of.kv_transfer_total_mb);
@@ -75,9 +78,7 @@ impl Page<'_> {
         self.values("gauge", "num_used_tokens", |of| of.used_tokens as f64);
         self.values("gauge", "max_total_num_tokens", |of| of.total_tokens as f64);
         self.values("gauge", "token_usage", |of| share(of.used_tokens as f64, of.total_tokens as f64));
-        self.values("gauge", "cache_hit_rate", |of| {
-            share(of.counts.cached_tokens as f64, of.counts.prompt_tokens as f64)
-        });
+        self.values("gauge", "cache_hit_rate", |of| of.counts.cache_hit_rate());
         self.values("gauge", "gen_throughput", |of| of.gen_throughput);
         match self.mode {
             DisaggregationMode::Null => {}
@@ -88,6 +89,9 @@ impl Page<'_> {
             DisaggregationMode::Decode => {
                 self.values("gauge", "num_decode_prealloc_queue_reqs", |of| of.prealloc as f64);
                 self.values("gauge", "num_decode_transfer_queue_reqs", |of| of.transfer as f64);
+                self.values("gauge", "pending_prealloc_token_usage", |of| {
+                    share(of.prealloc_tokens as f64, of.total_tokens as f64)
+                });
             }
         }
     }
@@ -100,6 +104,14 @@ impl Page<'_> {
         if self.mode != DisaggregationMode::Null {
             self.values("counter", "num_bootstrap_failed_reqs_total", |of| of.counts.bootstrap_failed as f64);
             self.values("counter", "num_transfer_failed_reqs_total", |of| of.counts.transfer_failed as f64);
+            self.head("counter", "kv_transfer_timeouts_total");
+            for (labels, of) in self.ranks {
+                let timeouts = of.counts.timeouts;
+                for (stage, count) in [("bootstrap", timeouts.bootstrap), ("transfer", timeouts.transfer)] {
+                    let labels = format!("{labels},stage=\"{stage}\"");
+                    self.sample("kv_transfer_timeouts_total", &labels, count as f64);
+                }
+            }
         }
         self.head("counter", "cached_tokens_total");
         for (labels, of) in self.ranks {
@@ -124,18 +136,33 @@ impl Page<'_> {
         }
     }
 
+    /// One histogram a rank.
     fn histogram(&mut self, name: &str, of: impl Fn(&Observations) -> &Histogram) {
         self.head("histogram", name);
-        let bucket = format!("{name}_bucket");
         for (labels, snapshot) in self.ranks {
-            let histogram = of(&snapshot.observations);
-            for (bound, count) in histogram.cumulative() {
-                self.sample(&bucket, &format!("{labels},le=\"{bound}\""), count as f64);
-            }
-            self.sample(&bucket, &format!("{labels},le=\"+Inf\""), histogram.count() as f64);
-            self.sample(&format!("{name}_sum"), labels, histogram.sum());
-            self.sample(&format!("{name}_count"), labels, histogram.count() as f64);
+            self.distribution(name, labels, of(&snapshot.observations));
         }
+    }
+
+    /// One histogram a stage that requests have been in.
+    fn stages(&mut self) {
+        let name = "per_stage_req_latency_seconds";
+        self.head("histogram", name);
+        for (labels, snapshot) in self.ranks {
+            for (stage, histogram) in &snapshot.observations.per_stage_req_latency_seconds {
+                self.distribution(name, &format!("{labels},stage=\"{stage}\""), histogram);
+            }
+        }
+    }
+
+    fn distribution(&mut self, name: &str, labels: &str, histogram: &Histogram) {
+        let bucket = format!("{name}_bucket");
+        for (bound, count) in histogram.cumulative() {
+            self.sample(&bucket, &format!("{labels},le=\"{bound}\""), count as f64);
+        }
+        self.sample(&bucket, &format!("{labels},le=\"+Inf\""), histogram.count() as f64);
+        self.sample(&format!("{name}_sum"), labels, histogram.sum());
+        self.sample(&format!("{name}_count"), labels, histogram.count() as f64);
     }
 
     fn head(&mut self, kind: &str, name: &str) {

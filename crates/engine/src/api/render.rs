@@ -88,11 +88,6 @@ impl Reply {
         let completion_tokens = progress.output_ids.len();
         let sent = app.clock.now();
         let timings = progress.stamps.timings(app.mode(), &app.clock, (completion_tokens, sent));
-        // What nothing was computed of would be computed with the weights that are there now.
-        let weight_version = match &progress.weight_version {
-            Some(version) => (**version).to_owned(),
-            None => app.published.resolved().weight_version.clone(),
-        };
         let logprobs = subject.logprobs.map(|asked| Lists::new(app, (subject, asked), &progress));
         Self {
             meta_info: MetaInfo {
@@ -103,7 +98,7 @@ impl Reply {
                 cached_tokens: progress.cached_tokens,
                 cached_tokens_details: CachedTokens { device: progress.cached_tokens, host: 0 },
                 num_retractions: progress.retractions,
-                weight_version,
+                weight_version: app.weight_version(&progress),
                 dp_rank: subject.dp_rank,
                 logprobs,
                 kept: progress.kept.as_ref().map(Kept::new),

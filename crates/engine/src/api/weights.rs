@@ -207,8 +207,8 @@ fn occupation(fields: &mut Fields) -> Result<Occupation, ApiError> {
     Ok(what)
 }
 
-/// Does something whether or not the client waits for it: half of it would leave the scheduler standing still.
-async fn to_its_end<T: Send + 'static>(
+/// Does something whether or not the client waits for it: half of it would leave a scheduler, or some of them, standing still.
+pub(super) async fn to_its_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
     tokio::spawn(work).await.unwrap_or_else(|error| Err(ApiError::failure(error.to_string())))

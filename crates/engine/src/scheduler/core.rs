@@ -41,6 +41,16 @@ pub(crate) struct Counts {
     /// Those of them that were found.
     pub(crate) cached_tokens: u64,
     pub(crate) generated_tokens: u64,
+    pub(crate) timeouts: Timeouts,
+}
+
+/// Time limits that requests have reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Timeouts {
+    /// Of those that waited for the other side.
+    pub(crate) bootstrap: u64,
+    /// Of those whose transfer was prepared or under way.
+    pub(crate) transfer: u64,
 }
 
 /// Requests in one state, in order of arrival there.
@@ -84,6 +94,15 @@ pub(super) struct Core {
     pub(super) passes: PassReporter,
     pub(super) profiler: Profiler,
     pub(super) warnings: Warnings,
+}
+
+// === impl Counts ===
+
+impl Counts {
+    /// Of the tokens of prompts, the part that the prefix cache had.
+    pub(crate) fn cache_hit_rate(&self) -> f64 {
+        self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64
+    }
 }
 
 // === impl Core ===
@@ -166,6 +185,14 @@ impl Core {
         request.stamps().completion = Some(self.clock.now());
         self.observe(&request);
         self.retire(request, finish);
+    }
+
+    /// A request has reached a time limit.
+    pub(super) fn count_timeout(&mut self, request: &Request) {
+        match request.poll {
+            Some(KvPoll::Bootstrapping) => self.counts.timeouts.bootstrap += 1,
+            _ => self.counts.timeouts.transfer += 1,
+        }
     }
 
     /// Ends a request that did not come to its end.

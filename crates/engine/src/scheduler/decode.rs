@@ -368,6 +368,7 @@ impl DecodeSide {
         let mut late = take_late(&mut self.prealloc, active, &of_prealloc);
         late.extend(take_late(&mut self.transfer, active, &of_transfer));
         for (request, why) in late {
+            core.count_timeout(&request);
             self.give_up(core, request, why);
         }
     }

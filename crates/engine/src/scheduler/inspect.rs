@@ -34,6 +34,8 @@ pub(crate) struct Snapshot {
     pub(crate) inflight: usize,
     /// Decode: not connected, or without pages.
     pub(crate) prealloc: usize,
+    /// Decode: tokens of those.
+    pub(crate) prealloc_tokens: usize,
     /// Decode: being received.
     pub(crate) transfer: usize,
     /// Tokens on pages that are taken.
@@ -125,8 +127,8 @@ impl Scheduler {
             }
             Side::Decode(side) => {
                 (snapshot.prealloc, snapshot.transfer) = (side.prealloc.len(), side.transfer.len());
-                snapshot.queued_tokens +=
-                    side.prealloc.iter().map(|request| queued_tokens(request)).sum::<usize>();
+                snapshot.prealloc_tokens = side.prealloc.iter().map(|request| queued_tokens(request)).sum();
+                snapshot.queued_tokens += snapshot.prealloc_tokens;
             }
         }
         snapshot

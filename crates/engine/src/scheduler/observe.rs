@@ -1,5 +1,7 @@
 //! Distributions of what requests took, kept since the start.
 
+use std::collections::BTreeMap;
+
 use super::core::Core;
 use crate::request::Request;
 use crate::stamps::Stamps;
@@ -20,6 +22,9 @@ pub(crate) struct Observations {
     pub(crate) time_to_first_token_seconds: Histogram,
     pub(crate) inter_token_latency_seconds: Histogram,
     pub(crate) e2e_request_latency_seconds: Histogram,
+    pub(crate) per_stage_req_latency_seconds: BTreeMap<&'static str, Histogram>,
+    pub(crate) kv_transfer_bootstrap_ms: Histogram,
+    pub(crate) kv_transfer_alloc_ms: Histogram,
     pub(crate) kv_transfer_latency_ms: Histogram,
     pub(crate) kv_transfer_speed_gb_s: Histogram,
     pub(crate) kv_transfer_total_mb: Histogram,
@@ -29,6 +34,7 @@ const SECONDS: &[f64] = &[
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0,
     500.0,
 ];
+const BEFORE_TRANSFER_MS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0];
 const TRANSFER_MS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0];
 const TRANSFER_GB_S: &[f64] = &[0.1, 0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0];
 const TRANSFER_MB: &[f64] = &[1.0, 5.0, 10.0, 50.0, 100.0, 500.0, 1000.0, 5000.0, 10_000.0];
@@ -79,7 +85,16 @@ impl Observations {
         let decoding =
             stamps.decoding_s().filter(|_| intervals > 0).map(|decoding| decoding / intervals as f64);
         self.inter_token_latency_seconds.observe(decoding, intervals);
+        for (stage, seconds) in stamps.stages_s() {
+            if seconds.is_some() {
+                let histogram = self.per_stage_req_latency_seconds.entry(stage);
+                histogram.or_insert_with(|| Histogram::new(SECONDS)).observe(seconds, 1);
+            }
+        }
         if let Some(transfer) = stamps.transfer {
+            let (bootstrap, alloc) = stamps.before_prefill_s();
+            self.kv_transfer_bootstrap_ms.observe(bootstrap.map(|seconds| seconds * 1e3), 1);
+            self.kv_transfer_alloc_ms.observe(alloc.map(|seconds| seconds * 1e3), 1);
             self.kv_transfer_latency_ms.observe(Some(transfer.busy_s * 1e3), 1);
             self.kv_transfer_speed_gb_s.observe(transfer.speed_gib_s(), 1);
             self.kv_transfer_total_mb.observe(Some(transfer.bytes as f64 / f64::from(1 << 20)), 1);
@@ -95,6 +110,9 @@ impl Default for Observations {
             time_to_first_token_seconds: seconds(),
             inter_token_latency_seconds: seconds(),
             e2e_request_latency_seconds: seconds(),
+            per_stage_req_latency_seconds: BTreeMap::new(),
+            kv_transfer_bootstrap_ms: Histogram::new(BEFORE_TRANSFER_MS),
+            kv_transfer_alloc_ms: Histogram::new(BEFORE_TRANSFER_MS),
             kv_transfer_latency_ms: Histogram::new(TRANSFER_MS),
             kv_transfer_speed_gb_s: Histogram::new(TRANSFER_GB_S),
             kv_transfer_total_mb: Histogram::new(TRANSFER_MB),

@@ -295,6 +295,7 @@ impl PrefillSide {
         let mut late = take_late(&mut self.bootstrap, active, &of_bootstrap);
         late.extend(take_late(&mut self.inflight, active, &of_inflight));
         for (request, why) in late {
+            core.count_timeout(&request);
             self.give_up(core, request, why);
         }
         let now = core.clock.now();

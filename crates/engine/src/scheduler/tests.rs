@@ -59,7 +59,7 @@ fn slow() -> SchedulerThread {
 }
 
 /// A request that takes a minute and a half.
-fn endless() -> GenerateSpec {
+pub(super) fn endless() -> GenerateSpec {
     GenerateSpec {
         rid: "endless".to_owned(),
         batch_rid: None,

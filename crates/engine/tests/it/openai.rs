@@ -29,6 +29,7 @@ async fn completions_say_what_generate_says() {
     assert_eq!(status, StatusCode::OK, "{reply}");
     let choice = &reply["choices"][0];
     assert_eq!((&reply["object"], &reply["model"]), (&json!("text_completion"), &json!("adder")));
+    assert_eq!(reply["metadata"], json!({"weight_version": "default"}));
     assert_eq!((&choice["text"], &choice["finish_reason"]), (&expected["text"], &json!("stop")));
     let meta = &expected["meta_info"];
     let completion = meta["completion_tokens"].as_u64().unwrap();

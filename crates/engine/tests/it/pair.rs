@@ -5,6 +5,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use crate::support::{PATIENCE, Pair, SLOW, Server, bootstrap_port, endless, fresh_room, greedy, live};
 
@@ -377,10 +378,15 @@ async fn nothing_waits_for_ever() {
     let alone = Server::start(&[&["--disaggregation-mode", "decode"], &bootstrap[..]].concat()).await;
     let mut nobody = pair.paired(&long(PROMPT));
     nobody["bootstrap_port"] = json!(1);
+    // Takes connections, and never says a word.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut never = pair.paired(&long(PROMPT));
+    never["bootstrap_port"] = json!(silent.local_addr().unwrap().port());
     for (server, body, state) in [
         (&pair.prefill, pair.paired(&long(PROMPT)), "Bootstrapping"),
         (&pair.decode, pair.paired(&long(PROMPT)), "WaitingForInput"),
         (&alone, nobody, "Bootstrapping"),
+        (&alone, never, "Bootstrapping"),
     ] {
         let (status, reply) = server.post("/generate", &body).await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -388,4 +394,61 @@ async fn nothing_waits_for_ever() {
         assert_eq!(reply["error"]["message"], expected);
         server.until_free().await;
     }
+    for (server, bootstrap, transfer) in
+        [(&pair.prefill, "1", "0"), (&pair.decode, "0", "1"), (&alone, "2", "0")]
+    {
+        assert_eq!(server.metric("num_bootstrap_failed_reqs_total", "").await, bootstrap);
+        assert_eq!(server.metric("num_transfer_failed_reqs_total", "").await, transfer);
+        assert_eq!(server.metric("kv_transfer_timeouts_total", "stage=\"bootstrap\"").await, bootstrap);
+        assert_eq!(server.metric("kv_transfer_timeouts_total", "stage=\"transfer\"").await, transfer);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_finds_a_request_in_whichever_queue_of_decode() {
+    let one = [&SLOW[..], &["--max-running-requests", "1"]].concat();
+    let pair = Pair::start_with(&SLOW, &one).await;
+    let is_in = |queue: &str, rid: &str, load: &Value| {
+        let queues = load["inflight"].as_array().unwrap();
+        let queue = queues.iter().find(|listed| listed["name"] == queue).unwrap();
+        queue["reqs"].as_array().unwrap().iter().any(|request| request["rid"] == rid)
+    };
+    let bodies = ["running", "waiting", "transfer", "prealloc"].map(|rid| pair.paired(&endless(rid)));
+    let [running, waiting, transfer, mut prealloc] = bodies;
+    prealloc["bootstrap_port"] = json!(1);
+    let abort = async {
+        pair.decode.until("it runs", |load| is_in("running", "running", load)).await;
+        // The others have come to where they stay; who runs is to give its pages back first.
+        let stay = async |queue: &str| pair.decode.until(queue, |load| is_in(queue, queue, load)).await;
+        let told = async {
+            tokio::join!(stay("waiting"), stay("transfer"), stay("prealloc"));
+            pair.decode.post("/pause_generation", &json!({"mode": "retract"})).await;
+            let load = pair.decode.load().await;
+            assert!(is_in("retracted", "running", &load), "{load}");
+            for (rid, left) in [("prealloc", 3), ("transfer", 2), ("waiting", 1), ("running", 0)] {
+                pair.decode.post("/abort_request", &json!({"rid": rid})).await;
+                assert_eq!(live(&pair.decode.load().await), left, "{rid}");
+            }
+        };
+        let others = async {
+            tokio::join!(
+                pair.prefill.generate(&waiting),
+                pair.decode.post("/generate", &waiting),
+                pair.decode.post("/generate", &transfer),
+                pair.decode.post("/generate", &prealloc),
+            )
+        };
+        tokio::join!(others, told).0
+    };
+    let (_, of_running, (_, of_waiting, of_transfer, of_prealloc)) =
+        tokio::join!(pair.prefill.generate(&running), pair.decode.post("/generate", &running), abort);
+    let aborted = json!("Aborted by AbortReq.");
+    for (status, reply) in [of_running, of_waiting] {
+        assert_eq!((status, &reply["meta_info"]["finish_reason"]["message"]), (StatusCode::OK, &aborted));
+    }
+    for (status, reply) in [of_transfer, of_prealloc] {
+        assert_eq!((status, &reply["error"]["message"]), (StatusCode::INTERNAL_SERVER_ERROR, &aborted));
+    }
+    pair.decode.post("/continue_generation", &json!({})).await;
+    pair.until_free().await;
 }

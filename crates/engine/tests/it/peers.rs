@@ -256,6 +256,37 @@ async fn an_update_goes_to_its_end_though_its_client_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer_that_is_never_confirmed_ends_at_its_limit() {
+    let prefill = Pair::start_prefill(&["--disaggregation-transfer-timeout", "0.2"]).await;
+    let (mut decode, _) = Peer::decode(crate::support::bootstrap_port(&prefill).await, 0).await;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let room = fresh_room();
+        decode.prepare(room, 1).await;
+        let reply = prefill.generate(&prefill_request(room)).await;
+        let finish = &reply["meta_info"]["finish_reason"];
+        assert_eq!((&finish["type"], &finish["status_code"]), (&json!("abort"), &json!(504)), "{reply}");
+        let kinds = {
+            let mut kinds = vec![decode.receive().await.0];
+            while kinds.last() != Some(&ABORT) {
+                kinds.push(decode.receive().await.0);
+            }
+            kinds
+        };
+        // Unless the announcement came too late for it.
+        if kinds == [PAGES, ROW, ABORT] {
+            let expected = format!("Request {room} timed out after 0.2s in KVPoll.Transferring");
+            assert_eq!(finish["message"], expected);
+            break;
+        }
+        assert!(kinds == [ABORT] && Instant::now() < deadline, "{kinds:?} {reply}");
+    }
+    assert_eq!(prefill.metric("num_transfer_failed_reqs_total", "").await, "1");
+    assert_eq!(prefill.metric("kv_transfer_timeouts_total", "stage=\"transfer\"").await, "1");
+    prefill.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_decode_peer_that_does_not_read_holds_up_nobody() {
     let pair = Pair::start(&[]).await;
     let (mut decode, _) = Peer::decode(pair.bootstrap_port, 0).await;
@@ -479,7 +510,7 @@ async fn a_bad_prefill_peer_fails_its_rooms_and_harms_nobody() {
         row[ROW_BYTES - 64..][..8].copy_from_slice(&in_row.to_le_bytes());
         (ROW, [&room.to_le_bytes()[..], &row].concat())
     };
-    let misdeeds: [Misdeed; 9] = [
+    let misdeeds: [Misdeed; 10] = [
         (&|_| vec![], "ended: connection"),
         (&|room| vec![page(room, 0, PAGE_BYTES)], "ended: connection"),
         (&|room| vec![page(room, 1, PAGE_BYTES)], "pages out of place"),
@@ -489,6 +520,10 @@ async fn a_bad_prefill_peer_fails_its_rooms_and_harms_nobody() {
         (
             &|room| vec![page(room, 0, PAGE_BYTES), row(room, 0, 52)],
             "Metadata corruption detected: row of room 0 for room",
+        ),
+        (
+            &|room| vec![page(room, 0, PAGE_BYTES), row(room, (1 << 60) + room, 52)],
+            "Metadata corruption detected: row of room 11529",
         ),
         (&|room| vec![page(room, 0, PAGE_BYTES), row(room, room, 320)], "Metadata corruption detected"),
         (&|_| vec![(PREPARE, vec![0; 12])], "Prepare frame out of place"),

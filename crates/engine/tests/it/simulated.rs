@@ -73,6 +73,8 @@ async fn metrics_have_the_names_of_the_field() {
                 "num_prefill_inflight_queue_reqs 0",
                 "num_requests_total 3",
                 "kv_transfer_latency_ms_count 3",
+                "kv_transfer_bootstrap_ms_count 3",
+                "kv_transfer_alloc_ms_count 3",
             ],
         ),
         (
@@ -90,6 +92,17 @@ async fn metrics_have_the_names_of_the_field() {
     ] {
         let (status, page) = server.text(Method::GET, "/metrics", "").await;
         assert_eq!(status, StatusCode::OK);
+        let stages: &[_] = match kind {
+            "prefill" => &["prefill_bootstrap", "prefill_forward", "prefill_transfer_kv_cache"],
+            _ => &["decode_bootstrap", "decode_transferred", "decode_waiting"],
+        };
+        for stage in stages {
+            let label = format!("stage=\"{stage}\"");
+            assert_eq!(server.metric("per_stage_req_latency_seconds_count", &label).await, "3");
+        }
+        let of_stages =
+            page.lines().filter(|line| line.starts_with("sglang:per_stage_req_latency_seconds_count"));
+        assert_eq!(of_stages.count(), stages.len());
         for line in expected {
             let (name, value) = line.split_once(' ').unwrap();
             let found = page.lines().find(|line| line.starts_with(&format!("sglang:{name}{{")));

@@ -183,6 +183,15 @@ impl Server {
         }
     }
 
+    /// A value of `/metrics` as it is written there, of the first whose labels have this text in them.
+    pub(crate) async fn metric(&self, name: &str, label: &str) -> String {
+        let (_, page) = self.text(Method::GET, "/metrics", "").await;
+        let start = format!("sglang:{name}{{");
+        let line = page.lines().find(|line| line.starts_with(&start) && line.contains(label));
+        let line = line.unwrap_or_else(|| panic!("no {name} with {label}: {page}"));
+        line.rsplit(' ').next().unwrap().to_owned()
+    }
+
     /// Waits until no request is live, and checks that nothing is held. The scheduler audits itself then, and would be gone
     /// if it had found anything.
     pub(crate) async fn until_free(&self) {
