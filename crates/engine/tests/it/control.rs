@@ -26,6 +26,9 @@ async fn the_server_tells_what_it_is() {
         state["overrides"],
         json!([{"source": "engine.listener", "fields": {"port": server.address.port()}}])
     );
+    // What is in force stands under its namespace too.
+    assert_eq!(state["namespaces"]["serving"]["port"], server.address.port());
+    assert_eq!(state["namespaces"]["observability"]["enable_forward_pass_metrics"], false);
     assert_eq!(state["memory_usage"]["token_capacity"], 65_536);
 
     let model = server.get("/model_info").await;
