@@ -90,11 +90,15 @@ def main():
     assert samples == step["samples"], (samples, step["samples"])
     assert 0 < reward <= 1, reward
 
-    # Joined by their ids: the longest request's own spans lie within it.
+    # Joined by their ids: legs lie within their requests, and the rollout code's own spans belong to samples.
     outside = one(f"""
-        select count(*) from {table('spans')} as span join {table('requests')} as request using (request_id)
-        where span.start_ns < request.arrival_ns or span.end_ns > request.arrival_ns + request.duration_ns""")[0]
-    assert outside == 0, f"{outside} spans lie outside of their requests"
+        select count(*) from {table('legs')} as leg join {table('requests')} as request using (request_id)
+        where leg.end_after_ns > request.duration_ns + 1e9""")[0]
+    assert outside == 0, f"{outside} legs end long after their requests"
+    own, strangers = one(f"""
+        select count(*), count(*) filter (sample_id not in (select sample_id from {table('samples')}))
+        from {table('spans')}""")
+    assert own > 0 and strangers == 0, (own, strangers)
     workers = recipes()
     assert len(workers) == metrics["perf/worker/count"] / 2, (workers, metrics["perf/worker/count"])
     print(f"{count} requests, {samples} samples, mean reward {reward:.3f}; {len(workers)} decode worker by both recipes")

@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 use rollscope_route::{Ending, RoomGuard, Ticket};
 use rollscope_trace::{
     BatchSlot, Join, LegRole, Measure, Nanos, Outcome, Profile, Report, RequestId, StepNumber, UnixNs,
-    WorkerRef,
 };
 use rollscope_wire::Shape;
 use tokio::sync::watch;
@@ -21,7 +20,7 @@ use crate::choosing::Decided;
 use crate::clock::Anchor;
 use crate::core::Core;
 use crate::limits::Place;
-use crate::pool::PooledWorker;
+use crate::pool::{PooledWorker, named};
 use crate::reading::Said;
 
 /// A live request.
@@ -35,7 +34,8 @@ pub(crate) struct Flight {
     /// Among those that are served at once.
     pub(crate) place: Place,
     state: Mutex<State>,
-    live: watch::Receiver<()>,
+    /// Handed on when it is over.
+    live: Option<watch::Receiver<()>>,
 }
 
 /// A request that is over, and of which its profiles are still to be made. Until they have been offered its step counts as
@@ -48,7 +48,7 @@ pub(crate) struct Over {
     facts: Facts,
     state: State,
     /// Held for its drop.
-    _live: watch::Receiver<()>,
+    _live: Option<watch::Receiver<()>>,
 }
 
 /// What the request says.
@@ -108,7 +108,7 @@ impl Flight {
             facts: Facts::new(join),
             place: Place::default(),
             state: Mutex::new(State::new(Some(ticket))),
-            live: core.flights.subscribe(),
+            live: Some(core.flights.subscribe()),
         })
     }
 
@@ -202,7 +202,7 @@ impl Drop for Flight {
             path: std::mem::take(&mut self.path),
             facts: std::mem::replace(&mut self.facts, Facts::new(Join::default())),
             state: std::mem::replace(self.state.get_mut(), State::new(None)),
-            _live: self.live.clone(),
+            _live: self.live.take(),
         };
         self.core.profile(over);
     }
@@ -227,18 +227,18 @@ impl Over {
             Shape::Single | Shape::Batch(0) => None,
             Shape::Batch(size) => Some(size),
         };
-        let reports: Vec<_> = self.state.legs.iter().map(|leg| leg.said.reports()).collect();
+        let mut reports: Vec<_> = self.state.legs.iter().map(|leg| leg.said.reports()).collect();
         if self.facts.stream && size.is_none() && self.state.outcome == Outcome::Completed {
             let durations = &self.core.durations;
             if let Some(per_token) = self.state.per_token(&reports) {
                 durations.observe(&durations.of(&self.path).per_token, per_token);
             }
         }
-        (0..size.unwrap_or(1)).map(|index| self.profile(&reports, (index, size))).collect()
+        (0..size.unwrap_or(1)).map(|index| self.profile(&mut reports, (index, size))).collect()
     }
 
     /// The profile of one sample.
-    fn profile(&self, reports: &[Vec<Report>], (index, size): (usize, Option<usize>)) -> Profile {
+    fn profile(&self, reports: &mut [Vec<Report>], (index, size): (usize, Option<usize>)) -> Profile {
         let mut join = self.facts.join.clone();
         if let Some(rid) = self.facts.rids.get(index) {
             join.rid = Some(rid.as_str().into());
@@ -264,7 +264,10 @@ impl Over {
                 .legs
                 .iter()
                 .zip(reports)
-                .map(|(leg, reports)| leg.of_sample(index, reports, (self.arrival.wall, self.state.end)))
+                .map(|(leg, reports)| {
+                    let report = reports.get_mut(index).map(std::mem::take).unwrap_or_default();
+                    leg.of_sample(report, (self.arrival.wall, self.state.end))
+                })
                 .collect(),
             attrs: Vec::new(),
         }
@@ -322,15 +325,10 @@ impl State {
 // === impl LegLog ===
 
 impl LegLog {
-    fn of_sample(
-        &self,
-        index: usize,
-        reports: &[Report],
-        (arrival, request_end): (UnixNs, Nanos),
-    ) -> rollscope_trace::Leg {
+    fn of_sample(&self, report: Report, (arrival, request_end): (UnixNs, Nanos)) -> rollscope_trace::Leg {
         let mut leg = rollscope_trace::Leg {
             role: self.role,
-            worker: WorkerRef { url: (&*self.worker.name).into(), instance: self.worker.id.as_str().into() },
+            worker: named(&self.worker),
             dispatch: self.dispatch,
             first_byte: self.first_byte,
             end: self.end.unwrap_or(request_end),
@@ -338,7 +336,7 @@ impl LegLog {
             outcome: self.outcome,
             error: self.error.as_deref().map(Into::into),
             clock: None,
-            report: reports.get(index).cloned().unwrap_or_default(),
+            report,
         };
         leg.report.bound_by(leg.duration());
         leg.clock = self.worker.link.clock.learn(leg.exchange_offset(arrival), arrival.after(leg.end));

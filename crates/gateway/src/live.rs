@@ -12,6 +12,10 @@ pub(crate) struct Live<T>(Mutex<BTreeMap<T, usize>>);
 
 impl<T: Ord + Clone> Live<T> {
     pub(crate) fn add(&self, said: &[T]) {
+        // Most requests say nothing, and all threads share the lock.
+        if said.is_empty() {
+            return;
+        }
         let mut live = self.0.lock();
         for said in said {
             *live.entry(said.clone()).or_default() += 1;
@@ -19,6 +23,9 @@ impl<T: Ord + Clone> Live<T> {
     }
 
     pub(crate) fn remove(&self, said: &[T]) {
+        if said.is_empty() {
+            return;
+        }
         let mut live = self.0.lock();
         for said in said {
             if let Some(count) = live.get_mut(said) {

@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
@@ -12,6 +12,7 @@ use http::header::InvalidHeaderValue;
 use parking_lot::Mutex;
 use rollscope_config::ConfigError;
 use rollscope_route::{Worker, WorkerUrl};
+use rollscope_trace::WorkerRef;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
@@ -44,6 +45,8 @@ pub(crate) struct Pool {
     tls: Arc<ClientConfig>,
     /// The worker's clock.
     pub(crate) clock: WorkerClock,
+    /// The worker as it stands in profiles, once it stands in one.
+    named: OnceLock<WorkerRef>,
 }
 
 pub(crate) type PooledWorker = Worker<Pool>;
@@ -93,6 +96,7 @@ impl Links {
             origin,
             tls: Arc::clone(&self.tls),
             clock: WorkerClock::default(),
+            named: OnceLock::new(),
         })
     }
 }
@@ -116,6 +120,7 @@ impl Pool {
             origin,
             tls: Arc::clone(&self.tls),
             clock: WorkerClock::default(),
+            named: OnceLock::new(),
         }
     }
 
@@ -155,6 +160,12 @@ impl Pool {
     fn shelf(&self) -> &Mutex<Vec<Idle>> {
         &self.shelves[SHELF.get() % self.shelves.len()]
     }
+}
+
+/// A worker as it stands in profiles, which share its names.
+pub(crate) fn named(worker: &PooledWorker) -> WorkerRef {
+    let make = || WorkerRef { url: (&*worker.name).into(), instance: worker.id.as_str().into() };
+    worker.link.named.get_or_init(make).clone()
 }
 
 /// Opens a connection.

@@ -1,7 +1,8 @@
 //! The thread that makes profiles of requests that are over: serving threads only hand them on.
 //!
 //! What waits is bounded, in requests and in bytes of replies that are still to be read; what is beyond is dropped. The
-//! thread is woken by the first of what waits and lets some more come, so that many requests pay for one wake-up.
+//! thread is woken by the first of what waits and lets some more come, unless somebody waits for it, so that many requests pay
+//! for one wake-up.
 
 use std::sync::Arc;
 use std::thread;
@@ -35,6 +36,8 @@ struct Waiting {
     bytes: usize,
     /// Requests that were ever taken.
     taken: u64,
+    /// Somebody waits for what is there.
+    is_hurried: bool,
     is_closed: bool,
 }
 
@@ -43,7 +46,7 @@ const MAX_WAITING: usize = 16 << 10;
 /// Bytes of replies that they may hold together.
 const MAX_WAITING_BYTES: usize = 64 << 20;
 /// The thread lets others come for so long before it begins.
-const GATHER: Duration = Duration::from_millis(2);
+const GATHER: Duration = Duration::from_millis(10);
 
 // === impl Profiler ===
 
@@ -87,7 +90,12 @@ impl Profiler {
 
     /// Waits until the profiles of all that was taken have been offered.
     pub(crate) async fn finish(&self) {
-        let taken = self.queue.waiting.lock().taken;
+        let taken = {
+            let mut waiting = self.queue.waiting.lock();
+            waiting.is_hurried = !waiting.requests.is_empty();
+            waiting.taken
+        };
+        self.queue.changed.notify_one();
         let mut offered = self.offered.clone();
         // An error would mean that the thread has ended, which it does after this is dropped.
         drop(offered.wait_for(|offered| *offered >= taken).await);
@@ -121,12 +129,10 @@ impl Queue {
             }
             self.changed.wait(&mut waiting);
         }
-        if !waiting.is_closed {
-            drop(waiting);
-            thread::sleep(GATHER);
-            waiting = self.waiting.lock();
+        if !waiting.is_closed && !waiting.is_hurried {
+            self.changed.wait_for(&mut waiting, GATHER);
         }
-        waiting.bytes = 0;
+        (waiting.bytes, waiting.is_hurried) = (0, false);
         std::mem::swap(&mut waiting.requests, requests);
         true
     }

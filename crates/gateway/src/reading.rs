@@ -1,8 +1,8 @@
 //! What replies say of themselves: reports for the profile, and whether the sample failed.
 
 use memchr::memmem;
-use rollscope_trace::{Report, Scalar};
-use rollscope_wire::{Chunks, Element, Malformed, Reply, Scalar as WireScalar};
+use rollscope_trace::{Report, ReportReader, Scalar};
+use rollscope_wire::{Chunks, Element, Malformed, Reply, Scalar as WireScalar, read_pairs};
 
 /// What a reply says.
 #[derive(Debug, Default)]
@@ -107,18 +107,32 @@ fn report(element: &Element<'_>) -> Report {
     Report::from_pairs(pairs.iter().map(|(name, value)| (&**name, scalar(value))))
 }
 
+/// What a worker reports of each sample of a reply; nothing of what is none.
+fn read_reports(body: &Chunks) -> Vec<Report> {
+    let mut readers: Vec<ReportReader> = Vec::with_capacity(1);
+    let read = read_pairs(body, |sample, name, value| {
+        if readers.len() <= sample {
+            readers.resize_with(sample + 1, ReportReader::default);
+        }
+        readers[sample].take(name, scalar(&value));
+    });
+    let Ok(samples) = read else { return Vec::new() };
+    // Those of which nothing is said are samples too.
+    readers.resize_with(samples, ReportReader::default);
+    readers.into_iter().map(ReportReader::finish).collect()
+}
+
 // === impl Said ===
 
 impl Said {
     /// Reads it: one report a sample.
     pub(crate) fn reports(&self) -> Vec<Report> {
         let of_payload = |payload: &Option<Chunks>| {
-            let reply = payload.as_ref().map(Reply::scan).and_then(Result::ok);
-            reply.and_then(|reply| reply.elements().first().map(report)).unwrap_or_default()
+            payload.as_ref().and_then(|payload| read_reports(payload).into_iter().next()).unwrap_or_default()
         };
         match self {
             Self::Nothing => Vec::new(),
-            Self::Reply(body) => Reply::scan(body).map(|reply| reports(&reply)).unwrap_or_default(),
+            Self::Reply(body) => read_reports(body),
             Self::Events(payloads) => payloads.iter().map(of_payload).collect(),
             Self::Reports(reports) => reports.clone(),
         }

@@ -26,7 +26,8 @@ pub(crate) struct Lost {
     pub(crate) user_records: u64,
 }
 
-/// Commands on their way to the writing thread. A lock is held for as long as it takes to move a pointer.
+/// Commands on their way to the writing thread. A lock is held for as long as it takes to move a pointer. What there is much
+/// of wakes nobody: the thread looks by itself soon, and is woken where it would find too much.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     limit_bytes: usize,
@@ -39,7 +40,17 @@ struct State {
     commands: VecDeque<Command>,
     bytes: usize,
     lost: Lost,
+    /// Something is there that somebody waits for.
+    is_asked: bool,
     closed: bool,
+}
+
+/// Whether the writing thread is woken by what is put in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wakes {
+    AtOnce,
+    /// When half of the room is taken.
+    WhenMuch,
 }
 
 /// What a command that is no record counts for.
@@ -69,19 +80,20 @@ impl Inbox {
     pub(crate) fn put_profile(&self, profile: Profile) -> Result<(), Dropped> {
         let bytes = profile_bytes(&profile);
         let record = Command::Record(Record::Profile(Box::new(profile)));
-        self.put(bytes, [record], |lost| lost.profiles += 1)
+        self.put(bytes, [record], Wakes::WhenMuch, |lost| lost.profiles += 1)
     }
 
     /// A pass that does not fit is for whoever hears the passes to count: the next one tells.
     pub(crate) fn put_pass(&self, pass: ForwardPass) -> Result<(), Dropped> {
         let record = Record::ForwardPass(Box::new(pass));
-        self.put(record_bytes(&record), [Command::Record(record)], |_| {})
+        self.put(record_bytes(&record), [Command::Record(record)], Wakes::WhenMuch, |_| {})
     }
 
     pub(crate) fn put_all(&self, records: Vec<Record>) -> Result<(), Dropped> {
         let count = records.len() as u64;
         let bytes = records.iter().map(record_bytes).sum();
-        self.put(bytes, records.into_iter().map(Command::Record), |lost| lost.user_records += count)
+        let commands = records.into_iter().map(Command::Record);
+        self.put(bytes, commands, Wakes::AtOnce, |lost| lost.user_records += count)
     }
 
     /// Whether so much fits at all, be there room at present or not.
@@ -90,7 +102,7 @@ impl Inbox {
     }
 
     pub(crate) fn command(&self, command: Command) -> Result<(), Dropped> {
-        self.put(COMMAND_BYTES, [command], |_| {})
+        self.put(COMMAND_BYTES, [command], Wakes::AtOnce, |_| {})
     }
 
     /// Takes no more from now on.
@@ -102,10 +114,10 @@ impl Inbox {
     /// All that is there, waiting for something for up to `patience`; nothing more will come once it says so.
     pub(crate) fn take(&self, patience: Duration) -> (VecDeque<Command>, bool) {
         let mut state = self.state.lock();
-        if state.commands.is_empty() && !state.closed {
+        if !state.closed && !state.is_asked && state.bytes <= self.limit_bytes / 2 {
             self.arrived.wait_for(&mut state, patience);
         }
-        state.bytes = 0;
+        (state.bytes, state.is_asked) = (0, false);
         (std::mem::take(&mut state.commands), state.closed)
     }
 
@@ -144,6 +156,7 @@ impl Inbox {
         &self,
         bytes: usize,
         commands: impl IntoIterator<Item = Command>,
+        wakes: Wakes,
         count_loss: impl FnOnce(&mut Lost),
     ) -> Result<(), Dropped> {
         let mut state = self.state.lock();
@@ -151,10 +164,20 @@ impl Inbox {
             count_loss(&mut state.lost);
             return Err(Dropped);
         }
+        let before = state.bytes;
         state.bytes += bytes;
         state.commands.extend(commands);
+        let is_woken = match wakes {
+            Wakes::AtOnce => {
+                state.is_asked = true;
+                true
+            }
+            Wakes::WhenMuch => before <= self.limit_bytes / 2 && state.bytes > self.limit_bytes / 2,
+        };
         drop(state);
-        self.arrived.notify_one();
+        if is_woken {
+            self.arrived.notify_one();
+        }
         Ok(())
     }
 }

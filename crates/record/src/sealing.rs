@@ -1,12 +1,12 @@
 //! The sealing thread: turns what was written into parts, and closed steps into numbers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rollscope_run::{LogPosition, MetricsLog, Retention, Run, Sealed};
+use rollscope_run::{LogPosition, MetricsLog, Retention, Run, Sealed, SealedState};
 use rollscope_stats::{Figures, LateSample, WorkerFigures, step_numbers};
 use rollscope_trace::{StepNumber, StepTrace};
 use serde_json::{Map, Value, json};
@@ -46,6 +46,9 @@ pub(crate) struct ClosedStep {
     pub(crate) step: StepNumber,
     pub(crate) replies: Vec<Reply>,
 }
+
+/// What was sealed, and the steps that were read as a whole thereby.
+type Gathered = (Sealed, BTreeMap<StepNumber, StepTrace>);
 
 /// What the thread works with.
 struct Sealing {
@@ -107,7 +110,17 @@ pub(crate) fn put_numbers(
     glance: Option<&MakeGlance>,
 ) -> Result<StepClosed, RecordError> {
     let sealed = run.sealed_state(step)?;
-    let trace = run.step(step)?;
+    put_numbers_of(run, run.step(step)?, sealed, glance)
+}
+
+/// The same of what has been read of a step.
+fn put_numbers_of(
+    run: &Run,
+    trace: StepTrace,
+    sealed: SealedState,
+    glance: Option<&MakeGlance>,
+) -> Result<StepClosed, RecordError> {
+    let step = trace.step;
     let numbers = step_numbers(&trace);
     let details = details(numbers.shown());
     let metrics: Map<String, Value> =
@@ -167,12 +180,13 @@ impl Sealing {
     }
 
     fn work(&mut self, job: Job) {
-        let sealed = self.seal(job.writer, job.up_to);
+        let wanted = job.steps.iter().map(|closed| closed.step).collect();
+        let (sealed, mut traces) = self.seal(job.writer, job.up_to, &wanted);
         let (mut late, mut changed) = (sealed.late, sealed.steps);
         for ClosedStep { step, replies } in job.steps {
             late.remove(&step);
             changed.insert(step);
-            let numbers = self.write_numbers(step);
+            let numbers = self.write_numbers(step, traces.remove(&step));
             self.tell(&numbers);
             answer(replies, numbers);
         }
@@ -197,20 +211,34 @@ impl Sealing {
         }
         for step in std::mem::take(&mut self.unwritten) {
             // Noted again where it fails.
-            let _numbers = self.write_numbers(step);
+            let _numbers = self.write_numbers(step, None);
         }
     }
 
     /// What cannot be sealed stays readable in the log until it can.
-    fn seal(&mut self, writer: Box<str>, up_to: LogPosition) -> Sealed {
-        let sealed = self.run.sealer(&writer).seal(up_to).map_err(RecordError::from);
+    fn seal(&mut self, writer: Box<str>, up_to: LogPosition, wanted: &BTreeSet<StepNumber>) -> Gathered {
+        let sealed = self.run.sealer(&writer).seal_and_gather(up_to, wanted).map_err(RecordError::from);
         self.unsealed = sealed.is_err().then_some((writer, up_to));
-        self.tell(&sealed).cloned().unwrap_or_default()
+        self.tell(&sealed);
+        sealed.unwrap_or_default()
     }
 
-    /// Computes the numbers of a closed step, and has them sent.
-    fn write_numbers(&mut self, step: StepNumber) -> Result<StepClosed, RecordError> {
-        let numbers = put_numbers(&self.run, step, self.glance.as_ref()).and_then(|numbers| {
+    /// Computes the numbers of a closed step, which has been read as a whole or is to be, and has them sent.
+    fn write_numbers(
+        &mut self,
+        step: StepNumber,
+        trace: Option<StepTrace>,
+    ) -> Result<StepClosed, RecordError> {
+        let glance = self.glance.as_ref();
+        let numbers = match trace {
+            Some(trace) => self
+                .run
+                .sealed_state(step)
+                .map_err(RecordError::from)
+                .and_then(|sealed| put_numbers_of(&self.run, trace, sealed, glance)),
+            None => put_numbers(&self.run, step, glance),
+        };
+        let numbers = numbers.and_then(|numbers| {
             self.metrics.append(step, &numbers.metrics)?;
             self.tracking.tell();
             Ok(numbers)
@@ -221,7 +249,9 @@ impl Sealing {
         numbers
     }
 
-    fn tell<'a, T>(&self, outcome: &'a Result<T, RecordError>) -> Option<&'a T> {
-        outcome.as_ref().inspect_err(|error| (self.on_trouble)(error)).ok()
+    fn tell<T>(&self, outcome: &Result<T, RecordError>) {
+        if let Err(error) = outcome {
+            (self.on_trouble)(error);
+        }
     }
 }

@@ -17,9 +17,9 @@ use crate::steps::Steps;
 use crate::tracking::Tracking;
 use crate::{OnTrouble, RecordError, RecordOptions, RecorderHandle, StepEnd, clock};
 
-/// How often the thread looks at the time when nothing arrives. Records reach the operating system sooner: with
-/// each batch that is taken.
-const TICK: Duration = Duration::from_millis(100);
+/// How often the thread looks at what has arrived, and at the time. Records reach the operating system with each batch that
+/// is taken.
+const TICK: Duration = Duration::from_millis(50);
 
 /// How often it is looked whether the log is still there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let log: u64 = run.writers()?.iter().map(|writer| writer.bytes).sum();
     println!("log     {:>10.0} bytes/profile", log as f64 / count as f64);
     let mut bytes = 0;
-    for table in ["requests", "legs", "spans", "samples"] {
+    for table in ["requests", "legs", "samples"] {
         let file = dir.join(format!("steps/step=000001/{table}/{}-000001.parquet", writer.name()));
         let length = fs::metadata(file)?.len();
         bytes += length;

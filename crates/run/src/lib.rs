@@ -33,6 +33,7 @@ mod read;
 
 mod error;
 mod files;
+mod texts;
 
 pub use error::RunError;
 pub use follow::Follow;

@@ -1,9 +1,9 @@
 //! Parts: the records of a step as tables, made from the log when a step is closed.
 //!
 //! `forward_passes` holds what the workers' schedulers did meanwhile; it is read by whoever asks for it and not with
-//! the step. `requests` and `legs` hold the profiles without loss, `spans` and `samples` the user's spans and marks. For
-//! whoever queries the files, `spans` has the derived spans of every request too, and `samples` when a sample
-//! began and ended and what it consists of. Derived columns and rows are never read back.
+//! the step. `requests` and `legs` hold the profiles without loss, a column for each stage, `spans` and `samples` the user's
+//! spans and marks. For whoever queries the files, `samples` also has when a sample began and ended and what it consists
+//! of. Derived columns are never read back.
 //!
 //! Names of columns are part of the format: a column may be added, none is renamed or given another meaning.
 //! Times are nanoseconds since the Unix epoch; `…_after_ns` are nanoseconds elapsed since the request's arrival.
@@ -31,7 +31,9 @@ use crate::parts::table::Table;
 /// The records of a step that one seal found in a log, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct StepRows {
-    pub(crate) profiles: Vec<Profile>,
+    /// Boxed, as they come from the log: a step of many is not copied while it grows.
+    #[expect(clippy::vec_box, reason = "see above")]
+    pub(crate) profiles: Vec<Box<Profile>>,
     pub(crate) spans: Vec<UserSpan>,
     pub(crate) marks: Vec<SampleMark>,
     pub(crate) passes: Vec<ForwardPass>,
@@ -67,6 +69,14 @@ pub(crate) struct Part {
     pub(crate) crc32: Option<u32>,
 }
 
+/// Where the parts of a step that one seal makes are written.
+struct Place<'a> {
+    run: &'a Path,
+    step: StepNumber,
+    /// Of each table's file.
+    name: &'a str,
+}
+
 /// What can be read of the parts of a step.
 #[derive(Debug, Default)]
 pub(crate) struct PartsRead {
@@ -75,13 +85,17 @@ pub(crate) struct PartsRead {
     pub(crate) damaged: Vec<PathBuf>,
 }
 
+/// Records that are written as one row group. Query engines prune by the bounds of each; while it is filled it is in memory,
+/// a column beside the other.
+const ROW_GROUP_ROWS: usize = 16_384;
+
 // === impl StepRows ===
 
 impl StepRows {
     /// Takes a record of the step; an end of a step or a loss is none of its rows.
     pub(crate) fn add(&mut self, record: Record) {
         match record {
-            Record::Profile(profile) => self.profiles.push(*profile),
+            Record::Profile(profile) => self.profiles.push(profile),
             Record::Span(span) => self.spans.push(span),
             Record::Sample(mark) => self.marks.push(mark),
             Record::ForwardPass(pass) => self.passes.push(*pass),
@@ -98,37 +112,41 @@ impl StepRows {
             user_spans: self.spans.len() as u64,
             ..StepParts::default()
         };
-        // One after the other, so that no two are in memory at a time.
-        let mut write = |table_name: &str, table: &Table| {
-            parts.parts.extend(write_table(run, step, (table_name, name), table)?);
-            Ok(table.len() as u64)
-        };
-        write("requests", &requests::table(&self.profiles))?;
-        write("legs", &legs::table(&self.profiles))?;
-        write("spans", &spans::table(step, self))?;
-        write("forward_passes", &passes::table(&self.passes))?;
-        let samples = write("samples", &samples::table(step, self))?;
-        Ok(StepParts { samples, ..parts })
+        let place = Place { run, step, name };
+        let written = [
+            place.write("requests", self.profiles.chunks(ROW_GROUP_ROWS).map(requests::table))?,
+            place.write("legs", self.profiles.chunks(ROW_GROUP_ROWS).map(legs::table))?,
+            place.write("spans", self.spans.chunks(ROW_GROUP_ROWS).map(spans::table))?,
+            place.write("forward_passes", self.passes.chunks(ROW_GROUP_ROWS).map(passes::table))?,
+            place.write("samples", [samples::table(step, self)].into_iter())?,
+        ];
+        parts.parts = written.into_iter().flatten().collect();
+        parts.samples = parts.parts.iter().find(|part| part.table == "samples").map_or(0, |part| part.rows);
+        Ok(parts)
+    }
+
+    /// The records, those of each kind in their order.
+    pub(crate) fn into_records(self) -> impl Iterator<Item = Record> {
+        let profiles = self.profiles.into_iter().map(Record::Profile);
+        let spans = self.spans.into_iter().map(Record::Span);
+        profiles.chain(spans).chain(self.marks.into_iter().map(Record::Sample))
     }
 }
 
-/// Writes a table; nothing when it is empty.
-fn write_table(
-    run: &Path,
-    step: StepNumber,
-    (table_name, name): (&str, &str),
-    table: &Table,
-) -> Result<Option<Part>, RunError> {
-    if table.len() == 0 {
-        return Ok(None);
+// === impl Place ===
+
+impl Place<'_> {
+    /// Writes a table, each piece of it as a row group; nothing when it has no rows. One piece is in memory at a time.
+    fn write(&self, table: &str, pieces: impl Iterator<Item = Table>) -> Result<Option<Part>, RunError> {
+        let mut pieces = pieces.filter(|piece| piece.len() > 0);
+        let Some(first) = pieces.next() else { return Ok(None) };
+        let folder = format!("{}/{table}", step_folder(self.step));
+        files::create_folders(&self.run.join(&folder))?;
+        let path = format!("{folder}/{}.parquet", self.name);
+        let written = first.write(pieces, &self.run.join(&path))?;
+        let (table, rows) = (table.to_owned(), written.rows);
+        Ok(Some(Part { table, path, rows, bytes: Some(written.bytes), crc32: Some(written.crc32) }))
     }
-    let folder = format!("{}/{table_name}", step_folder(step));
-    files::create_folders(&run.join(&folder))?;
-    let path = format!("{folder}/{name}.parquet");
-    let written = table.write(&run.join(&path))?;
-    let (table_name, rows) = (table_name.to_owned(), table.len() as u64);
-    let (bytes, crc32) = (Some(written.bytes), Some(written.crc32));
-    Ok(Some(Part { table: table_name, path, rows, bytes, crc32 }))
 }
 
 /// The folder of a step, from the run's.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 
-use rollscope_trace::{DropCount, Record, StepNumber};
+use rollscope_trace::{DropCount, Record, StepNumber, StepTrace};
 
 use crate::error::RunError;
 use crate::log::LogPosition;
@@ -79,6 +79,16 @@ impl Sealer {
     /// Seals everything before `up_to`, a [`crate::LogWriter::position`]. What has been sealed before is left;
     /// after an error nothing has changed, and it may be tried again.
     pub fn seal(&self, up_to: LogPosition) -> Result<Sealed, RunError> {
+        Ok(self.seal_and_gather(up_to, &BTreeSet::new())?.0)
+    }
+
+    /// The same, and gives those of the wanted steps of which everything has been read thereby, as [`Run::step`] would read
+    /// them from their parts again.
+    pub fn seal_and_gather(
+        &self,
+        up_to: LogPosition,
+        wanted: &BTreeSet<StepNumber>,
+    ) -> Result<(Sealed, BTreeMap<StepNumber, StepTrace>), RunError> {
         let manifest = Newest::read(&self.run)?.manifest;
         let from = manifest.sealed_up_to(&self.writer);
         let mut cursor = LogCursor::new(self.run.log_folder(&self.writer), from).up_to(up_to);
@@ -87,10 +97,13 @@ impl Sealer {
         while let Some(record) = cursor.next()? {
             stretch.add(&mut watch, record);
         }
-        let mut sealed = Sealed::default();
+        let (mut sealed, mut traces) = (Sealed::default(), BTreeMap::new());
         if stretch.is_empty() && cursor.unknown() == 0 && cursor.damage_passed().is_empty() {
-            return Ok(sealed);
+            return Ok((sealed, traces));
         }
+        let is_alone = self.run.writer_names()?.len() == 1;
+        let before: BTreeSet<u64> =
+            manifest.seals().flat_map(|seal| &seal.steps).map(|parts| parts.step).collect();
         let number = manifest.seals_of(&self.writer).count() + 1;
         let name = format!("{}-{number:06}", self.writer);
         let mut steps = Vec::new();
@@ -99,6 +112,12 @@ impl Sealer {
             sealed.steps.insert(step);
             if rows.late {
                 sealed.late.insert(step);
+            }
+            if wanted.contains(&step) && is_alone && !before.contains(&step.0) {
+                let told = stretch.closes.iter().filter_map(CloseMirror::close);
+                let closes = manifest.closes().chain(told).filter(|close| close.step == step);
+                let closes: Vec<Record> = closes.map(Record::Close).collect();
+                traces.insert(step, StepTrace::gather(step, rows.into_records().chain(closes)));
             }
         }
         let seal = Seal {
@@ -112,7 +131,7 @@ impl Sealer {
             damage: cursor.damage_passed().iter().filter_map(SealedDamage::of).collect(),
         };
         manifest::publish(&self.run, &seal)?;
-        Ok(sealed)
+        Ok((sealed, traces))
     }
 }
 

@@ -25,7 +25,7 @@ pub use measures::{MeasureSet, Measures};
 pub use pass::{ForwardPass, PassLoad};
 pub use profile::{BatchSlot, Join, Leg, LegRole, Outcome, Profile};
 pub use record::{CloseReason, DropCount, Record, SampleMark, StepClose, UserSpan};
-pub use report::{Fault, Finish, FinishKind, Reading, Report, Scalar};
+pub use report::{Fault, Finish, FinishKind, Reading, Report, ReportReader, Scalar};
 pub use sample::{SampleTrace, StepTrace};
 pub use sentence::sentence;
 pub use sink::{Dropped, ProfileSink};

@@ -168,6 +168,37 @@ const TABLE: &[Row] = {
     ]
 };
 
+/// The names, each where [`slot_of`] it is or in the next that is free: every request that is recorded asks for dozens.
+static SLOTS: [Option<(&str, Measure)>; 256] = {
+    let (mut slots, mut at) = ([None; 256], 0);
+    while at < TABLE.len() {
+        let row = &TABLE[at];
+        let mut spelling = 0;
+        while spelling <= row.aliases.len() {
+            let name = if spelling == 0 { row.name } else { row.aliases[spelling - 1] };
+            let mut slot = slot_of(name);
+            while slots[slot].is_some() {
+                slot = (slot + 1) % slots.len();
+            }
+            slots[slot] = Some((name, row.measure));
+            spelling += 1;
+        }
+        at += 1;
+    }
+    slots
+};
+
+/// By the name's length and its last 16 bytes, in which all names differ.
+const fn slot_of(name: &str) -> usize {
+    let name = name.as_bytes();
+    let (mut hash, mut at) = (name.len(), name.len().saturating_sub(16));
+    while at < name.len() {
+        hash = hash.wrapping_mul(31).wrapping_add(name[at] as usize);
+        at += 1;
+    }
+    (hash ^ hash >> 8) % 256
+}
+
 // === impl Measure ===
 
 impl Measure {
@@ -191,7 +222,14 @@ impl Measure {
 
     /// The measure that a `meta_info` key names, be it the current or an older spelling.
     pub fn from_name(name: &str) -> Option<Self> {
-        TABLE.iter().find(|row| row.name == name || row.aliases.contains(&name)).map(|row| row.measure)
+        let mut slot = slot_of(name);
+        while let Some((known, measure)) = SLOTS[slot] {
+            if known == name {
+                return Some(measure);
+            }
+            slot = (slot + 1) % SLOTS.len();
+        }
+        None
     }
 
     /// Its key in `meta_info`.

@@ -22,6 +22,8 @@ pub struct Measures {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeasureSet(u64);
 
+const USUAL_MEASURES: usize = 20;
+
 // === impl Measures ===
 
 impl Measures {
@@ -88,6 +90,10 @@ impl Measures {
             self.values[at] = reading.value;
         } else {
             self.present = self.present.with(measure);
+            // As many as a worker tells.
+            if self.values.capacity() == 0 {
+                self.values.reserve_exact(USUAL_MEASURES);
+            }
             self.values.insert(self.present.before(measure), reading.value);
         }
         self.set_fault(measure, reading.fault);

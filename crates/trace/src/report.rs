@@ -30,6 +30,15 @@ pub struct Report {
     pub worker_request_id: Option<Box<str>>,
 }
 
+/// Reads a report pair by pair.
+#[derive(Debug, Default)]
+pub struct ReportReader {
+    report: Report,
+    /// Of the finish reason, whichever of its members comes first.
+    message: Option<Box<str>>,
+    status_code: Option<u16>,
+}
+
 /// A number as reported, and what is wrong with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
@@ -89,41 +98,11 @@ const LEG_SLACK_S: f64 = 0.005;
 // === impl Report ===
 
 impl Report {
-    /// Reads `meta_info`. Names of no known measure are passed over; an older spelling never replaces the
-    /// current one; the members of `finish_reason` come as `finish_reason.type`, `finish_reason.message` and
-    /// `finish_reason.status_code`.
+    /// Reads `meta_info`, as [`ReportReader`] does.
     pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, Scalar<'a>)>) -> Self {
-        let mut report = Self::default();
-        let (mut message, mut status_code) = (None, None);
-        for (name, scalar) in pairs {
-            match (name, scalar) {
-                ("finish_reason.type" | "finish_reason", Scalar::Text(kind)) => {
-                    report.finish =
-                        Some(Finish { kind: FinishKind::from_name(kind), message: None, status_code: None });
-                }
-                ("finish_reason.message", Scalar::Text(text)) => message = Some(text.into()),
-                ("finish_reason.status_code", Scalar::Number(code)) => {
-                    status_code = (100.0..1000.0).contains(&code).then_some(code as u16);
-                }
-                ("weight_version", Scalar::Text(version)) => report.weight_version = Some(version.into()),
-                ("weight_version", Scalar::Number(version)) => {
-                    report.weight_version = Some(version.to_string().into());
-                }
-                ("id", Scalar::Text(id)) => report.worker_request_id = Some(id.into()),
-                _ => {
-                    if let Some(measure) = Measure::from_name(name)
-                        && (measure.name() == name || report.measures.get(measure).is_none())
-                    {
-                        report.measures.set(measure, Reading::check(measure, scalar));
-                    }
-                }
-            }
-        }
-        if let Some(finish) = &mut report.finish {
-            (finish.message, finish.status_code) = (message, status_code);
-        }
-        report.check_cached();
-        report
+        let mut reader = ReportReader::default();
+        pairs.into_iter().for_each(|(name, scalar)| reader.take(name, scalar));
+        reader.finish()
     }
 
     /// Flags durations that are longer than the call itself.
@@ -150,6 +129,47 @@ impl Report {
         {
             self.measures.set_fault(Measure::CachedTokens, Some(Fault::MoreThanPrompt));
         }
+    }
+}
+
+// === impl ReportReader ===
+
+impl ReportReader {
+    /// Takes the next pair. Names of no known measure are passed over; an older spelling never replaces the current one; the
+    /// members of `finish_reason` come as `finish_reason.type`, `finish_reason.message` and `finish_reason.status_code`.
+    pub fn take(&mut self, name: &str, scalar: Scalar<'_>) {
+        let report = &mut self.report;
+        match (name, scalar) {
+            ("finish_reason.type" | "finish_reason", Scalar::Text(kind)) => {
+                report.finish =
+                    Some(Finish { kind: FinishKind::from_name(kind), message: None, status_code: None });
+            }
+            ("finish_reason.message", Scalar::Text(text)) => self.message = Some(text.into()),
+            ("finish_reason.status_code", Scalar::Number(code)) => {
+                self.status_code = (100.0..1000.0).contains(&code).then_some(code as u16);
+            }
+            ("weight_version", Scalar::Text(version)) => report.weight_version = Some(version.into()),
+            ("weight_version", Scalar::Number(version)) => {
+                report.weight_version = Some(version.to_string().into());
+            }
+            ("id", Scalar::Text(id)) => report.worker_request_id = Some(id.into()),
+            _ => {
+                if let Some(measure) = Measure::from_name(name)
+                    && (measure.name() == name || report.measures.get(measure).is_none())
+                {
+                    report.measures.set(measure, Reading::check(measure, scalar));
+                }
+            }
+        }
+    }
+
+    /// The report.
+    pub fn finish(mut self) -> Report {
+        if let Some(finish) = &mut self.report.finish {
+            (finish.message, finish.status_code) = (self.message, self.status_code);
+        }
+        self.report.check_cached();
+        self.report
     }
 }
 

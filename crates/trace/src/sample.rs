@@ -1,6 +1,6 @@
 //! Everything known of one rollout step, gathered by sample.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use crate::ids::{SampleKey, StepNumber};
 use crate::profile::Profile;
@@ -85,7 +85,7 @@ impl StepTrace {
     /// Gathers the records of a step; those of other steps are passed over. A request that names no sample is
     /// its own.
     pub fn gather(step: StepNumber, records: impl IntoIterator<Item = Record>) -> Self {
-        let mut samples: BTreeMap<SampleKey, SampleTrace> = BTreeMap::new();
+        let mut samples: HashMap<SampleKey, SampleTrace> = HashMap::new();
         let mut closes: Vec<StepClose> = Vec::new();
         let mut of = |key: &SampleKey, put: &mut dyn FnMut(&mut SampleTrace)| {
             put(samples.entry(key.clone()).or_insert_with_key(|key| SampleTrace::new(key.clone())));
@@ -111,7 +111,7 @@ impl StepTrace {
             sample.requests.sort_by_key(|request| (request.arrival, request.id));
             sample.spans.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
         }
-        samples.sort_by(|a, b| (a.start(), &a.key).cmp(&(b.start(), &b.key)));
+        samples.sort_by_cached_key(|sample| (sample.start(), sample.key.clone()));
         Self { step, samples, close: StepClose::last_word(closes) }
     }
 

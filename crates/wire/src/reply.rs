@@ -1,11 +1,10 @@
 //! What a worker's reply says of itself: `meta_info` of one sample or of a batch, or `usage` as OpenAI's replies have it.
 
-use std::borrow::Cow;
-
 use crate::chunks::Chunks;
 use crate::cursor::{Cursor, Kind};
 use crate::error::{Malformed, Problem};
 use crate::object::Object;
+use crate::pairs::Places;
 use crate::scalar::Scalar;
 
 /// A reply, or the payload of one event of a streamed reply.
@@ -80,21 +79,11 @@ impl<'a> Element<'a> {
     /// of `finish_reason` come as `finish_reason.type` and so on; other containers, strings of more than 4 KiB and
     /// such with invalid escapes are passed over. Then the same of `usage`, with `cached_tokens` of its
     /// `prompt_tokens_details`.
-    pub fn pairs(&self) -> Vec<(Cow<'a, str>, Scalar<'a>)> {
+    pub fn pairs(&self) -> Vec<(String, Scalar<'a>)> {
         let mut pairs = Vec::new();
-        for field in self.meta_info.iter().flat_map(|meta_info| &meta_info.fields) {
-            let mut cursor = Cursor::at(self.source, field.value.start);
-            if field.kind == Kind::Object && field.name() == FINISH_REASON {
-                read_finish(&mut cursor, &mut pairs);
-            } else if let Ok(Some(scalar)) = cursor.scalar()
-                && let Some(name) = name_text(&field.member.name)
-            {
-                pairs.push((name, scalar));
-            }
-        }
-        if let Some(start) = self.usage {
-            read_usage(&mut Cursor::at(self.source, start), &mut pairs);
-        }
+        let meta_info = self.meta_info.as_ref().map(|meta_info| meta_info.range.start);
+        let places = Places { meta_info, usage: self.usage };
+        places.read(self.source, |name, scalar| pairs.push((name.to_owned(), scalar)));
         pairs
     }
 
@@ -151,9 +140,10 @@ impl<'a> Element<'a> {
                     cursor.skip()?;
                     (element.meta_info, element.finish) = (None, None);
                 }
+                USAGE if kind == Kind::Object => element.usage = Some(scan_usage(cursor)?),
                 USAGE => {
-                    let range = cursor.skip()?;
-                    element.usage = (kind == Kind::Object).then_some(range.start);
+                    cursor.skip()?;
+                    element.usage = None;
                 }
                 b"index" => {
                     let Some(Scalar::Number(index)) = cursor.scalar()? else { return Ok(()) };
@@ -171,6 +161,17 @@ impl<'a> Element<'a> {
         })?;
         Ok(element)
     }
+}
+
+/// Passes over `usage` as what is read of it is read; gives where it begins.
+fn scan_usage(cursor: &mut Cursor<'_>) -> Result<usize, Malformed> {
+    let range = cursor.members(|cursor, member| {
+        if &*member.name == PROMPT_DETAILS && cursor.kind()? == Kind::Object {
+            return cursor.members(|cursor, _| cursor.skip().map(drop)).map(drop);
+        }
+        cursor.skip().map(drop)
+    })?;
+    Ok(range.start)
 }
 
 /// Reads a finish reason only as far as is needed to tell what kind it is.
@@ -193,54 +194,4 @@ fn scan_finish(cursor: &mut Cursor<'_>) -> Result<Option<Finish>, Malformed> {
         Ok(())
     })?;
     Ok(Some(finish))
-}
-
-/// Flattens a finish reason. It was read before, so all of it is well-formed but, perhaps, an escape in a string,
-/// which is then passed over.
-fn read_finish<'a>(cursor: &mut Cursor<'a>, pairs: &mut Vec<(Cow<'a, str>, Scalar<'a>)>) {
-    let walked = cursor.members(|cursor, member| {
-        let name = match &*member.name {
-            b"type" => "finish_reason.type",
-            b"status_code" => "finish_reason.status_code",
-            b"message" => "finish_reason.message",
-            _ => return cursor.skip().map(drop),
-        };
-        if let Ok(Some(scalar)) = cursor.scalar() {
-            pairs.push((name.into(), scalar));
-        }
-        Ok(())
-    });
-    debug_assert!(walked.is_ok(), "read a second time: {walked:?}");
-}
-
-/// Flattens `usage`, which was passed over before. Where it turns out to be malformed, what follows is not said.
-fn read_usage<'a>(cursor: &mut Cursor<'a>, pairs: &mut Vec<(Cow<'a, str>, Scalar<'a>)>) {
-    let _rest = cursor.members(|cursor, member| {
-        if &*member.name == PROMPT_DETAILS && cursor.kind()? == Kind::Object {
-            return cursor
-                .members(|cursor, member| {
-                    if let Some(scalar) = cursor.scalar()?
-                        && &*member.name == b"cached_tokens"
-                    {
-                        pairs.push(("cached_tokens".into(), scalar));
-                    }
-                    Ok(())
-                })
-                .map(drop);
-        }
-        if let Some(scalar) = cursor.scalar()?
-            && let Some(name) = name_text(&member.name)
-        {
-            pairs.push((name, scalar));
-        }
-        Ok(())
-    });
-}
-
-/// A name that is text; another can be none that anybody asks for.
-fn name_text<'a>(name: &Cow<'a, [u8]>) -> Option<Cow<'a, str>> {
-    match name {
-        Cow::Borrowed(name) => std::str::from_utf8(name).ok().map(Cow::Borrowed),
-        Cow::Owned(name) => String::from_utf8(name.clone()).ok().map(Cow::Owned),
-    }
 }

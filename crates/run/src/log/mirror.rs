@@ -17,6 +17,7 @@ use crate::error::RunError;
 use crate::log::frame::{self, Frame, KIND_VERSION, kind};
 use crate::log::mirror::pass::PassMirror;
 use crate::log::mirror::profile::ProfileMirror;
+use crate::texts::SharedTexts;
 
 /// The measures of a segment, by number; nothing for one that is not known here.
 #[derive(Clone, Debug, Default)]
@@ -135,7 +136,7 @@ pub(crate) fn put_end(buffer: &mut Vec<u8>) -> Result<(), RunError> {
 }
 
 /// Reads a frame.
-pub(crate) fn content(frame: Frame<'_>, names: &MeasureNames) -> Content {
+pub(crate) fn content(frame: Frame<'_>, names: &MeasureNames, texts: &mut SharedTexts) -> Content {
     if frame.version > KIND_VERSION {
         return Content::Unknown;
     }
@@ -146,7 +147,7 @@ pub(crate) fn content(frame: Frame<'_>, names: &MeasureNames) -> Content {
             return names.map_or(Content::Unknown, |names| Content::Measures(MeasureNames::of(&names)));
         }
         kind::PROFILE => read::<ProfileMirror<'_>>(frame.payload)
-            .and_then(|mirror| Some(Record::Profile(Box::new(mirror.profile(names).ok()?)))),
+            .and_then(|mirror| Some(Record::Profile(Box::new(mirror.profile(names, texts).ok()?)))),
         kind::SPAN => read::<SpanMirror<'_>>(frame.payload).map(|mirror| Record::Span(mirror.span())),
         kind::SAMPLE => read::<SampleMirror<'_>>(frame.payload).map(|mirror| Record::Sample(mirror.mark())),
         kind::CLOSE => {

@@ -8,6 +8,7 @@ use crate::error::RunError;
 use crate::log::frame::{self, FRAME_HEADER_BYTES, MAX_PAYLOAD_BYTES, Parsed};
 use crate::log::mirror::{self, Content, MeasureNames};
 use crate::log::{Damage, DamageKind};
+use crate::texts::SharedTexts;
 use crate::version::{FORMAT, Version};
 
 /// Magic, version, number.
@@ -24,6 +25,8 @@ pub(crate) struct SegmentReader {
     path: PathBuf,
     file: File,
     names: MeasureNames,
+    /// The names of workers.
+    texts: SharedTexts,
     /// Bytes read ahead; those before `at` have been consumed.
     buffer: Vec<u8>,
     at: usize,
@@ -62,8 +65,8 @@ impl SegmentReader {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(RunError::io("open", &path)(source)),
         };
-        let (names, buffer) = (MeasureNames::default(), Vec::new());
-        let mut reader = Self { path, file, names, buffer, at: 0, offset: 0 };
+        let (names, texts, buffer) = (MeasureNames::default(), SharedTexts::default(), Vec::new());
+        let mut reader = Self { path, file, names, texts, buffer, at: 0, offset: 0 };
         if offset > 0 {
             // The names of the measures stand at the begin, wherever one reads on.
             if let Next::Content(Content::Measures(names)) = reader.next()? {
@@ -98,7 +101,7 @@ impl SegmentReader {
             }
             match frame::parse(&self.buffer[self.at..]) {
                 Parsed::Frame(frame) => {
-                    let content = mirror::content(frame, &self.names);
+                    let content = mirror::content(frame, &self.names, &mut self.texts);
                     let bytes = frame.bytes();
                     self.consume(bytes);
                     if let Content::Measures(names) = &content {

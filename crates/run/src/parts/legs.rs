@@ -7,8 +7,9 @@ use rollscope_trace::{
 };
 
 use crate::error::RunError;
-use crate::parts::rows::{Cells, Rows, SharedTexts};
+use crate::parts::rows::{Cells, Rows};
 use crate::parts::table::Table;
+use crate::texts::SharedTexts;
 
 /// The legs of a part, one after the other.
 pub(crate) struct LegRows<'a> {
@@ -36,7 +37,7 @@ pub(crate) struct LegRows<'a> {
     clock_bound: Cells<i64>,
 }
 
-pub(crate) fn table(profiles: &[Profile]) -> Table {
+pub(crate) fn table(profiles: &[Box<Profile>]) -> Table {
     let mut table = Table::default();
     for profile in profiles {
         for (index, leg) in profile.legs.iter().enumerate() {

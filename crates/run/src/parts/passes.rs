@@ -3,8 +3,9 @@
 use rollscope_trace::{ForwardPass, Nanos, PassLoad, StepNumber, UnixNs, WorkerRef};
 
 use crate::error::RunError;
-use crate::parts::rows::{Rows, SharedTexts};
+use crate::parts::rows::Rows;
 use crate::parts::table::{Row, Table};
+use crate::texts::SharedTexts;
 
 /// The names of a load's columns.
 struct Names {

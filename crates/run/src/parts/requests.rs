@@ -8,7 +8,7 @@ use crate::parts::legs::LegRows;
 use crate::parts::rows::Rows;
 use crate::parts::table::Table;
 
-pub(crate) fn table(profiles: &[Profile]) -> Table {
+pub(crate) fn table(profiles: &[Box<Profile>]) -> Table {
     let mut table = Table::default();
     for profile in profiles {
         let (join, batch) = (&profile.join, profile.batch);

@@ -3,11 +3,9 @@
 //! A column is asked for by name and type. One that is not there reads as missing in every row, and one that
 //! nobody asks for is passed over, so a later version may add columns.
 
-use std::collections::HashSet;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::vec;
 
 use bytes::Bytes;
@@ -34,10 +32,6 @@ pub(crate) struct Cells<T> {
     /// Per row 1 for a value and 0 for none; without it every row has a value.
     levels: Option<vec::IntoIter<i16>>,
 }
-
-/// Texts of which there are few, such as the names of workers: each is held once.
-#[derive(Debug, Default)]
-pub(crate) struct SharedTexts(HashSet<Arc<str>>);
 
 // === impl Rows ===
 
@@ -164,19 +158,5 @@ impl Cells<ByteArray> {
     /// The text of the next row, where the model has no missing value.
     pub(crate) fn next_text_or_empty(&mut self) -> Box<str> {
         self.next_text().unwrap_or_default()
-    }
-}
-
-// === impl SharedTexts ===
-
-impl SharedTexts {
-    /// The text, shared with whoever asked for it before.
-    pub(crate) fn of(&mut self, text: &str) -> Arc<str> {
-        if let Some(known) = self.0.get(text) {
-            return Arc::clone(known);
-        }
-        let new: Arc<str> = text.into();
-        self.0.insert(Arc::clone(&new));
-        new
     }
 }

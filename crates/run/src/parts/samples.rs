@@ -3,7 +3,7 @@
 //! A sample whose records were sealed at several times has a row in each part: over all of them, begin is the
 //! smallest, end the largest, and the counts add up; of what the user said, the later part holds.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use rollscope_trace::{Nanos, Record, SampleKey, SampleMark, StepNumber, UnixNs};
 
@@ -23,6 +23,13 @@ struct Tally {
     end: Option<UnixNs>,
     requests: i64,
     user_spans: i64,
+}
+
+/// The samples, and where each of them stands.
+#[derive(Default)]
+struct Tallies {
+    all: Vec<(SampleKey, Tally)>,
+    places: HashMap<SampleKey, usize>,
 }
 
 pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
@@ -57,23 +64,24 @@ pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
     table
 }
 
-fn tallies(step: StepNumber, rows: &StepRows) -> BTreeMap<SampleKey, Tally> {
-    let mut tallies: BTreeMap<SampleKey, Tally> = BTreeMap::new();
+/// In the order in which they appear.
+fn tallies(step: StepNumber, rows: &StepRows) -> Vec<(SampleKey, Tally)> {
+    let mut tallies = Tallies::default();
     for profile in &rows.profiles {
-        let tally = tallies.entry(profile.sample_key(step)).or_default();
+        let tally = tallies.of(profile.sample_key(step));
         tally.requests += 1;
         tally.cover(profile.arrival, Some(profile.ended_at()));
     }
     for span in &rows.spans {
-        let tally = tallies.entry(span.key.clone()).or_default();
+        let tally = tallies.of(span.key.clone());
         tally.user_spans += 1;
         tally.cover(span.start, span.end);
     }
     for mark in &rows.marks {
-        let tally = tallies.entry(mark.key.clone()).or_default();
+        let tally = tallies.of(mark.key.clone());
         tally.mark.get_or_insert_with(|| SampleMark::new(mark.key.clone())).amend(mark);
     }
-    tallies
+    tallies.all
 }
 
 /// The marks of a part.
@@ -111,6 +119,18 @@ pub(crate) fn read(step: StepNumber, rows: &Rows) -> Result<Vec<Record>, RunErro
 pub(crate) fn keys(rows: &Rows) -> Result<Vec<Key>, RunError> {
     let (mut group, mut sample) = (rows.texts("group_id")?, rows.texts("sample_id")?);
     Ok((0..rows.len()).map(|_| (group.next_text(), sample.next_text_or_empty())).collect())
+}
+
+// === impl Tallies ===
+
+impl Tallies {
+    fn of(&mut self, key: SampleKey) -> &mut Tally {
+        let at = *self.places.entry(key).or_insert_with_key(|key| {
+            self.all.push((key.clone(), Tally::default()));
+            self.all.len() - 1
+        });
+        &mut self.all[at].1
+    }
 }
 
 // === impl Tally ===

@@ -1,95 +1,35 @@
-//! The table of spans: the user's own, and for queries those that are derived from each request.
+//! The table of spans: the user's own. Those of requests follow from the requests, whenever they are to be drawn.
 
-use rollscope_trace::{Lane, Record, SampleKey, StepNumber, UnixNs, UserSpan, profile_spans};
+use rollscope_trace::{Lane, Record, SampleKey, StepNumber, UnixNs, UserSpan};
 
 use crate::error::RunError;
-use crate::parts::StepRows;
 use crate::parts::attrs;
 use crate::parts::rows::Rows;
 use crate::parts::table::Table;
 
-/// `source` of the user's own spans; the only ones that are read back.
+/// `source` of the user's own spans; the only ones that are read back. Parts of earlier versions also hold such as were
+/// derived from requests, with a request, numbers and the bound of their place; whoever queries those columns finds them empty.
 const USER: &str = "user";
-/// `source` of spans that follow from a request.
-const DERIVED: &str = "derived";
 
-/// A row.
-struct SpanRow<'a> {
-    source: &'static str,
-    /// The request that it is derived from.
-    request: Option<&'a str>,
-    key: &'a SampleKey,
-    attempt: u32,
-    /// Its number and its parent's, within the request.
-    ids: (Option<u32>, Option<u32>),
-    name: &'a str,
-    lane: Lane,
-    start: UnixNs,
-    end: Option<UnixNs>,
-    bound_ns: u64,
-    attrs: Option<String>,
-}
-
-pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
+pub(crate) fn table(spans: &[UserSpan]) -> Table {
     let mut table = Table::default();
-    for span in &rows.spans {
-        put(
-            &mut table,
-            &SpanRow {
-                source: USER,
-                request: None,
-                key: &span.key,
-                attempt: span.attempt,
-                ids: (None, None),
-                name: &span.name,
-                lane: Lane::User,
-                start: span.start,
-                end: span.end,
-                bound_ns: 0,
-                attrs: attrs::to_json(&span.attrs),
-            },
-        );
-    }
-    for profile in &rows.profiles {
-        let (key, id) = (profile.sample_key(step), profile.id.to_string());
-        for span in profile_spans(profile) {
-            put(
-                &mut table,
-                &SpanRow {
-                    source: DERIVED,
-                    request: Some(&id),
-                    key: &key,
-                    attempt: profile.join.attempt,
-                    ids: (Some(span.id), span.parent),
-                    name: &span.name,
-                    lane: span.lane,
-                    start: span.start,
-                    end: span.end,
-                    bound_ns: span.bound.0,
-                    // They would say again what stands in the tables of requests and legs.
-                    attrs: None,
-                },
-            );
-        }
+    for span in spans {
+        let mut row = table.row();
+        row.text("source", USER);
+        row.text_or_none("request_id", None);
+        row.text_or_none("group_id", span.key.group.as_deref());
+        row.text("sample_id", &span.key.sample);
+        row.int("attempt", span.attempt.into());
+        row.int_or_none("span_id", None);
+        row.int_or_none("parent_id", None);
+        row.text("name", &span.name);
+        row.text("lane", Lane::User.name());
+        row.int("start_ns", span.start.0);
+        row.int_or_none("end_ns", span.end.map(|end| end.0));
+        row.int("bound_ns", 0);
+        row.text_or_none("attrs", attrs::to_json(&span.attrs).as_deref());
     }
     table
-}
-
-fn put(table: &mut Table, span: &SpanRow<'_>) {
-    let mut row = table.row();
-    row.text("source", span.source);
-    row.text_or_none("request_id", span.request);
-    row.text_or_none("group_id", span.key.group.as_deref());
-    row.text("sample_id", &span.key.sample);
-    row.int("attempt", span.attempt.into());
-    row.int_or_none("span_id", span.ids.0.map(Into::into));
-    row.int_or_none("parent_id", span.ids.1.map(Into::into));
-    row.text("name", span.name);
-    row.text("lane", span.lane.name());
-    row.int("start_ns", span.start.0);
-    row.int_or_none("end_ns", span.end.map(|end| end.0));
-    row.int("bound_ns", span.bound_ns as i64);
-    row.text_or_none("attrs", span.attrs.as_deref());
 }
 
 /// The user's spans of a part.

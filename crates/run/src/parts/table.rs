@@ -1,7 +1,8 @@
 //! Flat typed tables written as Parquet: the little of the format that parts need.
 //!
 //! A column is a truth, a whole number, a number or a text, required or optional. What a table consists of is
-//! said by the code that fills it, cell by cell, in the same order for every row.
+//! said by the code that fills it, cell by cell, in the same order for every row. A large one is written in pieces. A column
+//! gets a dictionary where its values repeat: to build one of values that do not costs more than all else.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -17,7 +18,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use parquet::schema::types::Type;
+use parquet::schema::types::{ColumnPath, Type};
 
 use crate::error::RunError;
 use crate::files;
@@ -26,10 +27,10 @@ use crate::version::FORMAT;
 /// Key under which a file tells its version.
 pub(crate) const VERSION_KEY: &str = "rollscope.version";
 
-/// Rows that are written as one; query engines prune by the bounds of each.
-const ROW_GROUP_ROWS: usize = 122_880;
+/// By so many of a column's first values it is told whether they repeat.
+const LOOKED_AT: usize = 64;
 
-/// A table being filled.
+/// A table being filled, or a piece of one.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     columns: Vec<Column>,
@@ -39,6 +40,7 @@ pub(crate) struct Table {
 /// What was written, for telling it from what a disk made of it.
 #[derive(Debug)]
 pub(crate) struct Written {
+    pub(crate) rows: u64,
     pub(crate) bytes: u64,
     pub(crate) crc32: u32,
 }
@@ -104,10 +106,15 @@ impl Table {
         self.rows
     }
 
-    /// Writes the table; readers see the file whole or not at all, and it survives a loss of power.
-    pub(crate) fn write(&self, path: &Path) -> Result<Written, RunError> {
+    /// Writes the table, which this is the first piece of; readers see the file whole or not at all, and it survives a loss
+    /// of power.
+    pub(crate) fn write(
+        &self,
+        further: impl Iterator<Item = Self>,
+        path: &Path,
+    ) -> Result<Written, RunError> {
         let temporary = files::temporary_beside(path);
-        let written = self.write_to(&temporary, path).and_then(|written| {
+        let written = self.write_to(&temporary, further, path).and_then(|written| {
             let placed = fs::rename(&temporary, path).and_then(|()| files::sync_folder_of(path));
             placed.map_err(RunError::io("write", path))?;
             Ok(written)
@@ -118,40 +125,65 @@ impl Table {
         written
     }
 
-    fn write_to(&self, temporary: &Path, path: &Path) -> Result<Written, RunError> {
+    fn write_to(
+        &self,
+        temporary: &Path,
+        further: impl Iterator<Item = Self>,
+        path: &Path,
+    ) -> Result<Written, RunError> {
         let file = File::create_new(temporary).map_err(RunError::io("create", temporary))?;
         let summed = SummedFile { file, bytes: 0, hasher: Hasher::new() };
-        let summed = self.encode_into(summed).map_err(|source| RunError::Part {
+        let encoded = self.encode_into(summed, further).map_err(|source| RunError::Part {
             action: "write",
             path: path.to_owned(),
             source,
-        })?;
+        });
+        let (rows, summed) = encoded?;
         summed.file.sync_all().map_err(RunError::io("sync", temporary))?;
-        Ok(Written { bytes: summed.bytes, crc32: summed.hasher.finalize() })
+        Ok(Written { rows, bytes: summed.bytes, crc32: summed.hasher.finalize() })
     }
 
-    fn encode_into(&self, file: SummedFile) -> Result<SummedFile, ParquetError> {
+    fn encode_into(
+        &self,
+        file: SummedFile,
+        further: impl Iterator<Item = Self>,
+    ) -> Result<(u64, SummedFile), ParquetError> {
+        let mut writer = SerializedFileWriter::new(file, self.schema()?, Arc::new(self.properties()))?;
+        self.encode_group(&mut writer)?;
+        let mut rows = self.rows as u64;
+        for piece in further {
+            piece.encode_group(&mut writer)?;
+            rows += piece.rows as u64;
+        }
+        Ok((rows, writer.into_inner()?))
+    }
+
+    fn encode_group(&self, writer: &mut SerializedFileWriter<SummedFile>) -> Result<(), ParquetError> {
+        let mut group = writer.next_row_group()?;
+        for column in &self.columns {
+            column.encode_into(&mut group)?;
+        }
+        group.close().map(drop)
+    }
+
+    fn schema(&self) -> Result<Arc<Type>, ParquetError> {
         let fields = self.columns.iter().map(Column::schema).collect::<Result<Vec<_>, _>>()?;
-        let schema = Arc::new(Type::group_type_builder("row").with_fields(fields).build()?);
+        Type::group_type_builder("row").with_fields(fields).build().map(Arc::new)
+    }
+
+    fn properties(&self) -> WriterProperties {
         let version = KeyValue::new(VERSION_KEY.to_owned(), FORMAT.to_string());
         let properties = WriterProperties::builder()
+            .set_dictionary_enabled(false)
             .set_compression(Compression::SNAPPY)
             .set_statistics_enabled(EnabledStatistics::Chunk)
             .set_created_by(concat!("rollscope ", env!("CARGO_PKG_VERSION")).to_owned())
-            .set_key_value_metadata(Some(vec![version]))
-            .build();
-        let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
-        // Values of each column that are in the row groups before.
-        let mut taken = vec![0; self.columns.len()];
-        for start in (0..self.rows).step_by(ROW_GROUP_ROWS) {
-            let rows = start..self.rows.min(start + ROW_GROUP_ROWS);
-            let mut group = writer.next_row_group()?;
-            for (column, taken) in self.columns.iter().zip(&mut taken) {
-                *taken = column.encode_into(&mut group, rows.clone(), *taken)?;
-            }
-            group.close()?;
-        }
-        writer.into_inner()
+            .set_key_value_metadata(Some(vec![version]));
+        let repeating = self.columns.iter().filter(|column| column.values.repeat());
+        let properties = repeating.fold(properties, |properties, column| {
+            properties.set_column_dictionary_enabled(ColumnPath::from(column.name), true)
+        });
+        properties.build()
     }
 }
 
@@ -245,24 +277,37 @@ impl Column {
         builder.with_logical_type(logical).build().map(Arc::new)
     }
 
-    /// Writes some rows, whose values begin at `start`; gives where the values of the next rows begin.
-    fn encode_into(
-        &self,
-        group: &mut SerializedRowGroupWriter<'_, SummedFile>,
-        rows: Range<usize>,
-        start: usize,
-    ) -> Result<usize, ParquetError> {
-        let levels = (!self.required).then(|| &self.levels[rows.clone()]);
-        let count = levels.map_or(rows.len(), |levels| levels.iter().filter(|level| **level == 1).count());
-        let values = start..start + count;
+    fn encode_into(&self, group: &mut SerializedRowGroupWriter<'_, SummedFile>) -> Result<(), ParquetError> {
+        let levels = (!self.required).then_some(&self.levels[..]);
         match &self.values {
-            Values::Bool(all) => encode::<BoolType>(group, &all[values], levels)?,
-            Values::Int(all) => encode::<Int64Type>(group, &all[values], levels)?,
-            Values::Double(all) => encode::<DoubleType>(group, &all[values], levels)?,
-            Values::Text(all) => encode::<ByteArrayType>(group, &all.shared(values), levels)?,
+            Values::Bool(values) => encode::<BoolType>(group, values, levels),
+            Values::Int(values) => encode::<Int64Type>(group, values, levels),
+            Values::Double(values) => encode::<DoubleType>(group, values, levels),
+            Values::Text(texts) => encode::<ByteArrayType>(group, &texts.shared(), levels),
         }
-        Ok(start + count)
     }
+}
+
+// === impl Values ===
+
+impl Values {
+    /// Whether most values are likely to be among those before them.
+    fn repeat(&self) -> bool {
+        match self {
+            Self::Bool(_) => false,
+            Self::Int(values) => do_repeat(values.iter().copied()),
+            Self::Double(values) => do_repeat(values.iter().map(|value| value.to_bits())),
+            Self::Text(texts) => do_repeat((0..texts.ends.len()).map(|at| texts.get(at))),
+        }
+    }
+}
+
+fn do_repeat<V: Ord>(values: impl Iterator<Item = V>) -> bool {
+    let mut seen: Vec<V> = values.take(LOOKED_AT).collect();
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    2 * seen.len() <= count
 }
 
 // === impl Texts ===
@@ -273,16 +318,18 @@ impl Texts {
         self.ends.push(self.bytes.len());
     }
 
-    /// Some of the texts, which share one copy of their bytes.
-    fn shared(&self, range: Range<usize>) -> Vec<ByteArray> {
-        let begin = self.begin(range.start);
-        let bytes = Bytes::copy_from_slice(&self.bytes[begin..self.begin(range.end)]);
-        let text = |at| bytes.slice(self.begin(at) - begin..self.ends[at] - begin).into();
-        range.map(text).collect()
+    fn get(&self, at: usize) -> &[u8] {
+        &self.bytes[self.range(at)]
     }
 
-    fn begin(&self, at: usize) -> usize {
-        at.checked_sub(1).map_or(0, |before| self.ends[before])
+    /// The texts, which share one copy of their bytes.
+    fn shared(&self) -> Vec<ByteArray> {
+        let bytes = Bytes::copy_from_slice(&self.bytes);
+        (0..self.ends.len()).map(|at| bytes.slice(self.range(at)).into()).collect()
+    }
+
+    fn range(&self, at: usize) -> Range<usize> {
+        at.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[at]
     }
 }
 

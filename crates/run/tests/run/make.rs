@@ -86,6 +86,18 @@ pub(crate) fn profile_record(step: u64, number: u64) -> Record {
     Record::Profile(Box::new(profile(step, number)))
 }
 
+pub(crate) fn span_record(step: u64, number: u64) -> Record {
+    let sample = format!("sample-{number}").into();
+    Record::Span(UserSpan {
+        key: SampleKey { step: StepNumber(step), group: None, sample },
+        attempt: 0,
+        name: "reward".into(),
+        start: UnixNs(number as i64),
+        end: Some(UnixNs(number as i64 + 5)),
+        attrs: Vec::new(),
+    })
+}
+
 pub(crate) fn close_record(step: u64) -> Record {
     Record::Close(StepClose {
         step: StepNumber(step),

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use rollscope_run::{Damage, DamageKind, Run, RunError, Sealed};
 use rollscope_trace::{DropCount, Measure, Record, StepNumber, StepTrace, UnixNs};
 
-use crate::make::{any_step_record, append, close_record, exact_all, profile_record, run, writer};
+use crate::make::{
+    any_step_record, append, close_record, exact_all, profile_record, run, span_record, writer,
+};
 
 fn everything(run: &Run) -> String {
     let steps = run.steps().unwrap();
@@ -62,13 +64,50 @@ fn a_stretch_gives_a_part_to_each_of_its_steps() {
     assert_eq!(outcome, Sealed { steps: [StepNumber(1), StepNumber(2)].into(), late: [].into() });
     assert_eq!(everything(&run), before);
     for step in 1..=2 {
-        for table in ["requests", "legs", "spans", "samples"] {
+        for (table, is_there) in [("requests", true), ("legs", true), ("spans", false), ("samples", true)] {
             let path = format!("steps/step={step:06}/{table}/gateway-000001.parquet");
-            assert!(run.dir().join(&path).is_file(), "{path}");
+            assert_eq!(run.dir().join(&path).is_file(), is_there, "{path}");
         }
     }
     assert_eq!(sealer.seal(writer.position()).unwrap(), Sealed::default(), "there is nothing more");
     assert!(!run.dir().join("manifest/2.json").exists());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn what_is_gathered_while_it_is_sealed_is_what_its_parts_hold(
+        records in prop::collection::vec(any_step_record(1), 1..20), others in 0..3_u64,
+    ) {
+        let (_dir, run) = run();
+        let mut writer = writer(&run, "gateway");
+        append(&mut writer, &records);
+        append(&mut writer, &(0..others).map(|number| profile_record(2, number)).collect::<Vec<_>>());
+        append(&mut writer, &[close_record(1)]);
+        let wanted = [StepNumber(1)].into();
+        let (_, gathered) = run.sealer("gateway").seal_and_gather(writer.position(), &wanted).unwrap();
+        let read = run.step(StepNumber(1)).unwrap();
+        prop_assert_eq!(gathered.keys().copied().collect::<Vec<_>>(), [StepNumber(1)]);
+        prop_assert_eq!(format!("{:?}", gathered[&StepNumber(1)]), format!("{read:?}"));
+    }
+}
+
+#[test]
+fn what_stands_elsewhere_too_is_not_gathered() {
+    let wanted = [StepNumber(1)].into();
+    // In an earlier part.
+    let (_dir, run) = run();
+    let mut first = writer(&run, "gateway");
+    append(&mut first, &[profile_record(1, 0)]);
+    run.sealer("gateway").seal(first.position()).unwrap();
+    append(&mut first, &[profile_record(1, 1), close_record(1)]);
+    assert!(run.sealer("gateway").seal_and_gather(first.position(), &wanted).unwrap().1.is_empty());
+    // In another writer's log.
+    let (_dir, run) = crate::make::run();
+    let (mut first, _other) = (writer(&run, "gateway"), writer(&run, "rollout"));
+    append(&mut first, &[profile_record(1, 0), close_record(1)]);
+    assert!(run.sealer("gateway").seal_and_gather(first.position(), &wanted).unwrap().1.is_empty());
 }
 
 #[test]
@@ -149,7 +188,7 @@ fn writers_that_seal_at_the_same_time_lose_nothing_to_each_other() {
 fn the_columns_are_a_contract() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
-    append(&mut writer, &[profile_record(1, 0)]);
+    append(&mut writer, &[profile_record(1, 0), span_record(1, 0)]);
     run.sealer("gateway").seal(writer.position()).unwrap();
     let columns = |table: &str| {
         let path = run.dir().join(format!("steps/step=000001/{table}/gateway-000001.parquet"));
@@ -199,7 +238,8 @@ fn a_damaged_part_is_made_up_for_from_the_log() {
     let mut writer = writer(&run, "gateway");
     let sealer = run.sealer(writer.name());
     for number in 0..3 {
-        append(&mut writer, &[profile_record(1, number), profile_record(2, number), close_record(number)]);
+        append(&mut writer, &[profile_record(1, number), profile_record(2, number), span_record(1, number)]);
+        append(&mut writer, &[close_record(number)]);
         sealer.seal(writer.position()).unwrap();
     }
     let (before, followed) = (everything(&run), run.follow().poll().unwrap().len());

@@ -1,7 +1,7 @@
 //! Replies that are read while they pass by: the same is read as from the whole.
 
 use proptest::prelude::*;
-use rollscope_wire::{Abridged, Chunks, Reply};
+use rollscope_wire::{Abridged, Chunks, Reply, read_pairs};
 
 use crate::json::{cut, cuts, list, member, name, object, scalar, spelled, text, value};
 
@@ -22,6 +22,24 @@ fn read(body: &Chunks) -> Vec<String> {
             format!("{pairs:?} {index:?} {flags:?}")
         })
         .collect()
+}
+
+fn pairs(body: &Chunks) -> Vec<String> {
+    let mut samples = Vec::new();
+    let count = read_pairs(body, |sample, name, scalar| samples.push(format!("{sample} {name} {scalar:?}")));
+    samples.push(format!("{} samples", count.unwrap()));
+    samples
+}
+
+fn pairs_of_elements(body: &Chunks) -> Vec<String> {
+    let reply = Reply::scan(body).unwrap();
+    let mut samples = Vec::new();
+    for (sample, element) in reply.elements().iter().enumerate() {
+        let pairs = element.pairs();
+        samples.extend(pairs.iter().map(|(name, scalar)| format!("{sample} {name} {scalar:?}")));
+    }
+    samples.push(format!("{} samples", reply.elements().len()));
+    samples
 }
 
 fn finish_reason() -> impl Strategy<Value = String> {
@@ -64,6 +82,8 @@ proptest! {
         let body = cut(&reply, &cuts);
         let abridged = abridged(&body).expect("a whole reply");
         prop_assert_eq!(read(&abridged), read(&body), "{}", text(&abridged));
+        prop_assert_eq!(pairs(&abridged), pairs(&body));
+        prop_assert_eq!(pairs(&body), pairs_of_elements(&body));
     }
 
     #[test]
@@ -71,6 +91,7 @@ proptest! {
         let body = cut(&replies, &cuts);
         let abridged = abridged(&body).expect("a whole reply");
         prop_assert_eq!(read(&abridged), read(&body), "{}", text(&abridged));
+        prop_assert_eq!(pairs(&body), pairs_of_elements(&body));
     }
 
     #[test]

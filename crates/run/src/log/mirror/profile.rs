@@ -7,6 +7,7 @@ use rollscope_trace::{
 use serde::{Deserialize, Serialize};
 
 use crate::log::mirror::{AttrMirror, MeasureNames, boxed, is_default};
+use crate::texts::SharedTexts;
 
 /// A name of a closed set that is not known here.
 pub(super) struct UnknownName;
@@ -121,7 +122,11 @@ impl<'a> ProfileMirror<'a> {
         })
     }
 
-    pub(super) fn profile(self, names: &MeasureNames) -> Result<Profile, UnknownName> {
+    pub(super) fn profile(
+        self,
+        names: &MeasureNames,
+        texts: &mut SharedTexts,
+    ) -> Result<Profile, UnknownName> {
         Ok(Profile {
             id: RequestId(u128::from(self.id.0) << 64 | u128::from(self.id.1)),
             join: Join {
@@ -144,7 +149,7 @@ impl<'a> ProfileMirror<'a> {
             error: boxed(self.error),
             decision: self.decision.into(),
             retries: self.retries,
-            legs: self.legs.into_iter().map(|leg| leg.leg(names)).collect::<Result<_, _>>()?,
+            legs: self.legs.into_iter().map(|leg| leg.leg(names, texts)).collect::<Result<_, _>>()?,
             attrs: self.attrs.into_iter().map(|(name, value)| (name.into(), value.attr())).collect(),
         })
     }
@@ -178,7 +183,7 @@ impl<'a> LegMirror<'a> {
         }
     }
 
-    fn leg(self, names: &MeasureNames) -> Result<Leg, UnknownName> {
+    fn leg(self, names: &MeasureNames, texts: &mut SharedTexts) -> Result<Leg, UnknownName> {
         let fault = |number: u16| {
             let (_, name) = self.faults.iter().find(|(of, _)| *of == number)?;
             Some(Fault::from_name(name).unwrap_or(Fault::NotANumber))
@@ -188,7 +193,7 @@ impl<'a> LegMirror<'a> {
         });
         Ok(Leg {
             role: LegRole::from_name(self.role).ok_or(UnknownName)?,
-            worker: WorkerRef { url: self.url.into(), instance: self.instance.into() },
+            worker: WorkerRef { url: texts.of(self.url), instance: texts.of(self.instance) },
             dispatch: Nanos(self.dispatch_ns),
             first_byte: self.first_byte_ns.map(Nanos),
             end: Nanos(self.end_ns),
