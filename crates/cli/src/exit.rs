@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use rollscope_config::ConfigError;
+use rollscope_config::{ConfigError, without_user_info};
 use rollscope_trace::sentence;
 
 use crate::output;
@@ -45,8 +45,13 @@ pub(crate) fn report(failure: &Failure) -> Exit {
 pub(crate) fn of_parse(error: &clap::Error) -> Exit {
     let wanted =
         matches!(error.kind(), clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion);
-    // Where not even this can be written nobody is there to be told.
-    let _printed = error.print();
+    let plain = error.render().to_string();
+    if wanted || without_user_info(&plain) == plain {
+        // Where not even this can be written nobody is there to be told.
+        drop(error.print());
+    } else {
+        plain.lines().for_each(|line| output::note(format_args!("{line}")));
+    }
     if wanted { Exit::Done } else { Exit::Usage }
 }
 

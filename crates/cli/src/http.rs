@@ -1,10 +1,22 @@
 //! The one HTTP call that a command makes by itself.
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
+use http::Uri;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+
+use crate::exit::Failure;
+
+/// The URL of a server that a person gave, if it is one that can be called.
+pub(crate) fn server_url(given: &str) -> Result<&str, Failure> {
+    let uri = given.parse::<Uri>().ok().filter(|uri| uri.scheme_str() == Some("http"));
+    match uri.and_then(|uri| uri.host().map(|host| !host.is_empty())) {
+        Some(true) => Ok(given.trim_end_matches('/')),
+        _ => Err(Failure::Usage(anyhow!("not the URL of a server, which is http://HOST:PORT: {given}"))),
+    }
+}
 
 /// The largest reply that is read; bytes.
 const MAX_REPLY_BYTES: usize = 16 << 20;

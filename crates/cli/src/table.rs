@@ -8,12 +8,14 @@ pub(crate) struct Table {
 
 /// Beyond this a number is as good as 0.
 const MOST_DECIMALS: usize = 9;
+/// From here on a number has an exponent.
+const LARGE: f64 = 1e15;
 
 // === impl Table ===
 
 impl Table {
-    pub(crate) fn new<const N: usize>(head: [&str; N]) -> Self {
-        Self { rows: vec![head.map(str::to_owned).to_vec()] }
+    pub(crate) fn new<'a>(head: impl IntoIterator<Item = &'a str>) -> Self {
+        Self { rows: vec![head.into_iter().map(str::to_owned).collect()] }
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -33,9 +35,10 @@ impl Table {
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         self.rows.iter().map(move |row| {
-            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
-                0 => format!("{cell:width$}"),
-                _ => format!("{cell:>width$}"),
+            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+                // A width of the formatter's own may not be more than 65,535.
+                let blank = " ".repeat(width - cell.chars().count());
+                if column == 0 { format!("{cell}{blank}") } else { format!("{blank}{cell}") }
             });
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         })
@@ -52,13 +55,16 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// Three significant digits, without an exponent; all digits of a larger number.
+/// Three significant digits, without an exponent; all digits of a larger number, unless nobody would read them.
 pub(crate) fn significant(value: f64) -> String {
-    if value == 0.0 {
+    if value.abs() < 0.5 * 10_f64.powi(-(MOST_DECIMALS as i32)) {
         return "0".to_owned();
     }
     // Rounded before its digits are counted: 9.996 has one decimal, since it is 10.0.
     let rounded = format!("{value:.2e}");
+    if value.abs() >= LARGE {
+        return rounded;
+    }
     let exponent = rounded.split_once('e').and_then(|(_, exponent)| exponent.parse::<i32>().ok());
     let decimals = usize::try_from(2 - exponent.unwrap_or(0)).unwrap_or(0);
     format!("{value:.*}", decimals.min(MOST_DECIMALS))
@@ -78,6 +84,14 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_may_be_of_any_length() {
+        let mut table = Table::new(["name", "count"]);
+        table.row(["x".repeat(70_000), "1".to_owned()]);
+        let lines: Vec<_> = table.lines().collect();
+        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [70_007, 70_007]);
+    }
+
+    #[test]
     fn numbers_have_three_digits_whatever_their_size() {
         for (value, text) in [
             (0.0, "0"),
@@ -89,7 +103,11 @@ mod tests {
             (99.96, "100"),
             (-12.345, "-12.3"),
             (123_456.7, "123457"),
-            (1e-30, "0.000000000"),
+            (4.9e-10, "0"),
+            (-1e-30, "0"),
+            (1e-9, "0.000000001"),
+            (999_999_999_999_999.0, "999999999999999"),
+            (1e308, "1.00e308"),
         ] {
             assert_eq!(significant(value), text);
         }

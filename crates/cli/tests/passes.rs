@@ -4,11 +4,16 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader, Lines};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
 
-use common::{Server, call_with, rollscope, run_well, until};
+use common::{PATIENCE, Server, call_with, rollscope, run, run_well, stderr, stdout, until};
+use parking_lot::Mutex;
+use rollscope_fpm::{Base, Pass, Publisher};
 use serde_json::{Value, json};
 
 const ENGINE: [&str; 6] =
@@ -17,7 +22,33 @@ const ENGINE: [&str; 6] =
 /// `rollscope fpm tail --json` in a process of its own; it ends with the test.
 struct Tail {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    lines: Receiver<String>,
+}
+
+/// A server that tells where it publishes; its URL, and what it tells.
+fn telling(base: &str) -> (String, Arc<Mutex<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let told = Arc::new(Mutex::new(base.to_owned()));
+    let tells = Arc::clone(&told);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            drop(stream.read(&mut [0; 4096]));
+            let state = json!({"enable_forward_pass_metrics": true,
+                "forward_pass_metrics_ipc_name": *tells.lock()});
+            let body = json!({"internal_states": [state]}).to_string();
+            let head =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            // Whoever has asked may be gone.
+            drop(stream.write_all((head + &body).as_bytes()));
+        }
+    });
+    (url, told)
+}
+
+fn publisher(base: &Base, rank: u32) -> Publisher {
+    Publisher::bind(&base.of_rank(rank).unwrap(), "w", rank).unwrap()
 }
 
 async fn generate(url: &str, text: &str, tokens: u32, sample: &str) {
@@ -100,7 +131,7 @@ async fn passes_are_watched_recorded_and_asked_for() {
 
 #[test]
 fn an_endpoint_in_use_is_told_aloud() {
-    let owner = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let owner = TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("tcp://{}", owner.local_addr().unwrap());
     let args = [&ENGINE[..], &["--forward-pass-metrics-ipc-name", &base, "--exit-on-stdin-close"]].concat();
     let mut engine =
@@ -136,6 +167,132 @@ async fn a_publisher_that_is_killed_is_heard_again_and_the_restart_is_told() {
     assert!(!Path::new(&format!("{}.0", path.display())).exists(), "a socket is left");
 }
 
+#[test]
+fn a_server_that_publishes_elsewhere_is_found_again_and_so_is_a_rank_that_comes_late() {
+    let (one, other) = (Base::fresh(), Base::fresh());
+    let (url, told) = telling(&one.to_string());
+    let first = publisher(&one, 0);
+    let mut tail = Tail::of(&["--server", &url]);
+    let from = |base: &Base, rank| base.of_rank(rank).unwrap().to_string();
+    tail.until("the server", |message| message["endpoint"] == json!(from(&one, 0)));
+    // It is started anew, and has made up another endpoint.
+    *told.lock() = other.to_string();
+    let _second = publisher(&other, 0);
+    drop(first);
+    tail.until("the server's new endpoint", |message| message["endpoint"] == json!(from(&other, 0)));
+
+    let mut tail = Tail::of(&[&one.to_string()]);
+    let mut late = publisher(&one, 1);
+    tail.until("the second rank", |message| {
+        late.publish(Pass::default());
+        message["endpoint"] == json!(from(&one, 1))
+    });
+}
+
+#[tokio::test]
+async fn what_keeps_passes_from_being_recorded_is_told_once_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    // Nobody publishes at the one, and whoever does at the other speaks something else.
+    let nobody = format!("ipc://{}", path("nobody"));
+    let web = TcpListener::bind("127.0.0.1:0").unwrap();
+    let wrong = format!("tcp://{}", web.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in web.incoming() {
+            drop(stream.unwrap().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+        }
+    });
+    let run = path("run");
+    let args = ["gateway", "--port", "0", "--record", &run, "--fpm", &nobody, &wrong];
+    let gateway = Server::start(&args);
+    let metrics = format!("{}/metrics", gateway.url);
+    let lost = "rollscope_forward_pass_publishers_lost_total ";
+    until("both are counted", async || {
+        let page = call_with("GET", &metrics, String::new(), &[]).await.unwrap().1;
+        let page = page.as_str().unwrap().to_owned();
+        assert!(page.contains("\nrollscope_forward_pass_messages_total 0\n"), "{page}");
+        let count = page.lines().find_map(|line| line.strip_prefix(lost)?.parse::<u64>().ok());
+        count.is_some_and(|count| count >= 2)
+    })
+    .await;
+    let said = gateway.stop_and_hear();
+    for told in [
+        format!("rollscope: no forward passes from {nobody}.0: connection failed: No such file or directory"),
+        format!("rollscope: no forward passes from {wrong}: not a ZeroMQ 3 peer without security"),
+    ] {
+        assert_eq!(said.matches(&told).count(), 1, "{told}\n{said}");
+    }
+}
+
+#[test]
+fn no_password_in_a_url_is_printed_or_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run").display().to_string();
+    let of = |kind: &str| format!("{kind}http://me:PassWord@127.0.0.1:1");
+    let (plain, mlflow) = (of(""), of("mlflow:"));
+    let config = dir.path().join("fleet.toml").display().to_string();
+    std::fs::write(&config, format!("[gateway]\nworker_urls = [\"{plain}\"]\n")).unwrap();
+    for (code, args) in [
+        (1, &["fpm", "tail", "--server", &plain][..]),
+        (2, &["fpm", "tail", &plain]),
+        (2, &["gateway", "--worker-urls", &plain]),
+        (2, &["gateway", "--config", &config]),
+        (2, &["gateway", "--port", &plain]),
+        (2, &["gateway", "--track", &plain, "--record", &run_dir]),
+        (0, &["config", "show", "gateway", "--track", &mlflow, "--record", &run_dir]),
+        (0, &["config", "show", "--json", "gateway", "--track", &mlflow, "--record", &run_dir]),
+        (2, &["report", "run", &plain]),
+        (1, &["report", &plain]),
+    ] {
+        let output = run(args);
+        let printed = stdout(&output) + &stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {printed}");
+        assert!(!printed.contains("PassWord"), "{args:?}: {printed}");
+        assert!(printed.contains("http://<redacted>@127.0.0.1:1"), "{args:?}: {printed}");
+    }
+    let gateway = Server::start(&["gateway", "--port", "0", "--record", &run_dir, "--track", &mlflow]);
+    gateway.stop_and_hear();
+    let stored = std::fs::read_to_string(dir.path().join("run/run.json")).unwrap();
+    assert!(stored.contains("mlflow:http://<redacted>@127.0.0.1:1"), "{stored}");
+    let output = run(&["track", &run_dir, "--to", &mlflow]);
+    let printed = stdout(&output) + &stderr(&output);
+    assert!(!output.status.success() && !printed.contains("PassWord"), "{printed}");
+    assert!(printed.contains("mlflow:http://<redacted>@127.0.0.1:1"), "{printed}");
+}
+
+#[test]
+fn what_cannot_be_meant_is_a_usage_error() {
+    for args in [
+        &["report", "run", "--plan", "--sample", "1"][..],
+        &["report", "run", "--plan", "--against", "other"],
+        &["report", "run", "--sample", "1", "--against", "other"],
+        &["report", "run", "--against-step", "1"],
+        &["fpm", "tail", "--server", "notaurl"],
+        &["fpm", "top", "--server", "https://h:1"],
+        &["fpm", "plan", "notaurl"],
+        &["fpm", "tail"],
+        &["gateway", "--worker-urls", "notaurl"],
+        &["gateway", "--record", "run", "--fpm", "notaurl"],
+        &["rollout", "--url", "notaurl", "--prompts", "bundled"],
+        &["config", "show", "gateway", "--control-plane-api-keys", "nonsense"],
+        &["config", "show", "gateway", "--prefill", "http://h"],
+        &["config", "docs", "nonsense"],
+        &["engine", "--model-path", "bundled", "--forward-pass-metrics-worker-id", &"x".repeat(70_000)],
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}{}", stdout(&output), stderr(&output));
+        assert_eq!(stdout(&output), "", "{args:?}");
+    }
+    for args in [&["config", "show", "fpm", "tail"][..], &["config", "show", "fpm-tail"]] {
+        assert!(run_well(args).starts_with("# rollscope fpm tail\n[fpm_tail]\n"));
+    }
+    for args in
+        [&["config", "docs", "fpm", "tail"][..], &["config", "docs", "fpm tail"], &["config", "docs", "fpm"]]
+    {
+        assert!(run_well(args).contains("\n## rollscope fpm tail\n"));
+    }
+}
+
 // === impl Tail ===
 
 impl Tail {
@@ -145,16 +302,21 @@ impl Tail {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (tell, lines) = sync_channel(1024);
+        std::thread::spawn(move || {
+            // It goes on reading until nobody wants to know.
+            stdout.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
+        });
         Self { child, lines }
     }
 
     fn next(&mut self) -> Value {
-        serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap()
+        serde_json::from_str(&self.lines.recv_timeout(PATIENCE).unwrap()).unwrap()
     }
 
-    fn until(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
-        let deadline = std::time::Instant::now() + common::PATIENCE;
+    fn until(&mut self, what: &str, mut is_it: impl FnMut(&Value) -> bool) -> Value {
+        let deadline = std::time::Instant::now() + PATIENCE;
         loop {
             let message = self.next();
             if is_it(&message) {

@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 use crate::command;
 use crate::error::{ConfigError, Place};
 use crate::kind::Unfit;
+use crate::redact::REDACTED;
 use crate::sources::Sources;
-use crate::spec::{Namespace, OptionSpec, REDACTED};
+use crate::spec::{Namespace, OptionSpec};
 use crate::value::{Numeric, OptionValue};
 
 /// A server's options, as [`options!`](crate::options) declares them.
@@ -71,6 +72,9 @@ pub trait OptionSet: Sized {
 
     /// Every option with its value as it may be shown (nothing where it must be given and is not), and where that came
     /// from.
+    ///
+    /// # Errors
+    /// As for [`Self::resolve`], but for options that are given nowhere; where there are some, the others need not agree.
     fn origins(
         matches: &ArgMatches,
         sources: &Sources<'_>,
@@ -88,7 +92,11 @@ pub trait OptionSet: Sized {
             }
             Err(error) => Err(error),
         };
-        specs.into_iter().map(origin).collect()
+        let origins: Vec<_> = specs.into_iter().map(origin).collect::<Result<_, _>>()?;
+        if origins.iter().all(|(_, value, _)| value.is_some()) {
+            Self::resolve(matches, sources)?;
+        }
+        Ok(origins)
     }
 }
 

@@ -1,5 +1,6 @@
 //! A server's configuration after start: read-only, with sourced overrides.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -95,8 +96,7 @@ enum Lasting {
 /// An override that is undone when this is dropped, with its entry in the log. Others that were made meanwhile stay.
 ///
 /// For what holds as long as something lives, such as an address that is bound, and for tests. Where the options that
-/// would be left contradict each other, because another override was made on the ground of this one, it stays:
-/// [`undo`](Self::undo) tells of that.
+/// would be left contradict each other, because another override was made on the ground of this one, it stays.
 #[derive(Debug)]
 #[must_use = "dropping it undoes the override"]
 pub struct ScopedOverride<T: Options> {
@@ -182,6 +182,13 @@ impl<T: Options> Published<T> {
         self.resolved().to_json()
     }
 
+    /// The bags of all namespaces that have options, by the namespace's name.
+    pub fn bags(&self) -> Map<String, Value> {
+        let namespaces: BTreeSet<Namespace> = T::specs().iter().map(|spec| spec.namespace).collect();
+        let bag = |namespace: Namespace| (namespace.name().to_owned(), Value::Object(self.bag(namespace)));
+        namespaces.into_iter().map(bag).collect()
+    }
+
     /// The values in force of one namespace as JSON, secrets redacted.
     pub fn bag(&self, namespace: Namespace) -> Map<String, Value> {
         let mut values = self.resolved_json();
@@ -248,20 +255,10 @@ fn is_one(times: &NonZeroU64) -> bool {
 
 // === impl ScopedOverride ===
 
-impl<T: Options> ScopedOverride<T> {
-    /// Undoes the override now.
-    ///
-    /// # Errors
-    /// The options that would be left contradict each other: then nothing has changed, and the override stays.
-    pub fn undo(mut self) -> Result<(), ConfigError> {
-        self.number.take().map_or(Ok(()), |number| self.published.undo(number))
-    }
-}
-
 impl<T: Options> Drop for ScopedOverride<T> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            // Whoever wants to know calls `undo`; the override stays in the log, for all to see.
+            // One that cannot be undone stays in the log, for all to see.
             drop(self.published.undo(number));
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::kind::Kind;
+use crate::redact::{REDACTED, is_redacted, value_without_user_info};
 use crate::sources;
 
 /// What an option is about. A server's options are grouped by it, in its declaration and in the help.
@@ -112,10 +113,10 @@ impl fmt::Display for Namespace {
 // === impl OptionSpec ===
 
 impl OptionSpec {
-    /// The value as it may be shown: a secret that is set becomes `<redacted>`.
+    /// The value as it may be shown: a secret that is set becomes `<redacted>`, and so does who logs in by a URL.
     pub(crate) fn shown(&self, value: Value) -> Value {
         let is_nothing = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-        if self.secret && !is_nothing { Value::from(REDACTED) } else { value }
+        if self.secret && !is_nothing { Value::from(REDACTED) } else { value_without_user_info(value) }
     }
 
     /// Whether the option has this name in a configuration file: the field's name, a flag, or an alias of it, with
@@ -127,7 +128,7 @@ impl OptionSpec {
 
     /// How a configuration file says this value; `None` where it cannot, as that a text is not set, or should not, as a secret.
     pub fn in_file(&self, value: &Value) -> Option<String> {
-        let value = sources::toml(&self.kind, value).filter(|_| !self.secret)?;
+        let value = sources::toml(&self.kind, value).filter(|_| !self.secret && !is_redacted(value))?;
         Some(value.to_string())
     }
 
@@ -146,6 +147,3 @@ impl OptionSpec {
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
-
-/// What is shown in a secret's place.
-pub(crate) const REDACTED: &str = "<redacted>";

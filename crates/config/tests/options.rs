@@ -314,7 +314,7 @@ fn the_log_does_not_grow_by_what_is_changed_again_and_again() {
     );
     published.override_fields("a", [("port", json!(8))]).unwrap();
     // Made anew from the log, the values are the same.
-    scope.undo().unwrap();
+    drop(scope);
     assert_eq!((published.resolved().port, published.overrides().len()), (8, 3));
 }
 
@@ -600,22 +600,41 @@ fn a_scoped_override_ends_with_its_scope() {
 
 #[test]
 fn an_override_that_another_needs_is_not_undone() {
-    for is_told in [true, false] {
-        let args = ["--model-path", "m", "--disaggregation-mode", "decode"];
-        let published = Published::publish(SampleOptions::from_args(args).unwrap());
-        let outer = published.override_scoped("outer", [("disaggregation_mode", "prefill".into())]).unwrap();
-        let inner = published.override_scoped("inner", [("prefill", json!([["http://a", null]]))]).unwrap();
-        // Without the outer one it would be a decode server with a prefill server beside it.
-        if is_told {
-            assert!(matches!(outer.undo(), Err(ConfigError::Conflict(_))));
-        } else {
-            drop(outer);
-        }
-        assert_eq!(published.resolved().disaggregation_mode, Mode::Prefill);
-        assert_eq!(published.overrides().len(), 2, "what is in force is in the log");
-        inner.undo().unwrap();
-        assert_eq!((published.overrides().len(), published.resolved().prefill.len()), (1, 0));
+    let args = ["--model-path", "m", "--disaggregation-mode", "decode"];
+    let published = Published::publish(SampleOptions::from_args(args).unwrap());
+    let outer = published.override_scoped("outer", [("disaggregation_mode", "prefill".into())]).unwrap();
+    let inner = published.override_scoped("inner", [("prefill", json!([["http://a", null]]))]).unwrap();
+    // Without the outer one it would be a decode server with a prefill server beside it.
+    drop(outer);
+    assert_eq!(published.resolved().disaggregation_mode, Mode::Prefill);
+    assert_eq!(published.overrides().len(), 2, "what is in force is in the log");
+    drop(inner);
+    assert_eq!((published.overrides().len(), published.resolved().prefill.len()), (1, 0));
+}
+
+/// Somebody logs in by a URL: that is shown nowhere, and what contradicts itself is refused when it is shown.
+#[test]
+fn what_is_shown_has_no_password_and_is_in_force() {
+    let args = ["--model-path", "http://me:pw@h/m"];
+    let published = Published::publish(SampleOptions::from_args(args).unwrap());
+    published.override_fields("who", [("host", "tcp://me:pw@h".into())]).unwrap();
+    let shown = json!([published.startup_json(), published.resolved_json(), published.bags()]).to_string();
+    let log = format!("{:?} {published:?}", published.overrides());
+    for shown in [shown, log] {
+        assert!(!shown.contains("pw") && shown.contains("<redacted>@h"), "{shown}");
     }
+    assert_eq!(published.resolved().host, "tcp://me:pw@h");
+    let origins = |args: &[&str]| {
+        let matches = SampleOptions::command("sample").try_get_matches_from(args).unwrap();
+        SampleOptions::origins(&matches, &Sources::none())
+    };
+    let origins_of_url = origins(&["sample", "--model-path", "http://me:pw@h/m"]).unwrap();
+    let (spec, value, _) = origins_of_url.iter().find(|(spec, ..)| spec.name == "model_path").unwrap();
+    assert_eq!(value.as_ref().unwrap(), "http://<redacted>@h/m");
+    assert_eq!(spec.in_file(value.as_ref().unwrap()), None, "a file would say something else");
+    let conflict =
+        ["sample", "--model-path", "m", "--disaggregation-mode", "decode", "--prefill", "http://a"];
+    assert!(matches!(origins(&conflict), Err(ConfigError::Conflict(_))));
 }
 
 #[test]
@@ -626,4 +645,8 @@ fn a_namespace_is_a_bag_of_its_own() {
         Value::Object(published.bag(rollscope_config::Namespace::Disagg)),
         json!({"disaggregation_mode": "null", "bootstrap_timeout_s": 1.5, "prefill": []})
     );
+    let bags = published.bags();
+    assert_eq!(bags["disagg"]["bootstrap_timeout_s"], 1.5);
+    let options: usize = bags.values().map(|bag| bag.as_object().unwrap().len()).sum();
+    assert_eq!(options, SampleOptions::specs().len());
 }

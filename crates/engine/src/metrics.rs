@@ -1,11 +1,12 @@
 //! Whether and where the server publishes its forward passes: bound first, told of then.
 
 use rollscope_config::{ConfigError, Published, ScopedOverride};
-use rollscope_fpm::{Base, BindError, EndpointError, Publisher};
+use rollscope_fpm::{Base, BindError, EndpointError, Publisher, Refusal};
 use serde_json::Value;
 
 use crate::error::EngineError;
 use crate::options::EngineOptions;
+use crate::warn::Warnings;
 
 /// Who overrides the options by which the endpoint is found, as in SGLang.
 const SOURCE: &str = "metrics_reporter.ipc_endpoint";
@@ -23,7 +24,9 @@ pub(crate) struct Metrics {
 
 /// The publishers that the options ask for. An endpoint that cannot be bound costs the metrics and not the server: then
 /// the options in force have the metrics off, so that nobody looks for them, and the error is for whoever started it.
-pub(crate) fn start(options: &Published<EngineOptions>) -> Result<Metrics, EngineError> {
+///
+/// What publishers refuse later is told by `warnings`.
+pub(crate) fn start(options: &Published<EngineOptions>, warnings: &Warnings) -> Result<Metrics, EngineError> {
     let startup = options.startup();
     if !startup.enable_forward_pass_metrics {
         return Ok(Metrics::default());
@@ -36,7 +39,13 @@ pub(crate) fn start(options: &Published<EngineOptions>) -> Result<Metrics, Engin
     let mut publishers: Vec<Publisher> = Vec::new();
     for rank in 0..startup.dp_size as u32 {
         let endpoint = base.of_rank(rank).map_err(|error| conflict(&error))?;
-        match Publisher::bind(&endpoint, &startup.forward_pass_metrics_worker_id, rank) {
+        let (warnings, at) = (warnings.clone(), endpoint.to_string());
+        let told = move |Refusal::Crowded(places)| {
+            warnings.tell(format!(
+                "a subscriber of forward-pass metrics is turned away at {at}, where {places} are"
+            ));
+        };
+        match Publisher::bind_telling(&endpoint, &startup.forward_pass_metrics_worker_id, rank, told) {
             Ok(publisher) => {
                 if publishers.is_empty() {
                     // A port may have been picked.

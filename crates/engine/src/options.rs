@@ -105,11 +105,20 @@ impl Choice for DisaggregationMode {
         &[("null", Self::Null), ("prefill", Self::Prefill), ("decode", Self::Decode)];
 }
 
+/// It is a part of every message of forward-pass metrics.
+const MAX_WORKER_ID_CHARS: usize = 256;
+
 fn consistent(options: &EngineOptions) -> Result<(), ConfigError> {
     if options.max_total_tokens < options.page_size {
         return Err(ConfigError::Conflict(format!(
             "max_total_tokens ({}) is less than one page ({})",
             options.max_total_tokens, options.page_size
+        )));
+    }
+    let worker_id = options.forward_pass_metrics_worker_id.chars().count();
+    if worker_id > MAX_WORKER_ID_CHARS {
+        return Err(ConfigError::Conflict(format!(
+            "forward_pass_metrics_worker_id has {worker_id} characters, and {MAX_WORKER_ID_CHARS} at most are allowed"
         )));
     }
     if let Some(base) = &options.forward_pass_metrics_ipc_name {
@@ -149,5 +158,12 @@ mod tests {
         let args = ["--model-path", "bundled", "--max-total-tokens", "31", "--page-size", "32"];
         let error = EngineOptions::from_args(args).unwrap_err();
         assert!(error.to_string().contains("max_total_tokens (31) is less than one page (32)"), "{error}");
+        let named = |chars: usize| {
+            let name = "é".repeat(chars);
+            EngineOptions::from_args(["--model-path", "bundled", "--forward-pass-metrics-worker-id", &name])
+        };
+        assert!(named(256).is_ok());
+        let error = named(70_000).unwrap_err();
+        assert!(error.to_string().contains("70000 characters, and 256 at most"), "{error}");
     }
 }

@@ -91,9 +91,9 @@ impl Engine {
             row_bytes: row_bytes(options.disaggregation_prefill_timing) as u32,
         });
         let clock = Arc::new(Clock::new());
-        let mut metrics = metrics::start(&published)?;
-        let mut publishers = std::mem::take(&mut metrics.publishers).into_iter();
         let (warnings, rooms) = (Warnings::start(), Rooms::default());
+        let mut metrics = metrics::start(&published, &warnings)?;
+        let mut publishers = std::mem::take(&mut metrics.publishers).into_iter();
         let mut schedulers = Vec::with_capacity(pools.len());
         for (rank, kv) in pools.into_iter().enumerate() {
             let means = Means {

@@ -11,14 +11,15 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use rollscope_fpm::{
-    Account, Arrival, Base, Endpoint, ForwardPassMetrics, Heard, Pass, Publisher, QUEUE_RECORDS,
-    QueuedRequests, ScheduledRequests, Subscription, What, encode, endpoints_of,
+    Account, Address, Arrival, Base, Endpoint, ForwardPassMetrics, Heard, Pass, Publisher, QUEUE_RECORDS,
+    QueuedRequests, ScheduledRequests, Subscription, What, encode,
 };
 use tokio::sync::mpsc;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-const USAGE: &str = "usage: bench_fpm publish ENDPOINT PASSES INTERVAL_US | hear ADDRESS | stall PATH
+const USAGE: &str =
+    "usage: bench_fpm publish ENDPOINT PASSES INTERVAL_US steady|resting | hear ADDRESS | stall PATH
        | ranks BASE_PATH RANKS MESSAGES_PER_S SECONDS";
 
 /// What a SUB socket and a PUB socket send first: greeting and READY; the former then subscribes to everything.
@@ -50,8 +51,9 @@ struct Rank {
 fn main() -> Outcome {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["publish", endpoint, passes, interval_us] => {
-            publish(&endpoint.parse()?, passes.parse()?, Duration::from_micros(interval_us.parse()?))
+        ["publish", endpoint, passes, interval_us, pace @ ("steady" | "resting")] => {
+            let interval = Duration::from_micros(interval_us.parse()?);
+            publish(&endpoint.parse()?, passes.parse()?, interval, *pace == "resting")
         }
         ["hear", address] => hear(address),
         ["stall", path] => stall(path),
@@ -63,8 +65,9 @@ fn main() -> Outcome {
     }
 }
 
-/// A scheduler that hands over a pass at an even pace; prints what handing over took, in nanoseconds.
-fn publish(endpoint: &Endpoint, passes: usize, interval: Duration) -> Outcome {
+/// A scheduler that hands over a pass at an even pace; prints what it spent on its publisher for each, in nanoseconds. One that
+/// rests comes to rest between two passes: then ending the rest, and beginning it again, is part of what is timed.
+fn publish(endpoint: &Endpoint, passes: usize, interval: Duration, rests: bool) -> Outcome {
     let mut publisher = Publisher::bind(endpoint, "bench", 0)?;
     println!("bound {}", publisher.endpoint());
     // Subscribers come, and say so on stdin.
@@ -72,16 +75,30 @@ fn publish(endpoint: &Endpoint, passes: usize, interval: Duration) -> Outcome {
     let mut work = vec![1_u8; WORK_BYTES];
     let mut took_ns = Vec::with_capacity(passes);
     let mut next = Instant::now();
-    for number in 0..passes {
-        publisher.work();
+    let mut compute = |interval: Duration| {
         next += interval;
         while Instant::now() < next {
             work.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
         }
+    };
+    for number in 0..passes {
         let pass = pass(number as u64);
+        let waking = if rests {
+            compute(interval / 2);
+            let begun = Instant::now();
+            publisher.work();
+            begun.elapsed()
+        } else {
+            publisher.work();
+            Duration::ZERO
+        };
+        compute(if rests { interval / 2 } else { interval });
         let begun = Instant::now();
         publisher.publish(pass);
-        took_ns.push(u64::try_from(begun.elapsed().as_nanos())?);
+        if rests {
+            publisher.rest();
+        }
+        took_ns.push(u64::try_from((waking + begun.elapsed()).as_nanos())?);
     }
     publisher.rest();
     took_ns.sort_unstable();
@@ -93,7 +110,7 @@ fn publish(endpoint: &Endpoint, passes: usize, interval: Duration) -> Outcome {
 /// A subscriber that takes whatever comes of an address, until its stdin ends; says when it has heard of every rank, and
 /// prints at last how many messages came, and how many did not.
 fn hear(address: &str) -> Outcome {
-    let endpoints = endpoints_of(address)?;
+    let endpoints = address.parse::<Address>()?.look();
     let mut accounts = vec![Account::default(); endpoints.len()];
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let (tell, mut heard) = mpsc::channel(4096);

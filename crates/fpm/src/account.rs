@@ -1,18 +1,32 @@
 //! What a stream's sequence numbers tell: messages lost, a publisher that was started anew.
+//!
+//! A publisher numbers its messages, and is one rank of one worker. At an endpoint there is usually one; where a proxy carries
+//! several to one endpoint, each has an account of its own.
 
-/// Counts what came of one endpoint's stream and what did not.
+use std::collections::BTreeMap;
+
+use crate::record::ForwardPassMetrics;
+use crate::subscriber::Message;
+
+/// Counts what came of one publisher's stream and what did not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// The number that comes next if nothing is lost.
     next: Option<u64>,
+    /// Messages of the present publisher lost since [`Account::take_unreported`].
+    unreported: u64,
     /// Messages that came.
     pub received: u64,
     /// Messages that were sent while we listened, or were away for a moment, and did not come.
     pub lost: u64,
     /// Times that the numbers began anew.
     pub restarts: u64,
-    /// Messages that were sent before we came: by the publisher we first met, and by each that was started anew.
-    pub missed: u64,
+}
+
+/// The accounts of an endpoint's publishers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accounts {
+    of: BTreeMap<(Box<str>, u32), Account>,
     /// Messages that were no record.
     pub malformed: u64,
 }
@@ -30,6 +44,9 @@ pub enum Arrival {
     Restart(u64),
 }
 
+/// Publishers at one endpoint at most; one that lies about its name is not to fill the memory.
+const MAX_PUBLISHERS: usize = 4096;
+
 // === impl Account ===
 
 impl Account {
@@ -45,21 +62,70 @@ impl Account {
         self.next = Some(sequence.saturating_add(1));
         self.received += 1;
         match arrival {
-            Arrival::Next => {}
-            Arrival::First(missed) => self.missed = missed,
-            Arrival::Gap(lost) => self.lost = self.lost.saturating_add(lost),
-            Arrival::Restart(missed) => {
+            Arrival::Next | Arrival::First(_) => {}
+            Arrival::Gap(lost) => {
+                self.lost = self.lost.saturating_add(lost);
+                self.not_taken(lost);
+            }
+            Arrival::Restart(_) => {
                 self.restarts += 1;
-                self.missed = self.missed.saturating_add(missed);
+                // What was lost of the publisher before is not lost of this one.
+                self.unreported = 0;
             }
         }
         arrival
+    }
+
+    /// Messages of the present publisher that were lost, or not taken, since this was last asked.
+    pub fn take_unreported(&mut self) -> u64 {
+        std::mem::take(&mut self.unreported)
+    }
+
+    /// So many messages came, or were to be reported, in vain.
+    pub fn not_taken(&mut self, messages: u64) {
+        self.unreported = self.unreported.saturating_add(messages);
+    }
+}
+
+// === impl Accounts ===
+
+impl Accounts {
+    /// Takes a message; gives how it arrived and the account that it is in. One that is no record does not say whose it is: where
+    /// there is one publisher it is that one's, and else nobody's.
+    pub fn take(&mut self, message: &Message) -> Option<(Arrival, &mut Account)> {
+        let account = if let Ok(ForwardPassMetrics { worker_id, dp_rank, .. }) = &message.metrics {
+            let key = (worker_id.clone(), *dp_rank);
+            if self.of.len() >= MAX_PUBLISHERS && !self.of.contains_key(&key) {
+                self.of.pop_first();
+            }
+            Some(self.of.entry(key).or_default())
+        } else {
+            self.malformed += 1;
+            let is_only = self.of.len() == 1;
+            self.of.values_mut().next().filter(|_| is_only)
+        };
+        account.map(|account| (account.take(message.sequence), account))
+    }
+
+    /// So many messages of a publisher came, or were to be reported, in vain.
+    pub fn not_taken(&mut self, publisher: &(Box<str>, u32), messages: u64) {
+        if let Some(account) = self.of.get_mut(publisher) {
+            account.not_taken(messages);
+        }
+    }
+
+    /// Each publisher, by the name of its worker and its rank.
+    pub fn iter(&self) -> impl Iterator<Item = (&(Box<str>, u32), &Account)> {
+        self.of.iter()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::codec::decode;
 
     #[test]
     fn gaps_and_restarts_are_told_apart() {
@@ -77,8 +143,48 @@ mod tests {
         ] {
             assert_eq!(account.take(sequence), arrival, "{sequence}");
         }
-        let expected =
-            Account { next: Some(1), received: 9, lost: u64::MAX, restarts: 3, missed: 4, malformed: 0 };
+        let expected = Account { next: Some(1), unreported: 0, received: 9, lost: u64::MAX, restarts: 3 };
         assert_eq!(account, expected);
+    }
+
+    #[test]
+    fn publishers_behind_one_endpoint_are_told_apart() {
+        let message = |worker: &str, dp_rank, sequence| {
+            let metrics = ForwardPassMetrics { worker_id: worker.into(), dp_rank, ..Default::default() };
+            let (received, waited) = (Instant::now(), Duration::ZERO);
+            Message { sequence, received, waited, metrics: Ok(metrics) }
+        };
+        let malformed = |sequence| Message { metrics: decode(b"no"), ..message("", 0, sequence) };
+        let mut accounts = Accounts::default();
+        for (name, message, arrival) in [
+            ("nobody is known", malformed(0), None),
+            ("the first", message("a", 0, 5), Some(Arrival::First(5))),
+            ("the only one's", malformed(6), Some(Arrival::Next)),
+            ("another rank", message("a", 1, 900), Some(Arrival::First(900))),
+            ("another worker", message("b", 0, 2), Some(Arrival::First(2))),
+            ("anybody's", malformed(3), None),
+            ("the first goes on", message("a", 0, 7), Some(Arrival::Next)),
+            ("the other rank too", message("a", 1, 903), Some(Arrival::Gap(2))),
+            ("the other worker was started anew", message("b", 0, 0), Some(Arrival::Restart(0))),
+        ] {
+            assert_eq!(accounts.take(&message).map(|(arrival, _)| arrival), arrival, "{name}");
+        }
+        assert_eq!((accounts.malformed, accounts.iter().map(|(_, account)| account.lost).sum()), (3, 2));
+        for rank in 0..2 * MAX_PUBLISHERS as u32 {
+            accounts.take(&message("liar", rank, 0));
+        }
+        assert_eq!(accounts.iter().count(), MAX_PUBLISHERS);
+    }
+
+    #[test]
+    fn what_is_lost_is_reported_once_and_with_its_own_life() {
+        let mut account = Account::default();
+        for sequence in [0, 3] {
+            account.take(sequence);
+        }
+        assert_eq!((account.take_unreported(), account.take_unreported()), (2, 0));
+        account.take(5);
+        account.take(0);
+        assert_eq!(account.take_unreported(), 0, "it was lost of the life before");
     }
 }

@@ -1,7 +1,7 @@
 //! Addresses: a base for a whole server, an endpoint for each of its ranks.
 //!
 //! Rank `r` of the base `ipc://PATH` is found at `ipc://PATH.r`, of `tcp://HOST:PORT` at `tcp://HOST:(PORT + r)`.
-//! [`endpoints_of`] tells what an address stands for that a person gave.
+//! An [`Address`] is what a person gave, who may mean either.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -29,6 +29,27 @@ pub enum Endpoint {
     },
 }
 
+/// What a person gave: a rank's endpoint, or a base whose ranks are looked for again and again.
+///
+/// Other hosts' ranks cannot be seen, so a TCP address is one rank's. On this machine `ipc://PATH` is a rank's own if there is
+/// a socket, and else the base of those that are at `PATH.0`, `PATH.1` … `PATH.3` may be both while nothing is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    given: Endpoint,
+    meant: Meant,
+}
+
+/// What an address has turned out to mean. It does not change any more: a rank that restarts is away for a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Meant {
+    /// It is not known yet.
+    Either,
+    /// A rank.
+    Rank,
+    /// A base, with the ranks that were seen.
+    Base(BTreeSet<u32>),
+}
+
 /// Why a text is no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
@@ -48,35 +69,70 @@ pub enum EndpointError {
 /// No server has more ranks; a larger number is a mistake.
 pub const MAX_RANKS: u32 = 4096;
 
-/// The endpoints of an address that a person gave: one rank's own if it names one, else those of all ranks of a base that
-/// can be seen, and the first rank's in any case. Other hosts' ranks cannot be seen: each is named, or the server is asked.
-pub fn endpoints_of(address: &str) -> Result<Vec<Endpoint>, EndpointError> {
-    let endpoint: Endpoint = address.parse()?;
-    let Endpoint::Ipc(path) = &endpoint else { return Ok(vec![endpoint]) };
-    let names_a_rank = path.extension().is_some_and(|rank| rank.to_str().is_some_and(is_rank));
-    if names_a_rank || path.exists() {
-        return Ok(vec![endpoint]);
-    }
-    let ranks = ranks_at(path);
-    let base = Base(endpoint);
-    ranks.into_iter().map(|rank| base.of_rank(rank)).collect()
+/// The folder that a path is in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The first rank, and those whose sockets are there; one that failed to bind its own leaves a gap.
+/// The ranks whose sockets are there.
 fn ranks_at(base: &Path) -> BTreeSet<u32> {
-    let folder = base.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let rank_of = |file: &OsStr| {
         let text = file.to_str()?.strip_prefix(base.file_name()?.to_str()?)?.strip_prefix('.')?;
         let rank: u32 = text.parse().ok().filter(|rank| *rank < MAX_RANKS)?;
         (text == rank.to_string()).then_some(rank)
     };
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let found = files.filter_map(|file| rank_of(&file.file_name()));
-    std::iter::once(0).chain(found).collect()
+    let files = std::fs::read_dir(folder_of(base)).into_iter().flatten().flatten();
+    files.filter_map(|file| rank_of(&file.file_name())).collect()
 }
 
-fn is_rank(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+/// Whether a path looks like a rank's own.
+fn names_a_rank(path: &Path) -> bool {
+    let extension = path.extension().and_then(OsStr::to_str);
+    extension.is_some_and(|rank| !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+// === impl Address ===
+
+impl Address {
+    /// The endpoints that it stands for at present: looks for them. One that was seen stays. The first rank of a base is one of
+    /// them in any case, and the others need not be: a rank that failed to bind its own leaves a gap.
+    pub fn look(&mut self) -> Vec<Endpoint> {
+        let Endpoint::Ipc(path) = &self.given else { return vec![self.given.clone()] };
+        if self.meant != Meant::Rank {
+            let seen = ranks_at(path);
+            match &mut self.meant {
+                Meant::Base(ranks) => ranks.extend(seen),
+                meant if path.exists() => *meant = Meant::Rank,
+                meant if !seen.is_empty() => *meant = Meant::Base(seen),
+                _ => {}
+            }
+        }
+        let base = Base(self.given.clone());
+        let of_ranks = |ranks: &BTreeSet<u32>| {
+            let ranks = std::iter::once(0).chain(ranks.iter().copied().filter(|rank| *rank > 0));
+            // Every rank of a path has an endpoint.
+            ranks.filter_map(|rank| base.of_rank(rank).ok()).collect()
+        };
+        match &self.meant {
+            Meant::Base(ranks) => of_ranks(ranks),
+            Meant::Either if !names_a_rank(path) => of_ranks(&BTreeSet::new()),
+            Meant::Either | Meant::Rank => vec![self.given.clone()],
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        Ok(Self { given: text.parse()?, meant: Meant::Either })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.given.fmt(f)
+    }
 }
 
 // === impl Base ===
@@ -201,18 +257,37 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fpm");
         let base = format!("ipc://{}", path.display());
-        let found = |address: &str| {
-            endpoints_of(address).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>()
+        let touch = |end: &str| std::fs::write(format!("{}{end}", path.display()), "").unwrap();
+        let look = |address: &mut Address| {
+            address.look().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(found(&base), [format!("{base}.0")]);
-        // The second could not bind its own.
-        for rank in ["0", "2", "11", "07", "x", "4096"] {
-            std::fs::write(format!("{}.{rank}", path.display()), "").unwrap();
+        let of = |text: &str| text.parse::<Address>().unwrap();
+        let mut server = of(&base);
+        assert_eq!(look(&mut server), format!("{base}.0"));
+        // The second could not bind its own, and the third comes late.
+        for rank in ["0", "11", "07", "x", "4096"] {
+            touch(&format!(".{rank}"));
         }
-        assert_eq!(found(&base), [0, 2, 11].map(|rank| format!("{base}.{rank}")));
-        assert_eq!(found(&format!("{base}.7")), [format!("{base}.7")]);
-        assert_eq!(found("tcp://h:5"), ["tcp://h:5"]);
-        assert!(endpoints_of("http://h:5").is_err());
+        assert_eq!(look(&mut server), format!("{base}.0 {base}.11"));
+        touch(".2");
+        std::fs::remove_file(format!("{}.11", path.display())).unwrap();
+        let all = format!("{base}.0 {base}.2 {base}.11");
+        assert_eq!(look(&mut server), all, "one that is away for a moment is not forgotten");
+        touch("");
+        assert_eq!(look(&mut server), all, "what it means does not change");
+        assert_eq!(look(&mut of(&base)), base, "a socket of that name");
+
+        // A base may end as a rank's own address does.
+        let text = format!("{base}.7");
+        let (mut unknown, mut rank) = (of(&text), of(&text));
+        assert_eq!(look(&mut unknown), text);
+        touch(".7.0");
+        touch(".7.1");
+        assert_eq!(look(&mut unknown), format!("{text}.0 {text}.1"));
+        touch(".7");
+        assert_eq!(look(&mut rank), text);
+        assert_eq!(look(&mut of("tcp://h:5")), "tcp://h:5");
+        assert!("http://h:5".parse::<Address>().is_err());
     }
 
     #[test]

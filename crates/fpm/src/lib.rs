@@ -19,12 +19,12 @@ mod sending;
 mod account;
 mod subscriber;
 
-pub use account::{Account, Arrival};
+pub use account::{Account, Accounts, Arrival};
 pub use codec::{DecodeError, decode, encode};
-pub use endpoint::{Base, Endpoint, EndpointError, MAX_RANKS, endpoints_of};
+pub use endpoint::{Address, Base, Endpoint, EndpointError, MAX_RANKS};
 pub use listener::BindError;
-pub use publisher::{Pass, Publisher, QUEUE_RECORDS};
+pub use publisher::{Pass, Publisher, QUEUE_RECORDS, Refusal};
 pub use record::{ForwardPassMetrics, QueuedRequests, ScheduledRequests};
 pub use statistics::Statistics;
-pub use subscriber::{Heard, Message, Subscription, What};
+pub use subscriber::{Heard, Message, Subscription, Subscriptions, What};
 pub use zmtp::TransportError;

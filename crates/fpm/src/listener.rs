@@ -1,16 +1,22 @@
 //! The listening half of an endpoint: bound before anyone is told of it, removed when it ends.
+//!
+//! A socket's file stays behind when its owner is killed, and whoever binds the path next removes it. Between finding out
+//! that nobody listens and listening oneself another may do the same, so both are done under a lock, which the system gives
+//! up with its owner: it is on the folder, since a file for it would stay behind as well.
 
+use std::fs::{File, TryLockError};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, folder_of};
 
 /// An endpoint cannot be bound; nobody publishes there.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +59,10 @@ pub(crate) struct SocketFile {
     identity: (u64, u64),
 }
 
+/// Binding takes a moment, so whoever has the lock for longer has it for something else.
+const LOCKED_WITHIN: Duration = Duration::from_secs(5);
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+
 // === impl Bound ===
 
 impl Bound {
@@ -73,6 +83,7 @@ impl Bound {
                 Ok((Self::Tcp(listener), Endpoint::Tcp { host: host.clone(), port }))
             }
             Endpoint::Ipc(path) => {
+                let _folder = lock_folder(path)?;
                 remove_stale(path)?;
                 let listener = StdUnixListener::bind(path)?;
                 let file = SocketFile::at(path)?;
@@ -93,12 +104,30 @@ impl Bound {
     }
 }
 
+/// Locks the folder of a path, until the result is dropped.
+fn lock_folder(path: &Path) -> io::Result<File> {
+    let folder = File::open(folder_of(path))?;
+    let deadline = Instant::now() + LOCKED_WITHIN;
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Ok(folder),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY),
+            Err(TryLockError::WouldBlock) => {
+                let held = "another process holds the lock on the endpoint's folder";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, held));
+            }
+        }
+    }
+}
+
 /// Removes a socket whose owner is gone, as after a kill; one that is listened on is left, also when its owner is too busy
-/// to accept, and so is whatever is none.
+/// to accept. What is no socket is somebody's, and an error.
 fn remove_stale(path: &Path) -> io::Result<()> {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    if !is_socket {
-        return Ok(());
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        let taken = "something that is no socket is there";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, taken));
     }
     let found = identity(path)?;
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;

@@ -7,13 +7,14 @@
 //! writes: the scheduler comes back from a pass with cold caches, and each line that it had to wait for would cost it more
 //! than all else here. For the same reason the ring's memory is touched before the first pass.
 //!
-//! While the scheduler works, that thread looks into the queue every few milliseconds instead of being woken for each
-//! record: waking a thread costs the scheduler more than everything else here. It is woken only by the first pass after
-//! a rest. While the scheduler rests, the thread sends a heartbeat for every second of silence, and never while a pass is
-//! computed, however long it takes.
+//! That thread looks into the queue every few milliseconds instead of being woken for each record, also for a while after the
+//! scheduler has come to rest: waking a thread costs the scheduler more than everything else here. Only a long rest sends it
+//! to sleep, and only the end of such a rest wakes it. While the scheduler rests, the thread sends a heartbeat for every
+//! second of silence, and never while a pass is computed, however long it takes.
 //!
-//! The numbers stay in order because number and rest are one atomic word: the scheduler takes a number and ends its rest
-//! in one step, and the thread takes one for a heartbeat only if, since it found the queue empty, that word is the same.
+//! The numbers stay in order because they have one owner at a time. The scheduler owns them while it works, and then writes
+//! nothing that the thread writes too. With its rest it leaves the next number in a word that both can change, where the
+//! thread takes one for each heartbeat, and takes it back in one step when the rest ends.
 
 use std::io;
 use std::sync::Arc;
@@ -46,15 +47,27 @@ pub struct Publisher {
     endpoint: Endpoint,
     shared: Arc<Shared>,
     queue: Producer<Numbered>,
+    /// The next number; while it rests the word that is shared has it.
+    next: u64,
+    rests: bool,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What there is to tell of a publisher, by its own thread, to whom the scheduler does not listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A subscriber was turned away, since so many are there. Told once.
+    Crowded(usize),
 }
 
 /// What the scheduler and the sending thread share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// The next number, times two; plus one while the scheduler rests.
+    // Working => Resting => (Working | Resting, Asleep => Working)
+    /// [`WORKING`]; or [`RESTING`], perhaps [`ASLEEP`], and the next number above [`NUMBER_SHIFT`].
     state: AtomicU64,
     dropped: AtomicU64,
+    turned_away: AtomicU64,
     stopped: AtomicBool,
     awake: Notify,
 }
@@ -72,8 +85,14 @@ type Numbered = (u64, Pass);
 /// Records that wait to be sent at most.
 pub const QUEUE_RECORDS: usize = 10_000;
 
+/// The scheduler computes, and has the next number.
+const WORKING: u64 = 0;
+/// It does not.
 const RESTING: u64 = 1;
-const ONE_NUMBER: u64 = 2;
+/// The thread sleeps until it is woken.
+const ASLEEP: u64 = 2;
+const NUMBER_SHIFT: u32 = 2;
+const ONE_NUMBER: u64 = 1 << NUMBER_SHIFT;
 
 // === impl Publisher ===
 
@@ -83,6 +102,19 @@ impl Publisher {
     /// # Errors
     /// The endpoint cannot be bound, or the thread not be started. Then nothing is left behind.
     pub fn bind(endpoint: &Endpoint, worker_id: &str, dp_rank: u32) -> Result<Self, BindError> {
+        Self::bind_telling(endpoint, worker_id, dp_rank, |_| {})
+    }
+
+    /// The same, and has the publisher's thread tell what it refuses.
+    ///
+    /// # Errors
+    /// As for [`Self::bind`].
+    pub fn bind_telling(
+        endpoint: &Endpoint,
+        worker_id: &str,
+        dp_rank: u32,
+        told: impl Fn(Refusal) + Send + Sync + 'static,
+    ) -> Result<Self, BindError> {
         let (bound, bound_to) = Bound::bind(endpoint)?;
         let failed = |source: io::Error| BindError { endpoint: endpoint.clone(), source };
         let shared = Arc::new(Shared { state: AtomicU64::new(RESTING), ..Shared::default() });
@@ -93,7 +125,7 @@ impl Publisher {
         let work = move || match Sending::new(bound, source, (worker_id, dp_rank)) {
             Ok(sending) => {
                 drop(tell.send(Ok(())));
-                sending.run();
+                sending.run(told);
             }
             Err(error) => drop(tell.send(Err(error))),
         };
@@ -101,7 +133,7 @@ impl Publisher {
         let thread = Some(thread.spawn(work).map_err(failed)?);
         let gone = |_| Err(io::Error::other("the publisher's thread has ended"));
         started.recv().unwrap_or_else(gone).map_err(failed)?;
-        Ok(Self { endpoint: bound_to, shared, queue, thread })
+        Ok(Self { endpoint: bound_to, shared, queue, next: 0, rests: true, thread })
     }
 
     /// Where subscribers find it.
@@ -111,36 +143,43 @@ impl Publisher {
 
     /// Hands a pass over, and returns its number. It may be lost on the way, its number never.
     pub fn publish(&mut self, pass: Pass) -> u64 {
-        let before = self.shared.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            Some((state & !RESTING).wrapping_add(ONE_NUMBER))
-        });
-        let (Ok(before) | Err(before)) = before;
-        let number = before / ONE_NUMBER;
+        self.work();
+        let number = self.next;
+        self.next = number.wrapping_add(1);
         if self.queue.push((number, pass)).is_err() {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-        if before & RESTING != 0 {
-            self.shared.awake.notify_one();
         }
         number
     }
 
     /// The scheduler begins to compute: silence does not mean rest any more. To be told before each pass.
     pub fn work(&mut self) {
-        if self.shared.state.load(Ordering::Acquire) & RESTING != 0 {
-            self.shared.state.fetch_and(!RESTING, Ordering::AcqRel);
-            self.shared.awake.notify_one();
+        if self.rests {
+            self.rests = false;
+            let state = self.shared.state.swap(WORKING, Ordering::AcqRel);
+            self.next = state >> NUMBER_SHIFT;
+            if state & ASLEEP != 0 {
+                self.shared.awake.notify_one();
+            }
         }
     }
 
     /// The scheduler has nothing to compute.
     pub fn rest(&mut self) {
-        self.shared.state.fetch_or(RESTING, Ordering::AcqRel);
+        if !self.rests {
+            self.rests = true;
+            self.shared.state.store(self.next << NUMBER_SHIFT | RESTING, Ordering::Release);
+        }
     }
 
     /// Passes that found the queue full.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Subscribers that were turned away, since there were too many.
+    pub fn turned_away(&self) -> u64 {
+        self.shared.turned_away.load(Ordering::Relaxed)
     }
 }
 
@@ -171,7 +210,7 @@ impl Source {
         self.queue.pop().ok()
     }
 
-    /// What the scheduler does, to be compared by [`Self::heartbeat`].
+    /// What the scheduler does, to be compared by [`Self::fall_asleep`] and [`Self::heartbeat`].
     pub(crate) fn state(&self) -> u64 {
         self.shared.state.load(Ordering::Acquire)
     }
@@ -180,12 +219,25 @@ impl Source {
         state & RESTING != 0
     }
 
+    /// From now on the end of the rest wakes the thread; gives the state after, if the scheduler has rested since that one.
+    pub(crate) fn fall_asleep(&self, state: u64) -> Option<u64> {
+        self.change(state, state | ASLEEP)
+    }
+
     /// A number for a heartbeat, if the scheduler has rested since it was in that state. Nothing may have waited in
     /// the queue since then.
     pub(crate) fn heartbeat(&self, state: u64) -> Option<u64> {
-        let next = state.wrapping_add(ONE_NUMBER);
-        let taken = self.shared.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire);
-        (Self::is_resting(state) && taken.is_ok()).then_some(state / ONE_NUMBER)
+        self.change(state, state.wrapping_add(ONE_NUMBER)).map(|_| state >> NUMBER_SHIFT)
+    }
+
+    fn change(&self, state: u64, next: u64) -> Option<u64> {
+        let changed = self.shared.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire);
+        (Self::is_resting(state) && changed.is_ok()).then_some(next)
+    }
+
+    /// What it shares with the scheduler.
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -198,8 +250,20 @@ impl Source {
     }
 }
 
+// === impl Shared ===
+
+impl Shared {
+    /// Counts a subscriber that was turned away; gives how many were before.
+    pub(crate) fn turn_away(&self) -> u64 {
+        self.turned_away.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     use super::*;
 
     /// A publisher whose thread never runs, and the thread's end.
@@ -208,7 +272,7 @@ mod tests {
         let (queue, take) = touched_ring();
         let endpoint = Endpoint::Ipc("/nowhere".into());
         let source = Source { shared: Arc::clone(&shared), queue: take };
-        (Publisher { endpoint, shared, queue, thread: None }, source)
+        (Publisher { endpoint, shared, queue, next: 0, rests: false, thread: None }, source)
     }
 
     #[test]
@@ -242,5 +306,32 @@ mod tests {
         assert_eq!(publisher.publish(Pass::default()), 1);
         assert_eq!(source.heartbeat(state), None, "a pass came first");
         assert_eq!(source.heartbeat(source.state()), None, "it works");
+    }
+
+    #[test]
+    fn only_a_thread_that_sleeps_is_woken() {
+        let (mut publisher, source) = alone();
+        let is_woken = || pin!(source.awake()).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        publisher.rest();
+        publisher.work();
+        publisher.publish(Pass::default());
+        assert!(!is_woken(), "it looks by itself after a short rest");
+        publisher.rest();
+        let state = source.fall_asleep(source.state()).unwrap();
+        assert_eq!(source.heartbeat(state), Some(1), "it sleeps between heartbeats");
+        publisher.work();
+        assert!(is_woken() && source.fall_asleep(source.state()).is_none());
+        assert_eq!(publisher.publish(Pass::default()), 2, "the heartbeat's number is taken");
+    }
+
+    #[test]
+    fn a_scheduler_at_work_writes_nothing_that_the_thread_writes_too() {
+        let (mut publisher, source) = alone();
+        let before = source.state();
+        for number in 0..10 {
+            publisher.work();
+            assert_eq!(publisher.publish(Pass::default()), number);
+            assert_eq!(source.state(), before);
+        }
     }
 }

@@ -3,22 +3,25 @@
 //! Each subscriber has a bounded queue of its own, of encoded messages that all share. One that does not read fills its
 //! queue and loses what comes then; a sequence number tells it how much. This is what ZeroMQ's PUB does at its high-water
 //! mark.
+//!
+//! Places for connections are bounded too. Where all are taken, whoever came first of those that have not finished their
+//! greeting makes room; if all have, the newcomer is turned away, which is counted and told.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::codec::encode;
 use crate::listener::{Bound, Connection, Listener};
-use crate::publisher::{Pass, QUEUE_RECORDS, Source};
+use crate::publisher::{Pass, QUEUE_RECORDS, Refusal, Source};
 use crate::record::ForwardPassMetrics;
 use crate::zmtp::{Frame, Kind, Subscribing, TransportError, Wire, put_message, subscribing};
 
@@ -49,15 +52,25 @@ struct Peer {
     subscriptions: Arc<AtomicUsize>,
 }
 
+/// A connection that was accepted.
+#[derive(Debug)]
+struct Guest {
+    task: AbortHandle,
+    /// It has finished its greeting.
+    has_greeted: Arc<AtomicBool>,
+}
+
 /// How long a record may wait for the thread while the scheduler works.
 const TICK: Duration = Duration::from_millis(2);
+/// A rest so long sends the thread to sleep: the next pass has to wake it.
+const ASLEEP_AFTER: Duration = Duration::from_millis(250);
 /// Silence after which a rest is told of.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// What a peer may take for its greeting.
 const GREETED_WITHIN: Duration = Duration::from_secs(10);
 /// What subscribers that read get to take the last messages.
 const LINGER: Duration = Duration::from_millis(200);
-/// Subscribers at a time; more are turned away.
+/// Connections at a time.
 const MAX_PEERS: usize = 256;
 /// A subscriber sends nothing but prefixes of topics.
 const MAX_FRAME_BYTES: usize = 4096;
@@ -83,12 +96,18 @@ impl Sending {
     }
 
     /// Sends until the publisher is stopped.
-    pub(crate) fn run(self) {
+    pub(crate) fn run(self, told: impl Fn(Refusal) + Send + Sync + 'static) {
         let Self { runtime, listener, mut source, mut outlet } = self;
+        let shared = source.shared();
+        let crowded = move || {
+            if shared.turn_away() == 0 {
+                told(Refusal::Crowded(MAX_PEERS));
+            }
+        };
         runtime.block_on(async {
             let peers = Arc::clone(&outlet.peers);
             let (stop, stopped) = oneshot::channel::<()>();
-            let accepting = tokio::spawn(accept(listener, Arc::clone(&peers), stopped));
+            let accepting = tokio::spawn(accept(listener, Arc::clone(&peers), stopped, crowded));
             send(&mut source, &mut outlet).await;
             // Their queues end, and with them the connections that have written everything.
             peers.lock().clear();
@@ -101,25 +120,29 @@ impl Sending {
 
 async fn send(source: &mut Source, outlet: &mut Outlet) {
     let mut last_sent = Instant::now();
+    let mut last_pass = last_sent;
     loop {
         let stopped = source.is_stopped();
         let state = source.state();
         for _ in 0..QUEUE_RECORDS {
             let Some((number, pass)) = source.take() else { break };
             outlet.send(number, &pass);
-            last_sent = Instant::now();
+            last_pass = Instant::now();
+            last_sent = last_pass;
         }
         if stopped {
             return;
         }
-        if !Source::is_resting(state) {
+        let is_long_rest = Source::is_resting(state) && last_pass.elapsed() >= ASLEEP_AFTER;
+        let asleep = if is_long_rest { source.fall_asleep(state) } else { None };
+        let Some(asleep) = asleep else {
             sleep(TICK).await;
             continue;
-        }
+        };
         tokio::select! {
             () = source.awake() => {}
             () = sleep_until(last_sent + HEARTBEAT) => {
-                if let Some(number) = source.heartbeat(state) {
+                if let Some(number) = source.heartbeat(asleep) {
                     outlet.send(number, &Pass::default());
                     last_sent = Instant::now();
                 }
@@ -160,19 +183,28 @@ impl Outlet {
 }
 
 /// Takes subscribers on until it is stopped, then waits for them to take what they have coming.
-async fn accept(listener: Listener, peers: Arc<Mutex<Vec<Peer>>>, mut stopped: oneshot::Receiver<()>) {
+async fn accept(
+    listener: Listener,
+    peers: Arc<Mutex<Vec<Peer>>>,
+    mut stopped: oneshot::Receiver<()>,
+    crowded: impl Fn(),
+) {
     let mut connections = JoinSet::new();
+    let mut guests: Vec<Guest> = Vec::new();
     loop {
-        while connections.try_join_next().is_some() {}
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = &mut stopped => break,
         };
+        while connections.try_join_next().is_some() {}
+        guests.retain(|guest| !guest.task.is_finished());
         match accepted {
-            Ok(connection) if connections.len() < MAX_PEERS => {
-                connections.spawn(serve(connection, Arc::clone(&peers)));
+            Ok(_) if guests.len() >= MAX_PEERS && !make_room(&mut guests) => crowded(),
+            Ok(connection) => {
+                let has_greeted = Arc::default();
+                let task = connections.spawn(serve(connection, Arc::clone(&peers), Arc::clone(&has_greeted)));
+                guests.push(Guest { task, has_greeted });
             }
-            Ok(_) => {}
             // Out of files, or a peer that was gone at once: neither ends the publisher.
             Err(_) => sleep(TICK).await,
         }
@@ -181,10 +213,17 @@ async fn accept(listener: Listener, peers: Arc<Mutex<Vec<Peer>>>, mut stopped: o
     while connections.join_next().await.is_some() {}
 }
 
+/// Ends the connection of whoever has taken longest to greet, if there is one.
+fn make_room(guests: &mut Vec<Guest>) -> bool {
+    let slowest = guests.iter().position(|guest| !guest.has_greeted.load(Ordering::Acquire));
+    slowest.map(|at| guests.remove(at).task.abort()).is_some()
+}
+
 /// Serves a subscriber until either side ends it.
-async fn serve(connection: Box<dyn Connection>, peers: Arc<Mutex<Vec<Peer>>>) {
+async fn serve(connection: Box<dyn Connection>, peers: Arc<Mutex<Vec<Peer>>>, has_greeted: Arc<AtomicBool>) {
     let greeting = Wire::greet(connection, Kind::Publisher, MAX_FRAME_BYTES);
     let Ok(Ok(mut wire)) = timeout(GREETED_WITHIN, greeting).await else { return };
+    has_greeted.store(true, Ordering::Release);
     let (queue, mut messages) = mpsc::channel(QUEUE_RECORDS);
     let subscriptions = Arc::new(AtomicUsize::new(0));
     peers.lock().push(Peer { queue, subscriptions: Arc::clone(&subscriptions) });

@@ -1,15 +1,19 @@
 //! The subscriber: one task for each endpoint, which connects again and again and tells what it hears.
+//! [`Subscriptions`] are those to endpoints that come and go.
 //!
 //! What is heard goes into a bounded queue. While that is full nothing is read, the publisher's own bound fills, and it
 //! drops: a slow reader sees a gap and costs nobody memory.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error as _;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::codec::{DecodeError, decode};
@@ -34,8 +38,10 @@ pub enum What {
     Connected,
     /// A message.
     Message(Message),
-    /// The publisher is not there, or no longer; it is looked for again. Said once until it is there.
+    /// The publisher is not there, or no longer; it is looked for again. Each reason is told once until it is there.
     Lost(TransportError),
+    /// It is not listened to any more. This is the last that is heard.
+    Left,
 }
 
 /// A message.
@@ -51,10 +57,19 @@ pub struct Message {
     pub metrics: Result<ForwardPassMetrics, DecodeError>,
 }
 
-/// Listens to an endpoint until it is dropped.
+/// Listens to an endpoint until it is dropped, and then tells that it does not any more.
 #[derive(Debug)]
 pub struct Subscription {
-    task: JoinHandle<()>,
+    failures: Arc<AtomicU64>,
+    /// Ends with this.
+    _leave: oneshot::Sender<()>,
+}
+
+/// Listens to endpoints that come and go, each with a name.
+#[derive(Debug)]
+pub struct Subscriptions<K> {
+    of: BTreeMap<K, Subscription>,
+    tell: mpsc::Sender<Heard<K>>,
 }
 
 /// What a publisher may take to accept and to greet.
@@ -62,6 +77,8 @@ const GREETED_WITHIN: Duration = Duration::from_secs(10);
 /// Between two tries to connect, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LAST: Duration = Duration::from_secs(1);
+/// Reasons that are remembered to have been told; a publisher that has ever new ones tells the others again.
+const MAX_REASONS: usize = 16;
 /// A peer that is gone is found out after half a minute.
 const SILENCE_UNTIL_PROBE: Duration = Duration::from_secs(15);
 const PROBE_EVERY: Duration = Duration::from_secs(5);
@@ -80,44 +97,101 @@ impl Subscription {
         from: K,
         heard: mpsc::Sender<Heard<K>>,
     ) -> Self {
-        let listening = async move {
-            let mut retry = RETRY_FIRST;
-            let mut is_told = false;
-            loop {
-                let mut told = Teller { from: from.clone(), heard: &heard, is_connected: false };
-                let Err(error) = listen(&endpoint, &mut told).await else { return };
-                if told.is_connected {
-                    (retry, is_told) = (RETRY_FIRST, false);
+        let failures = Arc::new(AtomicU64::new(0));
+        let failed = Arc::clone(&failures);
+        let (leave, left) = oneshot::channel::<()>();
+        tokio::spawn(async move {
+            let mut told = Teller { from: from.clone(), heard: &heard, reasons: BTreeSet::new() };
+            tokio::select! {
+                () = listen_again_and_again(&endpoint, &mut told, &failed) => {}
+                _ = left => {
+                    // Unless nobody listens to us either.
+                    drop(heard.send(Heard { from, what: What::Left }).await);
                 }
-                if !std::mem::replace(&mut is_told, true) && told.tell(What::Lost(error)).await.is_err() {
-                    return;
-                }
-                sleep(retry).await;
-                retry = (retry * 2).min(RETRY_LAST);
             }
-        };
-        Self { task: tokio::spawn(listening) }
+        });
+        Self { failures, _leave: leave }
+    }
+
+    /// How often the publisher could not be reached, or was lost.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Acquire)
     }
 }
 
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.task.abort();
+async fn listen_again_and_again<K: Clone>(
+    endpoint: &Endpoint,
+    told: &mut Teller<'_, K>,
+    failures: &AtomicU64,
+) {
+    let mut retry = RETRY_FIRST;
+    loop {
+        let begun = Instant::now();
+        let Err(error) = listen(endpoint, told).await else { return };
+        failures.fetch_add(1, Ordering::AcqRel);
+        // One that comes and goes at once is as good as one that is not there.
+        if begun.elapsed() > RETRY_LAST {
+            retry = RETRY_FIRST;
+        }
+        if told.is_news(&error) && told.tell(What::Lost(error)).await.is_err() {
+            return;
+        }
+        sleep(retry).await;
+        retry = (retry * 2).min(RETRY_LAST);
+    }
+}
+
+// === impl Subscriptions ===
+
+impl<K: Clone + Ord + Send + 'static> Subscriptions<K> {
+    /// None yet, and what will be heard of them: so many messages may wait for being taken. While more do, publishers keep
+    /// theirs and at last drop them.
+    pub fn new(queue_messages: usize) -> (Self, mpsc::Receiver<Heard<K>>) {
+        let (tell, heard) = mpsc::channel(queue_messages);
+        (Self { of: BTreeMap::new(), tell }, heard)
+    }
+
+    /// Listens to these endpoints from now on, and to no others; to be called on a runtime.
+    pub fn follow(&mut self, endpoints: impl IntoIterator<Item = (K, Endpoint)>) {
+        let mut before = std::mem::take(&mut self.of);
+        for (name, endpoint) in endpoints {
+            let subscription = before
+                .remove(&name)
+                .unwrap_or_else(|| Subscription::start(endpoint, name.clone(), self.tell.clone()));
+            self.of.insert(name, subscription);
+        }
+    }
+
+    /// Those that are listened to.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &Subscription)> {
+        self.of.iter()
     }
 }
 
 struct Teller<'a, K> {
     from: K,
     heard: &'a mpsc::Sender<Heard<K>>,
-    is_connected: bool,
+    /// Why the publisher is not there, as far as it was told since it was.
+    reasons: BTreeSet<String>,
 }
 
 /// Nobody listens to us any more.
 struct Unheard;
 
 impl<K: Clone> Teller<'_, K> {
+    /// Whether this was not told yet.
+    fn is_news(&mut self, error: &TransportError) -> bool {
+        let cause = error.source().map(ToString::to_string).unwrap_or_default();
+        if self.reasons.len() >= MAX_REASONS {
+            self.reasons.clear();
+        }
+        self.reasons.insert(format!("{error}: {cause}"))
+    }
+
     async fn tell(&mut self, what: What) -> Result<(), Unheard> {
-        self.is_connected |= matches!(what, What::Connected);
+        if matches!(what, What::Connected) {
+            self.reasons.clear();
+        }
         self.heard.send(Heard { from: self.from.clone(), what }).await.map_err(|_| Unheard)
     }
 }

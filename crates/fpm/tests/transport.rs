@@ -2,16 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::fs::File;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use rollscope_fpm::{
-    Account, Arrival, Base, Endpoint, Heard, Message, Pass, Publisher, QUEUE_RECORDS, ScheduledRequests,
-    Subscription, What,
+    Account, Arrival, Base, Endpoint, Heard, Message, Pass, Publisher, QUEUE_RECORDS, Refusal,
+    ScheduledRequests, Subscription, Subscriptions, What,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::time::timeout;
 
@@ -46,12 +48,16 @@ impl Listening {
         (heard.from, heard.what)
     }
 
+    /// The next message; what else is heard, as of tries to connect, is passed over for so long.
     async fn message(&mut self) -> (u32, Message) {
-        loop {
-            if let (from, What::Message(message)) = self.next().await {
-                return (from, message);
+        let message = async {
+            loop {
+                if let (from, What::Message(message)) = self.next().await {
+                    return (from, message);
+                }
             }
-        }
+        };
+        timeout(PATIENCE, message).await.unwrap()
     }
 
     /// Waits for as many connections.
@@ -73,9 +79,25 @@ fn pass(tokens: u64) -> Pass {
     Pass { wall_time: 0.25, scheduled, ..Pass::default() }
 }
 
+/// For loops that go on until something is heard.
+struct Patience(Instant);
+
+impl Patience {
+    fn new() -> Self {
+        Self(Instant::now() + PATIENCE)
+    }
+
+    #[track_caller]
+    fn check(&self, what: &str) {
+        assert!(Instant::now() < self.0, "waited in vain: {what}");
+    }
+}
+
 /// The first message comes when the publisher knows of the subscription, which it is not told.
 async fn meet(publisher: &mut Publisher, listening: &mut Listening) -> u64 {
+    let patience = Patience::new();
     loop {
+        patience.check("the first message");
         publisher.publish(pass(0));
         if let Ok(Some(heard)) = timeout(Duration::from_millis(20), listening.heard.recv()).await
             && let What::Message(message) = heard.what
@@ -93,7 +115,9 @@ async fn what_is_published_is_heard_over_both_transports() {
         let mut listening = Listening::to(&[publisher.endpoint().clone()]);
         let mut last = meet(&mut publisher, &mut listening).await;
         let number = publisher.publish(pass(7));
+        let patience = Patience::new();
         loop {
+            patience.check("the last message");
             let (_, message) = listening.message().await;
             assert_eq!(message.sequence, last + 1);
             last = message.sequence;
@@ -122,7 +146,10 @@ async fn a_scheduler_at_rest_sends_heartbeats_and_one_at_work_none() {
     let number = publisher.publish(pass(1));
     assert_eq!(number, before + 1);
     publisher.rest();
-    while listening.message().await.1.sequence < number {}
+    let patience = Patience::new();
+    while listening.message().await.1.sequence < number {
+        patience.check("the pass");
+    }
     let (_, after) = listening.message().await;
     assert_eq!((after.sequence, after.metrics.unwrap().is_heartbeat()), (number + 1, true));
 }
@@ -135,7 +162,9 @@ async fn ranks_are_told_apart() {
     let mut publishers = [0, 1].map(|rank| Publisher::bind(&endpoints[rank as usize], "w", rank).unwrap());
     let mut listening = Listening::to(&endpoints);
     let mut accounts = [Account::default(), Account::default()];
+    let patience = Patience::new();
     while accounts.iter().any(|account| account.received < 20) {
+        patience.check("twenty of each");
         for publisher in &mut publishers {
             publisher.publish(pass(1));
         }
@@ -163,11 +192,13 @@ async fn a_restart_is_told_from_a_gap() {
     }
     account.take(meet(&mut publisher, &mut listening).await);
     drop(publisher);
+    let patience = Patience::new();
     loop {
+        patience.check("its end");
         match listening.next().await.1 {
             What::Message(message) => assert_eq!(account.take(message.sequence), Arrival::Next),
             What::Lost(_) => break,
-            What::Connected => {}
+            What::Connected | What::Left => {}
         }
     }
     let _publisher = Publisher::bind(&endpoint, "", 0).unwrap();
@@ -195,7 +226,9 @@ async fn a_subscriber_that_does_not_read_costs_nobody_else() {
     let mut account = Account::default();
     account.take(meet(&mut publisher, &mut listening).await);
     let mut last = 0;
+    let patience = Patience::new();
     while last < 2 * QUEUE_RECORDS as u64 {
+        patience.check("everything by the one that reads");
         for _ in 0..100 {
             last = publisher.publish(pass(1));
         }
@@ -316,7 +349,7 @@ async fn an_endpoint_in_use_is_an_error_and_a_dead_ones_file_is_not() {
     // What is no socket is somebody's.
     std::fs::write(path, "notes").unwrap();
     let error = Publisher::bind(&endpoint, "", 0).unwrap_err();
-    assert_eq!(error.source.kind(), std::io::ErrorKind::AddrInUse);
+    assert_eq!(error.source.to_string(), "something that is no socket is there");
     assert_eq!(std::fs::read_to_string(path).unwrap(), "notes");
 
     let owner = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -326,6 +359,115 @@ async fn an_endpoint_in_use_is_an_error_and_a_dead_ones_file_is_not() {
     let nowhere = ipc(&folder, "no/such/folder");
     Publisher::bind(&nowhere, "", 0).unwrap_err();
     Publisher::bind(&ipc(&folder, &"long".repeat(40)), "", 0).unwrap_err();
+}
+
+#[test]
+fn two_that_take_over_one_endpoint_do_so_one_after_the_other() {
+    let folder = TempDir::new().unwrap();
+    let endpoint = ipc(&folder, "a.0");
+    let Endpoint::Ipc(path) = &endpoint else { unreachable!() };
+    drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+    // One has found the socket of somebody who is gone, and takes it over.
+    let lock = File::open(folder.path()).unwrap();
+    lock.lock().unwrap();
+    let (tell, told) = sync_channel(1);
+    let other = {
+        let endpoint = endpoint.clone();
+        std::thread::spawn(move || tell.send(Publisher::bind(&endpoint, "", 0).map(drop)))
+    };
+    let early = told.recv_timeout(Duration::from_millis(100));
+    assert!(matches!(early, Err(RecvTimeoutError::Timeout)), "the other has not waited: {early:?}");
+    std::fs::remove_file(path).unwrap();
+    let _owner = std::os::unix::net::UnixListener::bind(path).unwrap();
+    lock.unlock().unwrap();
+    let error = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!(error.source.kind(), std::io::ErrorKind::AddrInUse);
+    assert!(path.exists(), "the endpoint was taken away from its owner");
+    other.join().unwrap().unwrap();
+}
+
+/// A connection to a publisher that has answered.
+async fn answered(address: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut greeting = vec![0; PUBLISHER.len()];
+    timeout(PATIENCE, stream.read_exact(&mut greeting)).await.unwrap().unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_keep_nobody_out() {
+    const PLACES: usize = 256;
+    let (tell, told) = sync_channel(1);
+    let any = "tcp://127.0.0.1:0".parse().unwrap();
+    let publisher = Publisher::bind_telling(&any, "", 0, move |refusal| tell.send(refusal).unwrap()).unwrap();
+    let address = publisher.endpoint().to_string().replace("tcp://", "");
+    let mut idle = Vec::new();
+    for _ in 0..PLACES {
+        idle.push(answered(&address).await);
+    }
+    let mut listening = Listening::to(&[publisher.endpoint().clone()]);
+    let first = listening.next().await.1;
+    assert!(matches!(first, What::Connected), "it was kept out: {first:?}");
+    assert_eq!(timeout(PATIENCE, idle.remove(0).read(&mut [0])).await.unwrap().unwrap(), 0, "it has room");
+    assert_eq!(publisher.turned_away(), 0);
+
+    // Whoever greets has a place until it leaves; then one more is turned away, and that is told.
+    for stream in &mut idle {
+        stream.write_all(&SUBSCRIBER[..PUBLISHER.len()]).await.unwrap();
+        stream.write_all(&SUBSCRIBER[PUBLISHER.len()..]).await.unwrap();
+    }
+    for stream in &mut idle {
+        timeout(PATIENCE, stream.read_exact(&mut [0; 2])).await.unwrap().unwrap();
+    }
+    let mut late = TcpStream::connect(&address).await.unwrap();
+    assert_eq!(timeout(PATIENCE, late.read(&mut [0])).await.unwrap().unwrap(), 0, "there was no room");
+    assert_eq!(publisher.turned_away(), 1);
+    assert_eq!(told.try_recv().unwrap(), Refusal::Crowded(PLACES));
+}
+
+#[tokio::test]
+async fn each_reason_is_told_once_until_the_publisher_is_there() {
+    let folder = TempDir::new().unwrap();
+    let endpoint = ipc(&folder, "a.0");
+    let Endpoint::Ipc(path) = &endpoint else { unreachable!() };
+    let (mut subscriptions, heard) = Subscriptions::new(64);
+    subscriptions.follow([(7, endpoint.clone())]);
+    let mut listening = Listening { heard, _subscriptions: Vec::new() };
+    let mut reasons = Vec::new();
+    let mut reason = async |listening: &mut Listening| {
+        let (7, What::Lost(error)) = listening.next().await else { panic!("something else was heard") };
+        let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        assert!(!reasons.contains(&reason), "told twice: {reason}");
+        reasons.push(reason.clone());
+        reason
+    };
+    assert!(reason(&mut listening).await.contains("No such file"));
+    // Nobody listens at the socket.
+    drop(UnixListener::bind(path).unwrap());
+    assert!(reason(&mut listening).await.contains("refused"));
+    std::fs::remove_file(path).unwrap();
+    let owner = UnixListener::bind(path).unwrap();
+    let (mut stream, _) = timeout(PATIENCE, owner.accept()).await.unwrap().unwrap();
+    stream.write_all(b"HTTP/1.1 400 Bad Request\r\n").await.unwrap();
+    assert_eq!(reason(&mut listening).await, "not a ZeroMQ 3 peer without security");
+    drop(stream);
+    drop(owner);
+    std::fs::remove_file(path).unwrap();
+    let publisher = Publisher::bind(&endpoint, "", 0).unwrap();
+    listening.connected(1).await;
+    let failures = |subscriptions: &Subscriptions<u32>| subscriptions.iter().next().unwrap().1.failures();
+    let before = failures(&subscriptions);
+    assert!(before >= 3, "{before}");
+    drop(publisher);
+    let patience = Patience::new();
+    while !matches!(listening.next().await.1, What::Lost(_)) {
+        patience.check("its end");
+    }
+    assert!(failures(&subscriptions) > before);
+    subscriptions.follow([]);
+    while !matches!(listening.next().await.1, What::Left) {
+        patience.check("the end of the subscription");
+    }
 }
 
 #[tokio::test]
@@ -344,7 +486,7 @@ async fn a_file_that_took_the_endpoints_place_is_left() {
 
 /// Plays a publisher that sends these bytes to whoever comes, then dies.
 async fn play(owner: &TcpListener, bytes: &[u8]) {
-    let (mut stream, _) = owner.accept().await.unwrap();
+    let (mut stream, _) = timeout(PATIENCE, owner.accept()).await.unwrap().unwrap();
     stream.write_all(PUBLISHER).await.unwrap();
     let mut opening = vec![0; SUBSCRIBER.len()];
     stream.read_exact(&mut opening).await.unwrap();

@@ -12,6 +12,7 @@ use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER
 use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
+use rollscope_config::without_user_info;
 use rollscope_trace::Outcome;
 use rollscope_wire::Chunks;
 
@@ -103,7 +104,7 @@ pub(crate) fn landing(
 
 /// The reply to a request that is refused.
 pub(crate) fn refuse(flight: Arc<Flight>, refusal: Refusal) -> Response<ReplyBody> {
-    let error = Some(refusal.to_string());
+    let error = Some(told(&refusal));
     if let Refusal::Reply(reply) = refusal {
         return landing(flight, reply.head, reply.body, (Outcome::Failed, error));
     }
@@ -135,6 +136,11 @@ pub(crate) fn refuse_plainly(refusal: &Refusal) -> Response<ReplyBody> {
     error_head(refusal).map(|()| whole(error_body(refusal)))
 }
 
+/// Why a request is refused, for whoever reads it: an address that was given may have held a password.
+fn told(refusal: &Refusal) -> String {
+    without_user_info(&refusal.to_string()).into_owned()
+}
+
 /// `{"error": {"type": …, "code": …, "message": …}}`.
 pub(crate) fn error_body(refusal: &Refusal) -> Vec<u8> {
     let status = refusal.status();
@@ -142,7 +148,7 @@ pub(crate) fn error_body(refusal: &Refusal) -> Vec<u8> {
         "error": {
             "type": status.canonical_reason().unwrap_or("Error"),
             "code": refusal.code(),
-            "message": refusal.to_string(),
+            "message": told(refusal),
         }
     });
     error.to_string().into_bytes()

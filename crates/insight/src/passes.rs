@@ -77,7 +77,8 @@ fn leg_passes<'a>(
     let told = told(leg);
     let until = end.after(HEARD_WITHIN);
     let is_mine = |pass: &&ForwardPass| {
-        let of_worker = pass.worker.as_ref().is_some_and(|worker| worker.url == leg.worker.url);
+        let of_worker =
+            !pass.is_rest() && pass.worker.as_ref().is_some_and(|worker| worker.url == leg.worker.url);
         of_worker
             && match told {
                 Some(told) => told.holds(pass) && (start..=until).contains(&pass.received),
@@ -85,9 +86,10 @@ fn leg_passes<'a>(
             }
     };
     let mut mine: Vec<&ForwardPass> = passes.iter().filter(is_mine).collect();
-    mine.sort_by_key(|pass| (pass.dp_rank, pass.life, pass.counter_id));
+    let identity = |pass: &&'a ForwardPass| (pass.dp_rank, &*pass.worker_id, pass.life, pass.counter_id);
+    mine.sort_by_key(identity);
     // One that was heard of twice, as by two recorders, is one pass.
-    mine.dedup_by_key(|pass| (pass.dp_rank, pass.life, pass.counter_id));
+    mine.dedup_by_key(|pass| identity(pass));
     LegPasses {
         role: leg.role,
         worker: &leg.worker.url,

@@ -8,8 +8,9 @@
 //! mixed     wall time ~ (prompt tokens, tokens in the KV cache)
 //! ```
 //!
-//! A pass counts once, however many recorders heard it. A rank belongs to the kind of what was ever seen on it, and all ranks of a kind are fitted together. No time is negative:
-//! where the planner would take none of a regression, or cut a term of it off, the terms that would be negative are held at 0
+//! A pass counts once, however many recorders heard it. A rank belongs to the kind of what was ever seen on it, and all ranks
+//! of a kind are fitted together. Of a rank that came to rest the queue is empty; nothing else is learnt from it. No time is
+//! negative: where the planner would take none of a regression, or cut a term of it off, the terms that would be negative are held at 0
 //! and the others fitted anew.
 
 use std::collections::{BTreeMap, HashSet};
@@ -85,7 +86,7 @@ pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
     let mut known = HashSet::new();
     ordered.retain(|pass| {
         let instance = pass.worker.as_ref().map(|worker| &*worker.instance);
-        known.insert((instance, &*pass.endpoint, pass.dp_rank, pass.life, pass.counter_id))
+        known.insert((instance, &*pass.endpoint, &*pass.worker_id, pass.dp_rank, pass.life, pass.counter_id))
     });
     let mut models: BTreeMap<PassKind, Model> = BTreeMap::new();
     for pass in ordered {
@@ -151,6 +152,10 @@ impl Model {
     }
 
     fn add(&mut self, pass: &ForwardPass) {
+        self.latest.insert((pass.endpoint.clone(), pass.dp_rank), pass.clone());
+        if pass.is_rest() {
+            return;
+        }
         let scheduled = &pass.scheduled;
         let per_request = |tokens: u64, requests: u64| tokens as f64 / requests as f64;
         match scheduled.prefill_requests {
@@ -164,7 +169,6 @@ impl Model {
         self.decoding.add(scheduled.decode_requests as f64);
         self.prompt_tokens.add(scheduled.prefill_tokens as f64);
         self.chunk_tokens = self.chunk_tokens.max(scheduled.prefill_tokens as f64);
-        self.latest.insert((pass.endpoint.clone(), pass.dp_rank), pass.clone());
         self.passes += 1;
         if pass.wall.0 > 0 {
             self.samples

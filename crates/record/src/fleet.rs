@@ -1,16 +1,21 @@
 //! Where workers publish their forward passes: asked of the workers themselves, never guessed from how they were started.
+//!
+//! A worker is asked until it has told; again when a publisher of its could not be reached, or was lost, since it told, as it
+//! may have been started anew and publish elsewhere; and now and then if it publishes nowhere. Addresses that people gave are
+//! looked at again and again, since ranks may come later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rollscope_fpm::{Base, Endpoint, EndpointError, MAX_RANKS};
+use rollscope_fpm::{Address, Base, Endpoint, EndpointError, MAX_RANKS, Subscriptions};
 use rollscope_trace::WorkerRef;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::{PassListener, PassSource};
+use crate::PassSource;
+use crate::troubles::{PassTrouble, PassTroubles};
 
 /// What a server tells of its endpoints makes no sense.
 #[derive(Debug, thiserror::Error)]
@@ -25,59 +30,143 @@ pub enum ToldError {
     /// It publishes on every address of its host, and is called by an address without one.
     #[error("the server's address names no host: {0}")]
     Host(String),
+    /// Its schedulers say that they publish, and none where.
+    #[error(
+        "it publishes forward-pass metrics and does not tell where (forward_pass_metrics_ipc_name is null)"
+    )]
+    Nowhere,
+}
+
+/// What a worker told.
+struct Told {
+    endpoints: Vec<Endpoint>,
+    at: Instant,
+    /// How often its publishers had not been reached by then.
+    failures: u64,
+}
+
+/// The endpoints that are known.
+struct Known {
+    /// Of workers, in the order in which they told.
+    told: Vec<(WorkerRef, Told)>,
+    /// At addresses that were given.
+    given: BTreeSet<Endpoint>,
 }
 
 /// Between two looks at the fleet.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// What a worker may take to tell of itself; its own bound on asking its schedulers is shorter.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// A worker that publishes nowhere is asked again after so long.
+const ASK_IDLE_EVERY: Duration = Duration::from_secs(30);
 
-/// Has a listener follow the forward passes of a fleet that changes, and those of further sources; runs until it is dropped.
-/// `ask` gets a worker's `/server_info`; one that does not answer may be starting, and is asked again, and so is one whose
-/// publishers are gone: it may have been started anew and publish elsewhere.
-pub async fn record_fleet<A>(
-    mut listener: PassListener,
+/// Listens to the publishers of a fleet that changes, and to those at further addresses; runs until it is dropped. `ask` gets a
+/// worker's `/server_info`; one that does not answer may be starting, and is asked again.
+pub async fn follow_fleet<A>(
+    mut subscriptions: Subscriptions<PassSource>,
     workers: impl Fn() -> Vec<WorkerRef>,
-    further: Vec<Endpoint>,
+    mut further: Vec<Address>,
     ask: impl Fn(WorkerRef) -> A,
+    troubles: PassTroubles,
 ) where
     A: Future<Output = Option<Value>> + Send + 'static,
 {
-    let mut known: BTreeMap<WorkerRef, Vec<Endpoint>> = BTreeMap::new();
+    let mut known = Known { told: Vec::new(), given: BTreeSet::new() };
     let (mut asked, mut asking) = (JoinSet::new(), BTreeSet::new());
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = looks.tick() => {
+                known.given = further.iter_mut().flat_map(Address::look).collect();
                 let fleet = workers();
-                known.retain(|worker, _| fleet.contains(worker));
+                known.told.retain(|(worker, _)| fleet.contains(worker));
                 for worker in fleet {
-                    let is_to_tell = !known.contains_key(&worker) || listener.misses(&worker);
-                    if is_to_tell && asking.insert(worker.clone()) {
+                    let failures = failures(&subscriptions, &worker);
+                    if known.is_to_tell(&worker, failures) && asking.insert(worker.clone()) {
                         let answer = timeout(ANSWER_WITHIN, ask(worker.clone()));
-                        asked.spawn(async move { (worker, answer.await.ok().flatten()) });
+                        asked.spawn(async move { (worker, failures, answer.await.ok().flatten()) });
                     }
                 }
             }
-            Some(Ok((worker, info))) = asked.join_next() => {
+            Some(Ok((worker, failures, info))) = asked.join_next() => {
                 asking.remove(&worker);
-                let told = info.and_then(|info| told_endpoints(&info, &worker.url).ok().flatten());
-                if let Some(endpoints) = told {
-                    known.insert(worker, endpoints);
+                match info.map(|info| told_endpoints(&info, &worker.url)).transpose() {
+                    Ok(told) => {
+                        if let Some(endpoints) = told.flatten() {
+                            known.tells(worker, Told { endpoints, at: Instant::now(), failures });
+                            known.shared().iter().for_each(|shared| troubles.tell(shared));
+                        }
+                    }
+                    Err(source) => troubles.tell(&PassTrouble::Told { url: worker.url, source }),
                 }
             }
         }
-        let of_workers = known
+        subscriptions.follow(known.sources().into_iter().map(|source| (source.clone(), source.endpoint)));
+    }
+}
+
+/// How often publishers of a worker could not be reached, or were lost.
+fn failures(subscriptions: &Subscriptions<PassSource>, worker: &WorkerRef) -> u64 {
+    let of_worker = subscriptions.iter().filter(|(source, _)| source.worker.as_ref() == Some(worker));
+    of_worker.map(|(_, subscription)| subscription.failures()).sum()
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Whether a worker has to be asked, whose publishers have not been reached so often.
+    fn is_to_tell(&self, worker: &WorkerRef, failures: u64) -> bool {
+        let told = self.told.iter().find(|(other, _)| other == worker);
+        told.is_none_or(|(_, told)| {
+            told.failures != failures || (told.endpoints.is_empty() && told.at.elapsed() >= ASK_IDLE_EVERY)
+        })
+    }
+
+    fn tells(&mut self, worker: WorkerRef, told: Told) {
+        match self.told.iter_mut().find(|(other, _)| *other == worker) {
+            Some((_, before)) => *before = told,
+            None => self.told.push((worker, told)),
+        }
+    }
+
+    /// Endpoints that more than one worker tells of.
+    fn shared(&self) -> Vec<PassTrouble> {
+        let owners = self.owners();
+        let tells = self
+            .told
             .iter()
-            .flat_map(|(worker, endpoints)| endpoints.iter().map(move |endpoint| (endpoint, Some(worker))));
-        // One that a worker tells of is the worker's, and not recorded twice.
-        let is_told = |endpoint: &Endpoint| known.values().any(|told| told.contains(endpoint));
-        let others = further.iter().filter(|endpoint| !is_told(endpoint));
-        let all = others.map(|endpoint| (endpoint, None)).chain(of_workers);
-        listener.follow(
-            all.map(|(endpoint, worker)| PassSource { endpoint: endpoint.clone(), worker: worker.cloned() }),
-        );
+            .flat_map(|(worker, told)| told.endpoints.iter().map(move |endpoint| (endpoint, worker)));
+        let shared = tells.filter_map(|(endpoint, worker)| {
+            let first = owners.get(endpoint).filter(|first| **first != worker)?;
+            let (first, second) = (first.url.clone(), worker.url.clone());
+            Some(PassTrouble::Shared { endpoint: endpoint.clone(), first, second })
+        });
+        shared.collect()
+    }
+
+    /// The workers that told of endpoints, of each the first one.
+    fn owners(&self) -> BTreeMap<&Endpoint, &WorkerRef> {
+        let mut owners = BTreeMap::new();
+        for (worker, told) in &self.told {
+            for endpoint in &told.endpoints {
+                owners.entry(endpoint).or_insert(worker);
+            }
+        }
+        owners
+    }
+
+    /// What there is to listen to, each endpoint once: as the first worker's that told of it, or as nobody's.
+    fn sources(&self) -> Vec<PassSource> {
+        let owners = self.owners();
+        let others = self.given.iter().filter(|endpoint| !owners.contains_key(endpoint));
+        let others = others.map(|endpoint| (endpoint, None));
+        let all = owners.iter().map(|(endpoint, worker)| (*endpoint, Some(*worker))).chain(others);
+        let source = |(endpoint, worker): (&Endpoint, Option<&WorkerRef>)| PassSource {
+            endpoint: endpoint.clone(),
+            worker: worker.cloned(),
+        };
+        all.map(source).collect()
     }
 }
 
@@ -96,7 +185,11 @@ pub fn told_endpoints(info: &Value, url: &str) -> Result<Option<Vec<Endpoint>>, 
     let bases = states.iter().take(MAX_RANKS as usize).map(told_base);
     let ranks = (0..).zip(bases).filter_map(|(rank, base)| Some((rank, base?)));
     let endpoints = ranks.map(|(rank, base)| reachable(base.parse::<Base>()?.of_rank(rank)?, url));
-    endpoints.collect::<Result<_, ToldError>>().map(Some)
+    let endpoints: Vec<Endpoint> = endpoints.collect::<Result<_, ToldError>>()?;
+    if endpoints.is_empty() && states.iter().any(is_on) {
+        return Err(ToldError::Nowhere);
+    }
+    Ok(Some(endpoints))
 }
 
 /// The endpoint as others reach it.
@@ -163,7 +256,37 @@ mod tests {
         }
         let absurd = json!({"internal_states": [state(json!("http://a"), true)]});
         assert!(told_endpoints(&absurd, "http://w").is_err());
+        let hidden = json!({"internal_states": [state(Value::Null, true), state(json!(""), true)]});
+        assert!(matches!(told_endpoints(&hidden, "http://w"), Err(ToldError::Nowhere)));
         let nowhere = json!({"internal_states": [state(json!("tcp://*:5"), true)]});
         assert!(matches!(told_endpoints(&nowhere, "/"), Err(ToldError::Host(_))));
+    }
+
+    #[test]
+    fn an_endpoint_that_two_workers_name_is_the_first_ones() {
+        let worker = |url: &str| WorkerRef { url: url.into(), instance: url.into() };
+        let endpoint = |text: &str| text.parse::<Endpoint>().unwrap();
+        let told = |endpoints: &[&str], failures| Told {
+            endpoints: endpoints.iter().map(|text| endpoint(text)).collect(),
+            at: Instant::now(),
+            failures,
+        };
+        let given = BTreeSet::from([endpoint("ipc:///a.0"), endpoint("ipc:///c.0")]);
+        let mut known = Known { told: Vec::new(), given };
+        known.tells(worker("http://z"), told(&["ipc:///a.0"], 0));
+        known.tells(worker("http://b"), told(&["ipc:///a.0", "ipc:///b.1"], 3));
+        let sources = known.sources();
+        let shown: Vec<_> = sources
+            .iter()
+            .map(|source| (source.endpoint.to_string(), source.worker.as_ref().map(|worker| &*worker.url)))
+            .collect();
+        let expected =
+            [("ipc:///a.0", Some("http://z")), ("ipc:///b.1", Some("http://b")), ("ipc:///c.0", None)];
+        assert_eq!(shown, expected.map(|(endpoint, worker)| (endpoint.to_owned(), worker)));
+        let shared: Vec<_> = known.shared().iter().map(ToString::to_string).collect();
+        assert_eq!(shared, ["workers http://z and http://b both publish forward passes at ipc:///a.0"]);
+        // It is asked again when something has failed since it told.
+        assert!(!known.is_to_tell(&worker("http://b"), 3) && known.is_to_tell(&worker("http://b"), 4));
+        assert!(known.is_to_tell(&worker("http://unknown"), 0));
     }
 }

@@ -4,7 +4,7 @@
 //! once when it is full. One thread writes the log from there and decides when a step is over. A second one
 //! seals what was written and computes the numbers, so that recording goes on meanwhile; one more for each tracker
 //! sends them. [`routes()`] is the HTTP side, for the user's own spans, rewards and ends of steps.
-//! A [`PassListener`] records forward passes; [`record_fleet`] has it follow the workers of a fleet.
+//! [`follow_fleet`] finds the publishers of forward passes of a fleet, and [`record_passes`] records what is heard of them.
 
 mod archive;
 mod clock;
@@ -21,6 +21,7 @@ mod s3;
 mod sealing;
 mod steps;
 mod tracking;
+mod troubles;
 mod writing;
 
 use std::fmt;
@@ -35,14 +36,15 @@ use tokio::sync::oneshot;
 
 pub use archive::{ArchiveError, ArchivePlace, NotAPlace};
 pub use error::RecordError;
-pub use fleet::{ToldError, record_fleet, told_endpoints};
+pub use fleet::{ToldError, follow_fleet, told_endpoints};
 pub use ingest::read_line;
 pub use offline::OfflineRecorder;
-pub use passes::{PassListener, PassSource, PassStream};
+pub use passes::{PassSource, PassStream, QUEUE_MESSAGES, record_passes};
 pub use routes::routes;
 pub use s3::S3Error;
 pub use sealing::{MakeGlance, StepClosed};
 pub use tracking::{catch_up, origin_of};
+pub use troubles::{PassCounts, PassTrouble, PassTroubles};
 
 use inbox::{Command, Inbox};
 use live::Live;

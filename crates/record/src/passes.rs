@@ -1,15 +1,13 @@
-//! Forward passes into the run: endpoints are listened to, and what is heard is accounted for, timed and put in.
+//! Forward passes into the run: what is heard of endpoints is accounted for, timed and put in.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use rollscope_fpm::{Account, Arrival, Endpoint, ForwardPassMetrics, Heard, Message, Subscription, What};
+use rollscope_fpm::{Accounts, Arrival, Endpoint, ForwardPassMetrics, Heard, Message, What};
 use rollscope_trace::{ForwardPass, Nanos, PassLoad, WorkerRef};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
+use crate::troubles::{PassTrouble, PassTroubles};
 use crate::{RecorderHandle, clock};
 
 /// Where forward passes come from.
@@ -21,107 +19,52 @@ pub struct PassSource {
     pub worker: Option<WorkerRef>,
 }
 
-/// Listens to sources and records what it hears, until it is dropped.
-#[derive(Debug)]
-pub struct PassListener {
-    subscriptions: BTreeMap<PassSource, Subscription>,
-    streams: Arc<Mutex<Streams>>,
-    tell: mpsc::Sender<Heard<PassSource>>,
-    recording: JoinHandle<()>,
-}
-
-/// What is known of the sources that are listened to, and of those that something may still wait of.
-type Streams = BTreeMap<PassSource, PassStream>;
-
 /// What is known of a source's stream: makes passes of its messages.
 #[derive(Debug, Default)]
 pub struct PassStream {
-    account: Account,
-    /// Messages of this life of the publisher lost since the last pass that was put in, here or before.
-    lost: u64,
-    /// Its publisher is not there, or not there any more.
-    is_lost: bool,
+    accounts: Accounts,
+    /// Publishers whose latest message was a heartbeat.
+    at_rest: HashSet<(Box<str>, u32)>,
 }
 
 /// Messages that may wait to be put in; beyond, publishers keep and at last drop them.
-const QUEUE_MESSAGES: usize = 4096;
+pub const QUEUE_MESSAGES: usize = 4096;
 /// How long after its end a pass may be published: schedulers hand it to a thread, which may look every few
 /// milliseconds, and a GPU's timing is read when its events are complete.
 const PUBLISHED_WITHIN: Duration = Duration::from_millis(5);
 
-// === impl PassListener ===
-
-impl PassListener {
-    /// Listens to nothing yet; to be called on a runtime.
-    pub fn new(recorder: RecorderHandle) -> Self {
-        Self::telling(recorder, |_, _| {})
-    }
-
-    /// The same, and tells of each record that is heard, heartbeats among them, as soon as it is; what is told must not
-    /// take long.
-    pub fn telling(
-        recorder: RecorderHandle,
-        told: impl Fn(&PassSource, &ForwardPassMetrics) + Send + 'static,
-    ) -> Self {
-        let (tell, heard) = mpsc::channel(QUEUE_MESSAGES);
-        let streams = Arc::default();
-        let recording = tokio::spawn(record(recorder, Arc::clone(&streams), heard, told));
-        Self { subscriptions: BTreeMap::new(), streams, tell, recording }
-    }
-
-    /// Listens to these sources from now on, and to no others.
-    pub fn follow(&mut self, sources: impl IntoIterator<Item = PassSource>) {
-        let mut before = std::mem::take(&mut self.subscriptions);
-        for source in sources {
-            let subscription = before.remove(&source).unwrap_or_else(|| {
-                Subscription::start(source.endpoint.clone(), source.clone(), self.tell.clone())
-            });
-            self.subscriptions.insert(source, subscription);
-        }
-        // What still waits of a source that was left goes on with its stream.
-        let nothing_waits = self.tell.capacity() == self.tell.max_capacity();
-        if nothing_waits {
-            self.streams.lock().retain(|source, _| self.subscriptions.contains_key(source));
-        }
-    }
-
-    /// Whether one of a worker's publishers is not there, or not there any more: it may have been started anew elsewhere.
-    pub(crate) fn misses(&self, worker: &WorkerRef) -> bool {
-        let streams = self.streams.lock();
-        streams.iter().any(|(source, stream)| stream.is_lost && source.worker.as_ref() == Some(worker))
-    }
-}
-
-impl Drop for PassListener {
-    fn drop(&mut self) {
-        self.recording.abort();
-    }
-}
-
-async fn record(
+/// Records what is heard of sources, until nobody listens to them any more. `told` gets each record, heartbeats among them, as
+/// soon as it is heard, and must not take long; what goes wrong is counted, and told, by `troubles`.
+pub async fn record_passes(
     recorder: RecorderHandle,
-    streams: Arc<Mutex<Streams>>,
     mut heard: mpsc::Receiver<Heard<PassSource>>,
+    troubles: PassTroubles,
     told: impl Fn(&PassSource, &ForwardPassMetrics) + Send,
 ) {
+    let mut streams: BTreeMap<PassSource, PassStream> = BTreeMap::new();
     while let Some(Heard { from, what }) = heard.recv().await {
-        if let What::Message(Message { metrics: Ok(metrics), .. }) = &what {
-            told(&from, metrics);
-        }
-        let mut streams = streams.lock();
-        let stream = streams.entry(from.clone()).or_default();
         let message = match what {
             What::Message(message) => message,
-            What::Connected | What::Lost(_) => {
-                stream.is_lost = matches!(what, What::Lost(_));
+            What::Lost(source) => {
+                troubles.tell(&PassTrouble::Lost { endpoint: from.endpoint, source });
                 continue;
             }
-        };
-        if let Some(pass) = stream.take(from, message) {
-            let lost = pass.lost_before;
-            if recorder.inbox.put_pass(pass).is_err() {
-                stream.lost = lost.saturating_add(1);
+            What::Left => {
+                streams.remove(&from);
+                continue;
             }
+            What::Connected => continue,
+        };
+        if let Ok(metrics) = &message.metrics {
+            told(&from, metrics);
+        }
+        let stream = streams.entry(from.clone()).or_default();
+        let Some(pass) = stream.hear(&from, message, &troubles) else { continue };
+        let (publisher, lost) = ((pass.worker_id.clone(), pass.dp_rank), pass.lost_before);
+        let is_rest = pass.is_rest();
+        if recorder.inbox.put_pass(pass).is_err() && !is_rest {
+            stream.accounts.not_taken(&publisher, lost.saturating_add(1));
+            troubles.tell(&PassTrouble::Refused { endpoint: from.endpoint });
         }
     }
 }
@@ -129,40 +72,64 @@ async fn record(
 // === impl PassStream ===
 
 impl PassStream {
-    /// The pass that a message tells of; nothing for a heartbeat, and for what is no record.
-    pub fn take(&mut self, source: PassSource, message: Message) -> Option<ForwardPass> {
-        let arrival = self.account.take(message.sequence);
-        match arrival {
-            Arrival::Gap(lost) => self.lost = self.lost.saturating_add(lost),
-            // What was lost of the publisher before is not before a pass of this one.
-            Arrival::Restart(_) => self.lost = 0,
-            Arrival::First(_) | Arrival::Next => {}
+    /// The pass that a message tells of, and of heartbeats in a row the first, as a rest; nothing for what is no record.
+    pub fn take(&mut self, source: &PassSource, message: Message) -> Option<ForwardPass> {
+        self.hear(source, message, &PassTroubles::default())
+    }
+
+    fn hear(
+        &mut self,
+        source: &PassSource,
+        message: Message,
+        troubles: &PassTroubles,
+    ) -> Option<ForwardPass> {
+        let endpoint = || source.endpoint.clone();
+        let taken = self.accounts.take(&message);
+        troubles.count_heard(taken.as_ref().map(|(arrival, _)| *arrival));
+        if let Some((Arrival::Gap(messages), _)) = taken {
+            troubles.tell(&PassTrouble::Missing { endpoint: endpoint(), messages });
         }
+        let mut account = taken.map(|(_, account)| account);
+        let mut no_pass = |trouble: &PassTrouble| {
+            troubles.tell(trouble);
+            if let Some(account) = &mut account {
+                account.not_taken(1);
+            }
+        };
+        let metrics = match message.metrics {
+            Ok(metrics) => metrics,
+            Err(source) => {
+                no_pass(&PassTrouble::Malformed { endpoint: endpoint(), source });
+                return None;
+            }
+        };
         // A time that no clock could show makes it no record either.
-        let timed = message
-            .metrics
-            .ok()
-            .and_then(|metrics| Some((Nanos::from_secs_f64(metrics.wall_time)?, metrics)));
-        let Some((wall, metrics)) = timed else {
-            self.account.malformed += 1;
-            self.lost = self.lost.saturating_add(1);
+        let Some(wall) = Nanos::from_secs_f64(metrics.wall_time) else {
+            no_pass(&PassTrouble::Endless { endpoint: endpoint(), seconds: metrics.wall_time });
             return None;
         };
-        if metrics.is_heartbeat() {
+        let account = account?;
+        let publisher = (metrics.worker_id.clone(), metrics.dp_rank);
+        let is_rest = metrics.is_heartbeat();
+        let was_at_rest =
+            if is_rest { !self.at_rest.insert(publisher) } else { self.at_rest.remove(&publisher) };
+        if is_rest && was_at_rest {
             return None;
         }
-        let life = u32::try_from(self.account.restarts).unwrap_or(u32::MAX);
+        // What was lost is told with a pass.
+        let lost_before = if is_rest { 0 } else { account.take_unreported() };
+        let life = u32::try_from(account.restarts).unwrap_or(u32::MAX);
         let uncertainty = nanos(PUBLISHED_WITHIN.saturating_add(message.waited));
         let ForwardPassMetrics { worker_id, dp_rank, scheduled, queued, .. } = metrics;
         Some(ForwardPass {
             step: None,
             endpoint: source.endpoint.to_string().into(),
-            worker: source.worker,
+            worker: source.worker.clone(),
             worker_id,
             dp_rank,
             life,
             counter_id: message.sequence,
-            lost_before: std::mem::take(&mut self.lost),
+            lost_before,
             received: clock::at(message.received),
             uncertainty,
             wall,
@@ -209,23 +176,29 @@ mod tests {
     fn what_is_lost_is_told_with_the_next_pass() {
         let source = PassSource { endpoint: "ipc://a.0".parse().unwrap(), worker: None };
         let mut stream = PassStream::default();
-        // {"wall_time": 1}
+        // {"wall_time": 1}, and {"wall_time": 1, "dp_rank": 1}
         let pass = b"\x81\xa9wall_time\x01";
+        let other = b"\x82\xa9wall_time\x01\xa7dp_rank\x01";
+        let rest = Some((0, true));
         let mut take = |sequence, payload: &[u8]| {
-            let pass = stream.take(source.clone(), message(sequence, payload))?;
-            Some((pass.counter_id, pass.life, pass.lost_before))
+            let pass = stream.take(&source, message(sequence, payload))?;
+            Some((pass.lost_before, pass.is_rest())).filter(|_| pass.counter_id == sequence)
         };
-        assert_eq!(take(5, pass), Some((5, 0, 0)));
-        assert_eq!(take(6, b"\x80"), None, "a heartbeat");
+        assert_eq!(take(5, pass), Some((0, false)));
+        assert_eq!(take(6, b"\x80"), rest, "the first heartbeat");
+        assert_eq!(take(7, b"\x80"), None, "another");
         assert_eq!(take(9, b"\x90"), None, "no record");
-        assert_eq!(take(10, pass), Some((10, 0, 3)));
-        assert_eq!(take(13, b"\x80"), None, "a heartbeat after a gap");
-        assert_eq!(take(0, pass), Some((0, 1, 0)), "the gap was of the life before");
+        assert_eq!(take(10, pass), Some((2, false)));
+        assert_eq!(take(13, b"\x80"), rest, "a heartbeat after a gap");
+        assert_eq!(take(0, pass), Some((0, false)), "the gap was of the life before");
         // {"wall_time": 1e300}
         let endless = [&b"\x81\xa9wall_time\xcb"[..], &1e300_f64.to_be_bytes()].concat();
         assert_eq!(take(3, &endless), None, "no time");
-        assert_eq!(take(4, pass), Some((4, 1, 3)));
-        let heard = stream.take(source, message(5, pass)).unwrap();
+        assert_eq!(take(4, pass), Some((3, false)));
+        assert_eq!(take(70, other), Some((0, false)), "another rank has numbers of its own");
+        assert_eq!(take(5, pass), Some((0, false)));
+        let heard = stream.take(&source, message(6, pass)).unwrap();
+        assert_eq!((heard.life, heard.dp_rank), (1, 0));
         assert_eq!((heard.wall, heard.uncertainty), (Nanos(1_000_000_000), Nanos(7_000_000)));
     }
 }

@@ -11,10 +11,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
-use rollscope_fpm::{Pass, Publisher};
+use rollscope_fpm::{Address, Pass, Publisher, Subscriptions};
 use rollscope_record::{
-    PassListener, PassSource, RecordError, RecordOptions, Recorder, RecorderHandle, StepEnd, catch_up,
-    origin_of, record_fleet, routes,
+    PassSource, PassTroubles, QUEUE_MESSAGES, RecordError, RecordOptions, Recorder, RecorderHandle, StepEnd,
+    catch_up, follow_fleet, origin_of, record_passes, routes,
 };
 use rollscope_run::{LogOptions, Run, RunInfo, WriterState};
 use rollscope_trace::{
@@ -42,6 +42,14 @@ fn setup(options: RecordOptions) -> Setup {
     let on_trouble = Arc::new(move |error: &RecordError| told.lock().push(error.to_string()));
     let recorder = Recorder::start(run.clone(), &RecordOptions { on_trouble, ..options }).unwrap();
     Setup { _dir: dir, run, recorder, troubles }
+}
+
+/// Records what a source publishes for as long as the result lives.
+fn listen(handle: &RecorderHandle, source: &PassSource) -> Subscriptions<PassSource> {
+    let (mut subscriptions, heard) = Subscriptions::new(QUEUE_MESSAGES);
+    tokio::spawn(record_passes(handle.clone(), heard, PassTroubles::default(), |_, _| {}));
+    subscriptions.follow([(source.clone(), source.endpoint.clone())]);
+    subscriptions
 }
 
 async fn serve(recorder: &Recorder) -> String {
@@ -430,15 +438,14 @@ async fn forward_passes_go_on_with_the_step_that_the_run_stands_at() {
     recorder.shutdown().await.unwrap();
     let recorder = Recorder::start(run.clone(), &RecordOptions::default()).unwrap();
     let mut publisher = Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
-    let mut listener = PassListener::new(recorder.handle());
-    listener.follow([PassSource { endpoint: publisher.endpoint().clone(), worker: None }]);
+    let source = PassSource { endpoint: publisher.endpoint().clone(), worker: None };
+    let _listening = listen(&recorder.handle(), &source);
     let passes = |step| run.forward_passes(StepNumber(step)).unwrap().len();
     until("a pass is recorded", || {
         publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
         passes(0) + passes(7) > 0
     });
     assert_eq!(passes(0), 0, "there is no step 0");
-    drop(listener);
     recorder.shutdown().await.unwrap();
 }
 
@@ -468,9 +475,12 @@ async fn a_fleet_is_asked_all_at_once_and_again() {
     };
     let of_fleet = fleet.clone();
     // The same endpoint was given as an address too.
-    let further = vec![publisher.endpoint().clone()];
-    let recording =
-        tokio::spawn(record_fleet(PassListener::new(handle), move || of_fleet.clone(), further, ask));
+    let further = vec![publisher.endpoint().to_string().parse::<Address>().unwrap()];
+    let (subscriptions, heard) = Subscriptions::new(QUEUE_MESSAGES);
+    let troubles = PassTroubles::default();
+    tokio::spawn(record_passes(handle, heard, troubles.clone(), |_, _| {}));
+    let workers = move || of_fleet.clone();
+    let recording = tokio::spawn(follow_fleet(subscriptions, workers, further, ask, troubles));
     let recorded = || run.forward_passes(StepNumber(1)).unwrap();
     until("passes of the worker are recorded", || {
         publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
@@ -501,7 +511,11 @@ async fn a_worker_that_publishes_elsewhere_is_found_again() {
         std::future::ready(Some(json!({"internal_states": [state]})))
     };
     let fleet = || vec![WorkerRef { url: "http://w".into(), instance: "w".into() }];
-    let recording = tokio::spawn(record_fleet(PassListener::new(handle), fleet, Vec::new(), ask));
+    let (subscriptions, heard) = Subscriptions::new(QUEUE_MESSAGES);
+    let (tell, told_of) = std::sync::mpsc::sync_channel(64);
+    let troubles = PassTroubles::new(move |text| tell.send(text.to_owned()).unwrap());
+    tokio::spawn(record_passes(handle, heard, troubles.clone(), |_, _| {}));
+    let recording = tokio::spawn(follow_fleet(subscriptions, fleet, Vec::new(), ask, troubles.clone()));
     let is_heard = |publisher: &mut Publisher| {
         publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
         let endpoint = publisher.endpoint().to_string();
@@ -513,6 +527,9 @@ async fn a_worker_that_publishes_elsewhere_is_found_again() {
     *base.lock() = elsewhere.endpoint().to_string();
     drop(publisher);
     until("it is found again", || is_heard(&mut elsewhere));
+    let lost = told_of.try_iter().collect::<Vec<_>>();
+    assert!(lost[0].starts_with("no forward passes from tcp://127.0.0.1:"), "{lost:?}");
+    assert!(troubles.counts().connections_lost >= 1 && troubles.counts().heard >= 2);
     recording.abort();
     recorder.shutdown().await.unwrap();
 }
@@ -524,8 +541,7 @@ async fn forward_passes_are_recorded_with_the_step_that_goes_on() {
     let mut publisher = Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
     let worker = Some(WorkerRef { url: "http://w".into(), instance: "w".into() });
     let source = PassSource { endpoint: publisher.endpoint().clone(), worker };
-    let mut listener = PassListener::new(handle.clone());
-    listener.follow([source.clone()]);
+    let listening = listen(&handle, &source);
     let recorded = |step| run.forward_passes(StepNumber(step)).unwrap();
     let deadline = Instant::now() + PATIENCE;
     // The first passes are heard of before any request of the step has ended.
@@ -538,7 +554,7 @@ async fn forward_passes_are_recorded_with_the_step_that_goes_on() {
         publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    drop((publisher, listener));
+    drop((publisher, listening));
     let closed = handle.end_step(StepNumber(3), StepEnd::default()).unwrap();
     closed.await.unwrap().unwrap();
     let passes = recorded(3);

@@ -178,6 +178,13 @@ impl Run {
     /// The forward passes that were heard of while a step went on, writer by writer in the order in which they were
     /// heard of; none where no worker told of any. One that a step begins with may stand with the step before.
     pub fn forward_passes(&self, step: StepNumber) -> Result<Vec<ForwardPass>, RunError> {
+        let mut passes = self.passes_and_rests(step)?;
+        passes.retain(|pass| !pass.is_rest());
+        Ok(passes)
+    }
+
+    /// The same, and between them where ranks came to rest ([`ForwardPass::is_rest`]).
+    pub fn passes_and_rests(&self, step: StepNumber) -> Result<Vec<ForwardPass>, RunError> {
         let manifest = Newest::read(self)?.manifest;
         let mut passes = Vec::new();
         for (seal, parts) in parts_of(&manifest, step) {

@@ -76,6 +76,12 @@ impl ForwardPass {
         }
     }
 
+    /// Whether it is none, and only tells that the rank had nothing to compute and nothing waiting: such a record stands where a
+    /// rank came to rest.
+    pub fn is_rest(&self) -> bool {
+        self.wall == Nanos(0) && self.scheduled == PassLoad::default() && self.queued == PassLoad::default()
+    }
+
     /// The earliest that it can have begun.
     pub fn earliest_start(&self) -> UnixNs {
         let before = self.wall.plus(self.uncertainty);

@@ -1,5 +1,6 @@
 //! `rollscope config`: the options of every command, as they would be in force and as documentation.
 
+use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use rollscope_config::{ConfigError, OptionSet, OptionSpec, Place, Sources};
 use serde_json::{Value, json};
@@ -40,11 +41,10 @@ pub(crate) fn command() -> Command {
         .about("Show the options of a command as they would be in force, each with where it comes from, as a file for --config")
         .arg(json)
         .subcommand_required(true)
-        .subcommands(COMMANDS.iter().map(|of| (of.command)().name(of.name).mut_args(|arg| arg.required(false))));
-    let names = COMMANDS.iter().map(|of| of.name).collect::<Vec<_>>();
+        .subcommands(shown_commands());
     let docs = Command::new("docs")
         .about("Print the reference of all options, or of one command's, in Markdown")
-        .arg(Arg::new("of").value_name("COMMAND").value_parser(names));
+        .arg(Arg::new("of").value_name("COMMAND").num_args(0..));
     Command::new("config")
         .about("Show and document configuration")
         .subcommand_required(true)
@@ -55,6 +55,10 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match matches.subcommand() {
         Some(("show", matches)) => {
             let Some((name, of)) = matches.subcommand() else { return Ok(()) };
+            let (name, of) = match of.subcommand() {
+                Some((inner, of)) => (format!("{name}-{inner}"), of),
+                None => (name.to_owned(), of),
+            };
             let Some(command) = COMMANDS.iter().find(|command| command.name == name) else { return Ok(()) };
             let origins = (command.origins)(of, &sources(of)?)?;
             if matches.get_flag("as-json") {
@@ -67,7 +71,21 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             Ok(())
         }
         Some(("docs", matches)) => {
-            for line in docs(matches.get_one::<String>("of").map(String::as_str)) {
+            let words: Vec<&str> =
+                matches.get_many::<String>("of").into_iter().flatten().map(String::as_str).collect();
+            let of = words.join(" ").replace('-', " ");
+            let is_asked = |command: &&Configurable| {
+                let words = command.words();
+                of.is_empty() || words == of || words.starts_with(&format!("{of} "))
+            };
+            let asked: Vec<&Configurable> = COMMANDS.iter().filter(is_asked).collect();
+            if asked.is_empty() {
+                let known = COMMANDS.iter().map(Configurable::words).collect::<Vec<_>>().join(", ");
+                return Err(Failure::Usage(anyhow!(
+                    "no command of that name, which is one of {known}: {of}"
+                )));
+            }
+            for line in docs(&asked) {
                 output::line(format_args!("{line}"))?;
             }
             Ok(())
@@ -75,6 +93,28 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         // clap refuses everything else before.
         _ => Ok(()),
     }
+}
+
+/// The commands as they are called on a command line: what is two words there is two words here, or one with a dash.
+fn shown_commands() -> Vec<Command> {
+    let optional =
+        |of: &Configurable, name: &'static str| (of.command)().name(name).mut_args(|arg| arg.required(false));
+    let mut commands: Vec<Command> = Vec::new();
+    for of in COMMANDS {
+        let Some((outer, inner)) = of.name.split_once('-') else {
+            commands.push(optional(of, of.name));
+            continue;
+        };
+        commands.push(optional(of, of.name).hide(true));
+        let known = commands.iter_mut().find(|command| command.get_name() == outer);
+        if let Some(group) = known {
+            *group = std::mem::take(group).subcommand(optional(of, inner));
+        } else {
+            let group = Command::new(outer).about("Those of its subcommands").subcommand_required(true);
+            commands.push(group.subcommand(optional(of, inner)));
+        }
+    }
+    commands
 }
 
 /// The sections that a configuration file may have.
@@ -138,10 +178,10 @@ const PREFACE: [&str; 6] = [
     "in force, with where each value comes from.",
 ];
 
-/// The reference of all commands, or of one: its lines, in Markdown.
-fn docs(of: Option<&str>) -> Vec<String> {
+/// The reference of commands: its lines, in Markdown.
+fn docs(of: &[&Configurable]) -> Vec<String> {
     let mut lines = PREFACE.map(str::to_owned).to_vec();
-    for command in COMMANDS.iter().filter(|command| of.is_none_or(|name| name == command.name)) {
+    for command in of {
         lines.extend([String::new(), format!("## rollscope {}", command.words())]);
         if let Some(about) = (command.command)().get_about() {
             lines.extend([String::new(), format!("{about}.")]);
@@ -208,7 +248,7 @@ mod tests {
     #[test]
     fn the_page_of_options_is_what_the_code_says() {
         let page = include_str!("../../../../docs/options.md");
-        let wanted = docs(None).join("\n") + "\n";
+        let wanted = docs(&COMMANDS.iter().collect::<Vec<_>>()).join("\n") + "\n";
         assert!(page == wanted, "options have changed: run `cargo run -- config docs >docs/options.md`");
     }
 
@@ -236,7 +276,8 @@ mod tests {
     #[test]
     fn what_is_shown_is_a_file_that_says_the_same() {
         let hard = |name: &str| match name {
-            "ROLLSCOPE_GATEWAY_WORKER_URLS" => Some("http://a\u{7f}\"\\'#,http://b".to_owned()),
+            "ROLLSCOPE_GATEWAY_RECORD" => Some("a\u{7f}\"\\'#".to_owned()),
+            "ROLLSCOPE_GATEWAY_WORKER_URLS" => Some("http://a,http://b".to_owned()),
             "ROLLSCOPE_GATEWAY_TRACK" => Some("jsonl".to_owned()),
             "ROLLSCOPE_ENGINE_RANDOM_SEED" => Some("7".to_owned()),
             _ => None,

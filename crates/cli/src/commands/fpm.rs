@@ -9,8 +9,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command};
 use rollscope_config::Options as _;
-use rollscope_fpm::{Endpoint, Heard, Subscription, endpoints_of};
-use rollscope_record::told_endpoints;
+use rollscope_fpm::{Address, Heard, Subscriptions};
+use rollscope_record::{PassSource, PassTroubles, QUEUE_MESSAGES, follow_fleet, told_endpoints};
+use rollscope_trace::WorkerRef;
+use serde_json::Value;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -20,18 +22,13 @@ pub(crate) use self::tail::TailOptions;
 pub(crate) use self::top::TopOptions;
 use super::{block_on_runtime, resolve};
 use crate::exit::Failure;
-use crate::http::get_json;
+use crate::http::{get_json, server_url};
 use crate::lifetime::{LifetimeOptions, shutdown};
+use crate::output;
 
-/// What is watched, and what is heard of it.
-struct Watch {
-    endpoints: Vec<Endpoint>,
-    heard: mpsc::Receiver<Heard<usize>>,
-    _subscriptions: Vec<Subscription>,
-}
+/// What is heard of everything that is watched.
+type Watched = mpsc::Receiver<Heard<PassSource>>;
 
-/// Messages that may wait to be shown; beyond, publishers keep and at last drop them.
-const QUEUE_MESSAGES: usize = 4096;
 /// What a server may take to tell of itself.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -85,13 +82,31 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
 fn watch<W: Future<Output = Result<(), Failure>>>(
     matches: &ArgMatches,
     servers: &[String],
-    work: impl FnOnce(Watch) -> W,
+    work: impl FnOnce(Watched) -> W,
 ) -> Result<(), Failure> {
+    let bases = matches.get_many::<String>("base").into_iter().flatten();
+    let bases = bases.map(|base| base.parse::<Address>()).collect::<Result<Vec<_>, _>>();
+    let bases = bases.map_err(Failure::usage)?;
+    let servers = servers.iter().map(|url| server_url(url)).collect::<Result<Vec<_>, _>>()?;
+    if bases.is_empty() && servers.is_empty() {
+        return Err(Failure::Usage(anyhow::anyhow!("nothing to watch: give a BASE or --server URL")));
+    }
     // One thread follows a thousand ranks; two would wake each other for every message.
     block_on_runtime(&mut Builder::new_current_thread(), async {
         let interrupted = shutdown(&LifetimeOptions { exit_on_stdin_close: false })?;
-        let bases = matches.get_many::<String>("base").into_iter().flatten();
-        let watching = async { work(Watch::start(bases, servers).await?).await };
+        let watching = async {
+            for url in &servers {
+                publishes(url).await?;
+            }
+            let (subscriptions, heard) = Subscriptions::new(QUEUE_MESSAGES);
+            let workers: Vec<_> = servers.iter().map(|url| worker(url)).collect();
+            let troubles = PassTroubles::new(|text| output::note(format_args!("{text}")));
+            let ask = |worker: WorkerRef| async move { server_info(&worker.url).await.ok() };
+            tokio::select! {
+                ended = work(heard) => ended,
+                () = follow_fleet(subscriptions, || workers.clone(), bases, ask, troubles) => Ok(()),
+            }
+        };
         tokio::select! {
             ended = watching => ended,
             () = interrupted => Ok(()),
@@ -99,41 +114,24 @@ fn watch<W: Future<Output = Result<(), Failure>>>(
     })
 }
 
-/// The endpoints of a server's ranks, asked of the server.
-async fn endpoints_at(url: &str) -> Result<Vec<Endpoint>, Failure> {
-    let address = format!("{}/server_info", url.trim_end_matches('/'));
+/// A server that is asked by its URL, of which nothing else is known.
+fn worker(url: &str) -> WorkerRef {
+    WorkerRef { url: url.into(), instance: url.into() }
+}
+
+async fn server_info(url: &str) -> anyhow::Result<Value> {
+    let address = format!("{url}/server_info");
     let asked = timeout(ANSWER_WITHIN, get_json(&address)).await;
-    let info = asked.with_context(|| format!("no answer in time from {address}"))??;
-    let told = told_endpoints(&info, url).with_context(|| format!("{address} tells of no endpoints"))?;
+    asked.with_context(|| format!("no answer in time from {address}"))?
+}
+
+/// Makes sure that a server tells where it publishes, so that nobody waits in vain; later it may come and go.
+async fn publishes(url: &str) -> Result<(), Failure> {
+    let told = told_endpoints(&server_info(url).await?, url).with_context(|| url.to_owned())?;
     let found = told.with_context(|| format!("{url} does not tell at present where it publishes"))?;
     if found.is_empty() {
         let hint = "it publishes no forward-pass metrics (--enable-forward-pass-metrics)";
         return Err(Failure::Other(anyhow::anyhow!("{url}: {hint}")));
     }
-    Ok(found)
-}
-
-// === impl Watch ===
-
-impl Watch {
-    async fn start(bases: impl Iterator<Item = &String>, servers: &[String]) -> Result<Self, Failure> {
-        let mut endpoints = Vec::new();
-        for base in bases {
-            endpoints.extend(endpoints_of(base).map_err(|error| Failure::Usage(error.into()))?);
-        }
-        for url in servers {
-            endpoints.extend(endpoints_at(url).await?);
-        }
-        endpoints.sort();
-        endpoints.dedup();
-        if endpoints.is_empty() {
-            return Err(Failure::Usage(anyhow::anyhow!("nothing to watch: give a BASE or --server URL")));
-        }
-        let (tell, heard) = mpsc::channel(QUEUE_MESSAGES);
-        let start = |(index, endpoint): (usize, &Endpoint)| {
-            Subscription::start(endpoint.clone(), index, tell.clone())
-        };
-        let subscriptions = endpoints.iter().enumerate().map(start).collect();
-        Ok(Self { endpoints, heard, _subscriptions: subscriptions })
-    }
+    Ok(())
 }

@@ -8,11 +8,14 @@ use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command};
 use http_body_util::BodyExt as _;
 use rollscope_config::{ConfigError, OptionSet as _, Options as _, Published, options};
-use rollscope_fpm::{Endpoint, ForwardPassMetrics, endpoints_of};
+use rollscope_fpm::{Address, ForwardPassMetrics, Subscriptions};
 use rollscope_gateway::{
     Counter, Gateway, GatewayOptions, HeardPass, Mount, Notices, RefusedOptions, ReplyBody,
 };
-use rollscope_record::{PassListener, RecordError, RecordOptions, Recorder, RecorderHandle, record_fleet};
+use rollscope_record::{
+    PassTroubles, QUEUE_MESSAGES, RecordError, RecordOptions, Recorder, RecorderHandle, follow_fleet,
+    record_passes,
+};
 use rollscope_run::{Retention, Run, WriterState};
 use rollscope_trace::{ProfileSink, sentence};
 use serde_json::{Value, json};
@@ -87,24 +90,32 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             Some(dir) => Some(record(Path::new(dir), &recording, &published)?),
             None => None,
         };
-        let gateway = gateway(published, recorder.as_ref())?;
+        let troubles = PassTroubles::new(|text| output::note(format_args!("rollscope: {text}")));
+        let gateway = gateway(published, recorder.as_ref(), &troubles)?;
         if let Some((listener, address)) = metrics_listener {
             output::note(format_args!("figures at http://{address}/metrics"));
             tokio::spawn(gateway.clone().serve_metrics(listener));
         }
         let passes = recorder.as_ref().map(|recorder| {
             let hear = gateway.hear_passes();
-            let listener = PassListener::telling(recorder.handle(), move |source, metrics| {
-                let worker = source.worker.as_ref().map_or(&*metrics.worker_id, |worker| &*worker.instance);
-                hear(worker, heard(metrics));
-            });
-            tokio::spawn(record_fleet(listener, gateway.workers(), further, gateway.server_info()))
+            let (subscriptions, heard) = Subscriptions::new(QUEUE_MESSAGES);
+            let recording =
+                record_passes(recorder.handle(), heard, troubles.clone(), move |source, metrics| {
+                    let worker =
+                        source.worker.as_ref().map_or(&*metrics.worker_id, |worker| &*worker.instance);
+                    hear(worker, heard_pass(metrics));
+                });
+            let ask = gateway.server_info();
+            let following = follow_fleet(subscriptions, gateway.workers(), further, ask, troubles);
+            [tokio::spawn(recording), tokio::spawn(following)]
         });
         ready_line("gateway", scheme, address)?;
         let served = gateway.serve_on_threads(threads, listener, shutdown).await;
         served.context("cannot start the serving threads")?;
-        if let Some(passes) = passes {
-            passes.abort();
+        // What is heard from here on would only be refused, as if there were no room for it.
+        for task in passes.into_iter().flatten() {
+            task.abort();
+            drop(task.await);
         }
         if let Some(recorder) = recorder {
             recorder.shutdown().await.map_err(anyhow::Error::from)?;
@@ -114,7 +125,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// What a forward pass tells of a load.
-fn heard(metrics: &ForwardPassMetrics) -> HeardPass {
+fn heard_pass(metrics: &ForwardPassMetrics) -> HeardPass {
     let ForwardPassMetrics { dp_rank, wall_time, scheduled, queued, .. } = metrics;
     let held =
         [scheduled.sum_prefill_tokens, scheduled.sum_prefill_kv_tokens, scheduled.sum_decode_kv_tokens];
@@ -128,17 +139,20 @@ fn heard(metrics: &ForwardPassMetrics) -> HeardPass {
     }
 }
 
-/// The endpoints of forward passes that were given beside the workers' own.
-fn further_passes(recording: &RecordingOptions) -> Result<Vec<Endpoint>, Failure> {
+/// The addresses of forward passes that were given beside the workers' own.
+fn further_passes(recording: &RecordingOptions) -> Result<Vec<Address>, Failure> {
     if recording.record.is_none() && !recording.fpm.is_empty() {
         return Err(Failure::Usage(anyhow::anyhow!("--fpm is of use with --record only")));
     }
-    let found: Result<Vec<_>, _> = recording.fpm.iter().map(|base| endpoints_of(base)).collect();
-    Ok(found.map_err(|error| Failure::Usage(error.into()))?.concat())
+    recording.fpm.iter().map(|base| base.parse().map_err(Failure::usage)).collect()
 }
 
 /// A gateway with the recorder behind it.
-fn gateway(options: Published<GatewayOptions>, recorder: Option<&Recorder>) -> Result<Gateway, ConfigError> {
+fn gateway(
+    options: Published<GatewayOptions>,
+    recorder: Option<&Recorder>,
+    troubles: &PassTroubles,
+) -> Result<Gateway, ConfigError> {
     let notices = Notices::new(options.startup().log_level, |_, what| {
         output::note(format_args!("rollscope: {what}"));
     });
@@ -148,8 +162,8 @@ fn gateway(options: Published<GatewayOptions>, recorder: Option<&Recorder>) -> R
     let sink: Arc<dyn ProfileSink> = Arc::new(handle.clone());
     let gateway = Gateway::telling(options, Some(sink), Some(mount(handle.clone())), notices)?;
     handle.ask_live(gateway.live_steps());
-    let counted = handle.clone();
-    gateway.show_counters(move || recorder_counters(&counted));
+    let (counted, troubles) = (handle.clone(), troubles.clone());
+    gateway.show_counters(move || [recorder_counters(&counted), pass_counters(&troubles)].concat());
     Ok(gateway)
 }
 
@@ -167,6 +181,50 @@ fn recorder_counters(recorder: &RecorderHandle) -> Vec<Counter> {
             value: recorder.dropped_user_records(),
         },
     ]
+}
+
+/// What has become of the messages that tell of forward passes.
+fn pass_counters(troubles: &PassTroubles) -> Vec<Counter> {
+    let counts = troubles.counts();
+    [
+        (
+            "rollscope_forward_pass_messages_total",
+            "Messages of forward passes that were heard, heartbeats among them.",
+            counts.heard,
+        ),
+        (
+            "rollscope_forward_pass_messages_missing_total",
+            "Messages of forward passes that were sent and did not come.",
+            counts.missing,
+        ),
+        (
+            "rollscope_forward_pass_messages_malformed_total",
+            "Messages of forward passes that were no record.",
+            counts.malformed,
+        ),
+        (
+            "rollscope_forward_passes_refused_total",
+            "Forward passes that the run did not take, since too much waited for the disk.",
+            counts.refused,
+        ),
+        (
+            "rollscope_forward_pass_restarts_total",
+            "Times that the numbers of a publisher of forward passes began anew.",
+            counts.restarts,
+        ),
+        (
+            "rollscope_forward_pass_publishers_lost_total",
+            "Reasons for which a publisher of forward passes was not there, each until it was there again.",
+            counts.connections_lost,
+        ),
+        (
+            "rollscope_forward_pass_bad_answers_total",
+            "Answers of workers by which no forward passes can be found, or only another worker's.",
+            counts.bad_answers,
+        ),
+    ]
+    .map(|(name, help, value)| Counter { name, help, value })
+    .to_vec()
 }
 
 /// Says that a run is gone on with: samples of one name in one step become one sample.

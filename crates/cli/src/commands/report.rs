@@ -7,6 +7,7 @@ mod sample;
 
 use std::path::Path;
 
+use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use rollscope_config::{Options as _, options};
 use rollscope_insight::{Finding, findings, slowest_sample, where_time_went};
@@ -74,6 +75,7 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let options = resolve::<Options>(matches)?;
+    one_report(&options)?;
     let opened = Opened::of(matches)?;
     let run = &opened.run;
     let steps = opened.steps(options.step)?;
@@ -105,6 +107,27 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         report["changes"] = against::json_of(changes);
     }
     output::line(format_args!("{report}"))?;
+    Ok(())
+}
+
+/// Refuses options that ask for more than one report: all but one would be passed over.
+fn one_report(options: &ReportOptions) -> Result<(), Failure> {
+    let asked = [
+        ("--plan", options.plan),
+        ("--sample", options.sample.is_some()),
+        ("--against", options.against.is_some()),
+    ];
+    let asked: Vec<&str> =
+        asked.into_iter().filter(|(_, is_asked)| *is_asked).map(|(flag, _)| flag).collect();
+    if asked.len() > 1 {
+        return Err(Failure::Usage(anyhow!(
+            "these are reports of their own, give one: {}",
+            asked.join(", ")
+        )));
+    }
+    if options.against_step.is_some() && options.against.is_none() {
+        return Err(Failure::Usage(anyhow!("--against-step needs --against")));
+    }
     Ok(())
 }
 

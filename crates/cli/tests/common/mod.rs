@@ -180,6 +180,15 @@ impl Server {
         assert!(self.child.wait().unwrap().success());
     }
 
+    /// The same; gives what it said on stderr.
+    pub(crate) fn stop_and_hear(mut self) -> String {
+        self.stdin.take();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{said}");
+        said
+    }
+
     /// Waits until it has ended by itself; the code that it ended with.
     pub(crate) fn exit_code(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()

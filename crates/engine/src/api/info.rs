@@ -66,6 +66,7 @@ fn internal_state(app: &App, snapshot: &Snapshot) -> Map<String, Value> {
     state.extend(
         [
             ("overrides", json!(app.published.overrides())),
+            ("namespaces", Value::Object(app.published.bags())),
             ("world_size", json!(1)),
             ("startup_time", json!(app.started_unix_s)),
             ("effective_max_running_requests_per_dp", json!(running)),

@@ -22,6 +22,7 @@ struct Page<'a> {
 const PREFIX: &str = "sglang:";
 /// Has no name in SGLang, which does not count them.
 const PASSES_DROPPED: &str = "rollscope_engine_forward_passes_dropped_total";
+const TURNED_AWAY: &str = "rollscope_engine_forward_pass_subscribers_turned_away_total";
 
 /// The type of what Prometheus reads.
 pub(super) const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -118,12 +119,18 @@ impl Page<'_> {
             let labels = format!("{labels},cache_source=\"device\"");
             self.sample("cached_tokens_total", &labels, of.counts.cached_tokens as f64);
         }
-        if self.ranks.iter().any(|(_, of)| of.passes_dropped.is_some()) {
-            self.line(format_args!("# TYPE {PASSES_DROPPED} counter"));
+        self.of_publishers(PASSES_DROPPED, |of| of.passes_dropped);
+        self.of_publishers(TURNED_AWAY, |of| of.subscribers_turned_away);
+    }
+
+    /// One count a rank that publishes forward-pass metrics.
+    fn of_publishers(&mut self, name: &str, count: impl Fn(&Snapshot) -> Option<u64>) {
+        if self.ranks.iter().any(|(_, of)| count(of).is_some()) {
+            self.line(format_args!("# TYPE {name} counter"));
         }
         for (labels, of) in self.ranks {
-            if let Some(dropped) = of.passes_dropped {
-                self.line(format_args!("{PASSES_DROPPED}{{{labels}}} {dropped}"));
+            if let Some(count) = count(of) {
+                self.line(format_args!("{name}{{{labels}}} {count}"));
             }
         }
     }

@@ -23,6 +23,8 @@ pub(crate) struct Snapshot {
     pub(crate) counts: Counts,
     /// Passes that the publisher of metrics has dropped; nothing where none are published.
     pub(crate) passes_dropped: Option<u64>,
+    /// Subscribers of theirs that were turned away.
+    pub(crate) subscribers_turned_away: Option<u64>,
     pub(crate) observations: Observations,
     /// Each queue with its requests, if that was asked for.
     pub(crate) listed: Vec<InflightQueue>,
@@ -108,6 +110,7 @@ impl Scheduler {
             stillness: core.stillness,
             counts: core.counts,
             passes_dropped: core.passes.dropped(),
+            subscribers_turned_away: core.passes.turned_away(),
             observations: core.observations.clone(),
             queued_tokens: core.waiting.iter().map(|request| queued_tokens(request)).sum(),
             used_tokens: used_pages * page_tokens,

@@ -110,6 +110,11 @@ impl PassReporter {
         self.publisher.as_ref().map(Publisher::dropped)
     }
 
+    /// Subscribers that were turned away; nothing if there is no publisher.
+    pub(super) fn turned_away(&self) -> Option<u64> {
+        self.publisher.as_ref().map(Publisher::turned_away)
+    }
+
     /// A step is about to be computed.
     pub(super) fn work(&mut self) {
         if let Some(publisher) = &mut self.publisher {

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use rollscope_config::{Options, Published};
 use rollscope_engine::{Engine, EngineError, EngineOptions};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, SLOW, Server, endless, live, options};
 
@@ -26,6 +26,9 @@ async fn the_server_tells_what_it_is() {
         state["overrides"],
         json!([{"source": "engine.listener", "fields": {"port": server.address.port()}}])
     );
+    // What is in force stands under its namespace too.
+    assert_eq!(state["namespaces"]["serving"]["port"], server.address.port());
+    assert_eq!(state["namespaces"]["observability"]["enable_forward_pass_metrics"], false);
     assert_eq!(state["memory_usage"]["token_capacity"], 65_536);
 
     let model = server.get("/model_info").await;
@@ -184,6 +187,39 @@ async fn a_full_queue_refuses_with_503() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_request_is_not_overtaken_by_smaller_ones() {
+    let server = Server::start(&[&SLOW[..], &["--max-total-tokens", "4096"]].concat()).await;
+    // With 512 tokens reserved for each: there is room for the third beside the first, but the second was there before it.
+    let sized = |rid: &str, token: u32, tokens: usize| {
+        let sampling = json!({"max_new_tokens": 1000, "ignore_eos": true});
+        json!({"rid": rid, "input_ids": vec![token; tokens], "sampling_params": sampling})
+    };
+    let bodies = [sized("first", 49, 3000), sized("large", 50, 1000), sized("small", 51, 10)];
+    let come_to = async |running: u64, waiting: u64| {
+        let counts = [("num_running_reqs", running), ("num_waiting_reqs", waiting)];
+        let are_so = |load: &Value| counts.iter().all(|(name, count)| load[*name] == *count);
+        server.until("as expected", are_so).await
+    };
+    let watch = async {
+        come_to(1, 2).await;
+        server.post("/abort_request", &json!({"rid": "first"})).await;
+        come_to(2, 0).await;
+        server.post("/abort_request", &json!({"abort_all": true})).await;
+    };
+    // Each comes when the one before is there.
+    let large = async {
+        come_to(1, 0).await;
+        server.generate(&bodies[1]).await
+    };
+    let small = async {
+        come_to(1, 1).await;
+        server.generate(&bodies[2]).await
+    };
+    tokio::join!(server.generate(&bodies[0]), large, small, watch);
+    server.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_told_to_stop_lets_requests_end() {
     let mut server = Server::start(&[&SLOW[..], &["--shutdown-timeout", "86400"]].concat()).await;
     let stop = server.stop();
@@ -208,7 +244,7 @@ async fn a_server_that_is_told_to_stop_lets_requests_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_told_to_stop_waits_only_so_endless() {
+async fn a_server_that_is_told_to_stop_waits_only_so_long() {
     let mut server = Server::start(&[&SLOW[..], &["--shutdown-timeout", "0"]].concat()).await;
     let stop = server.stop();
     let body = endless("cut short");

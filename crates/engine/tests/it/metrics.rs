@@ -98,7 +98,9 @@ async fn a_request_sits_in_the_passes_that_it_names() {
     let log = info["internal_states"][0]["overrides"].as_array().unwrap();
     assert!(log.iter().any(|entry| entry["source"] == "metrics_reporter.ipc_endpoint"), "{log:?}");
     let figures = server.text(Method::GET, "/metrics", "").await.1;
-    assert!(figures.lines().any(|line| line.starts_with(DROPPED) && line.ends_with("} 0")), "{figures}");
+    for name in [DROPPED, "rollscope_engine_forward_pass_subscribers_turned_away_total{"] {
+        assert!(figures.lines().any(|line| line.starts_with(name) && line.ends_with("} 0")), "{figures}");
+    }
     let mut ear = Ear::of(&server).await;
     let reply = server.generate(&prompt(40, 5)).await;
     assert_eq!(reply["meta_info"]["dp_rank"], 0);

@@ -287,7 +287,7 @@ async fn a_transfer_that_is_never_confirmed_ends_at_its_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_decode_peer_that_does_not_read_holds_up_nobody() {
+async fn a_decode_peer_that_reads_late_holds_up_nobody_and_hears_all() {
     let pair = Pair::start(&[]).await;
     let (mut decode, _) = Peer::decode(pair.bootstrap_port, 0).await;
     // More than sockets and outbox hold: 4 MB a room.
@@ -302,37 +302,18 @@ async fn a_decode_peer_that_does_not_read_holds_up_nobody() {
         let body = pair.paired(&json!({"text": PROMPT, "sampling_params": greedy(64)}));
         tokio::join!(pair.prefill.generate(&body), pair.decode.generate(&body));
         assert_eq!(live(&pair.prefill.load().await), 6);
-        drop(decode);
-    };
-    let ((status, _), ()) = tokio::join!(pair.prefill.post("/generate", &body), rest);
-    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
-    pair.until_free().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_paused_server_tells_a_peer_that_reads_late_what_was_given_up() {
-    let prefill = Pair::start_prefill(&[]).await;
-    let (mut decode, _) = Peer::decode(crate::support::bootstrap_port(&prefill).await, 0).await;
-    // More than sockets and outbox hold, so that there is no room for what is said next.
-    let rooms: Vec<_> = (0..6).map(|_| fresh_room()).collect();
-    for room in &rooms {
-        decode.prepare(*room, 125).await;
-    }
-    let body = json!({"input_ids": vec![vec![49; 2000]; rooms.len()], "bootstrap_room": rooms, "sampling_params": greedy(1)});
-    let give_up = async {
-        let computed = |load: &Value| load["disaggregation"]["prefill_inflight_queue_reqs"] == 6;
-        prefill.until("all are computed", computed).await;
-        prefill.post("/pause_generation", &json!({"mode": "in_place"})).await;
-        prefill.post("/abort_request", &json!({"abort_all": true})).await;
+        // There is no room for what is said next. A pause does not keep it.
+        pair.prefill.post("/pause_generation", &json!({"mode": "in_place"})).await;
+        pair.prefill.post("/abort_request", &json!({"abort_all": true})).await;
         let mut told = 0;
         while told < rooms.len() {
             told += usize::from(decode.receive().await.0 == ABORT);
         }
     };
-    let ((status, _), ()) = tokio::join!(prefill.post("/generate", &body), give_up);
+    let ((status, _), ()) = tokio::join!(pair.prefill.post("/generate", &body), rest);
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
-    prefill.post("/continue_generation", &json!({})).await;
-    prefill.until_free().await;
+    pair.prefill.post("/continue_generation", &json!({})).await;
+    pair.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

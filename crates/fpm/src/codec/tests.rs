@@ -121,6 +121,45 @@ fn what_is_no_record_is_refused() {
     assert!(matches!(decode(&deep), Err(DecodeError::Malformed { .. })));
 }
 
+/// A value of MessagePack of each form, and some that lie about their length or nest.
+fn hostile_values() -> Vec<Vec<u8>> {
+    let forms = (0xc0..=0xdf_u8).chain([0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xe0, 0xff]);
+    let bodies = [&[][..], &[0; 8], &[0xff; 8], &[0, 0, 0, 1, 0xa1, b'x'], &[0xff; 64]];
+    let of_form = |form: u8| bodies.map(|body| [&[form][..], body].concat());
+    let nested = [0x91, 0x81, 0xdc, 0xde].map(|form| vec![form; 4096]);
+    let floats = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 1e308, -0.0, f64::MIN_POSITIVE];
+    let floats = floats.map(|number| [&[0xcb][..], &number.to_be_bytes()].concat());
+    forms.flat_map(of_form).chain(nested).chain(floats).collect()
+}
+
+/// Every key with every hostile value, at both levels, twice, and with the rest of a record behind.
+#[test]
+fn hostile_values_are_refused_or_read_and_break_nothing() {
+    let keys = ["version", "worker_id", "dp_rank", "counter_id", "wall_time", "var_prefill_length", "later"];
+    let whole = map_of(&[("num_decode_requests", &[7])]);
+    let mut read = 0;
+    for value in hostile_values() {
+        for key in keys {
+            let entry: &[(&str, &[u8])] = &[(key, &value)];
+            let inner = map_of(entry);
+            for bytes in [
+                inner.clone(),
+                map_of(&[entry[0], entry[0]]),
+                map_of(&[entry[0], ("scheduled_requests", &whole)]),
+                map_of(&[("scheduled_requests", &inner), ("queued_requests", &inner)]),
+                [&[0xdf, 0xff, 0xff, 0xff, 0xff][..], &inner[1..]].concat(),
+            ] {
+                let Ok(metrics) = decode(&bytes) else { continue };
+                read += 1;
+                // What is taken is plausible, and can be written and read again.
+                assert!(metrics.wall_time.is_finite() && metrics.wall_time >= 0.0, "{bytes:02x?}");
+                assert_eq!(decode(&encoded(&metrics)).unwrap(), metrics, "{bytes:02x?}");
+            }
+        }
+    }
+    assert!(read > 0, "everything was refused");
+}
+
 fn metrics() -> impl Strategy<Value = ForwardPassMetrics> {
     let variance = || prop_oneof![Just(0.0), 0.0..1e12];
     let scheduled = (any::<[u64; 5]>(), variance(), variance());

@@ -67,6 +67,20 @@ fn the_queue_is_computed_chunk_by_chunk() {
 }
 
 #[test]
+fn a_rank_at_rest_has_an_empty_queue_and_teaches_nothing_else() {
+    let mut passes: Vec<_> =
+        (1..=10).map(|number| pass("p", number, prefill(100 * number), 1e-3 * number as f64)).collect();
+    passes[9].queued.prefill_tokens = 2000;
+    let busy = plan(&passes).remove(0);
+    passes.push(ForwardPass::new("p", 11, UnixNs(11)));
+    // A rank of which nothing else is known is of no kind.
+    passes.push(ForwardPass::new("unknown", 3, UnixNs(12)));
+    let plans = plan(&passes);
+    close(plans[0].ttft_s.unwrap(), 5.5e-3);
+    assert_eq!((plans.len(), &plans[0]), (1, &Plan { ttft_s: plans[0].ttft_s, ..busy }));
+}
+
+#[test]
 fn a_long_queue_is_summed_up_and_not_walked_through() {
     let mut passes: Vec<_> =
         (1..=10).map(|number| pass("p", number, prefill(number), 1e-3 * number as f64)).collect();

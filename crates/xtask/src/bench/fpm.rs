@@ -1,10 +1,12 @@
 //! `cargo xtask bench fpm`: what forward-pass metrics cost a scheduler, and how many ranks a subscriber follows.
 //!
 //! A scheduler hands over a pass each millisecond, to our publisher and in turn to SGLang's, with no subscriber, one, and one
-//! that does not read. What other programs do meanwhile adds to a figure and never takes from it, so the least of the rounds
-//! counts. Then one `rollscope fpm top`, held on one core, follows a thousand ranks.
+//! that does not read; and to ours with a rest before each pass, of which beginning and end are timed too. What other programs
+//! do meanwhile adds to a median and never takes from it, so the least of the rounds counts; of a 99th percentile, which one
+//! lucky round could hide, the median of the rounds. Then one `rollscope fpm top`, held on one core, follows a thousand ranks.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -29,6 +31,8 @@ enum Beside {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Whose {
     Ours,
+    /// Ours, of a scheduler that rests before each pass.
+    OursResting,
     Sglang,
 }
 
@@ -129,32 +133,30 @@ impl Plan {
     /// Both publishers in turn.
     fn publish(&self, workspace: &Workspace) -> Result<bool> {
         say("== publish: handing a pass over, each millisecond, to ours and to SGLang's publisher");
-        let mut least: BTreeMap<(Beside, Whose), Cost> = BTreeMap::new();
+        let mut costs: BTreeMap<(Beside, Whose), Vec<Cost>> = BTreeMap::new();
         for round in 1..=self.rounds {
             for beside in [Beside::Nobody, Beside::Subscriber, Beside::Stalled] {
-                for whose in [Whose::Ours, Whose::Sglang] {
+                for whose in [Whose::Ours, Whose::OursResting, Whose::Sglang] {
                     let cost = self.cost(workspace, beside, whose)?;
-                    let kept = least.entry((beside, whose)).or_insert(cost);
-                    *kept = Cost { median: kept.median.min(cost.median), p99: kept.p99.min(cost.p99) };
+                    costs.entry((beside, whose)).or_default().push(cost);
                 }
             }
             say_aside(&format!("   round {round} of {}", self.rounds));
         }
         let mut all = true;
         for beside in [Beside::Nobody, Beside::Subscriber, Beside::Stalled] {
-            let [ours, sglang] = [Whose::Ours, Whose::Sglang].map(|whose| least[&(beside, whose)]);
+            let of = |whose| Cost::of_rounds(&costs[&(beside, whose)]);
+            let (ours, resting, sglang) = (of(Whose::Ours), of(Whose::OursResting), of(Whose::Sglang));
             say(&format!(
-                "  {:18} ours median {:.0} ns, p99 {:.0} ns; SGLang's median {:.0} ns, p99 {:.0} ns",
-                beside.name(),
-                ours.median,
-                ours.p99,
-                sglang.median,
-                sglang.p99
+                "  {:18} ours {ours}; with a rest before {resting}; SGLang's {sglang}",
+                beside.name()
             ));
+            for (name, cost) in [("", ours), (", with a rest before", resting)] {
+                let (median, p99) = (cost.median, cost.p99);
+                all &= bar(median <= MEDIAN_NS, &format!("median at most {MEDIAN_NS} ns{name}: {median:.0}"));
+                all &= bar(p99 <= P99_NS, &format!("p99 at most {P99_NS} ns{name}: {p99:.0}"));
+            }
             let times = sglang.median / ours.median;
-            all &=
-                bar(ours.median <= MEDIAN_NS, &format!("median at most {MEDIAN_NS} ns: {:.0}", ours.median));
-            all &= bar(ours.p99 <= P99_NS, &format!("p99 at most {P99_NS} ns: {:.0}", ours.p99));
             all &=
                 bar(times >= CHEAPER, &format!("cheaper than SGLang's at least {CHEAPER} times: {times:.1}"));
         }
@@ -164,15 +166,21 @@ impl Plan {
     fn cost(&self, workspace: &Workspace, beside: Beside, whose: Whose) -> Result<Cost> {
         let path = self.dir.join("publish");
         let endpoint = format!("ipc://{}", path.display());
+        let ours = |pace| {
+            let mut command = Command::new(&self.bench);
+            command.args(["publish", &endpoint, PASSES, INTERVAL_US, pace]);
+            command
+        };
         let mut command = match whose {
-            Whose::Ours => {
-                let mut command = Command::new(&self.bench);
-                command.arg("publish");
+            Whose::Ours => ours("steady"),
+            Whose::OursResting => ours("resting"),
+            Whose::Sglang => {
+                let mut command = python_script(workspace, "fpm_publish_bench.py")?;
+                command.args([&endpoint, PASSES, INTERVAL_US]);
                 command
             }
-            Whose::Sglang => python_script(workspace, "fpm_publish_bench.py")?,
         };
-        let mut publisher = Part::spawn(command.args([&endpoint, PASSES, INTERVAL_US]))?;
+        let mut publisher = Part::spawn(&mut command)?;
         publisher.line("bound")?;
         let mut subscriber = match beside {
             Beside::Nobody => None,
@@ -250,6 +258,24 @@ fn last_screen(screens: &str) -> Result<(usize, u64)> {
     Ok((lost.len(), lost.iter().sum()))
 }
 
+// === impl Cost ===
+
+impl Cost {
+    /// Of all rounds, of which there is one at least.
+    fn of_rounds(rounds: &[Self]) -> Self {
+        let median = rounds.iter().map(|cost| cost.median).fold(f64::INFINITY, f64::min);
+        let mut p99s: Vec<f64> = rounds.iter().map(|cost| cost.p99).collect();
+        p99s.sort_by(f64::total_cmp);
+        Self { median, p99: p99s[p99s.len() / 2] }
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "median {:.0} ns, p99 {:.0} ns", self.median, self.p99)
+    }
+}
+
 // === impl Beside ===
 
 impl Beside {
@@ -306,6 +332,13 @@ impl Drop for Part {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_lucky_round_hides_no_tail() {
+        let rounds = [(60.0, 900.0), (80.0, 500.0), (55.0, 2500.0)].map(|(median, p99)| Cost { median, p99 });
+        let Cost { median, p99 } = Cost::of_rounds(&rounds);
+        assert_eq!((median, p99), (55.0, 900.0));
+    }
 
     #[test]
     fn the_last_whole_screen_is_read() {

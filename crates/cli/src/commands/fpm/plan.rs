@@ -1,17 +1,17 @@
 //! What a planner makes of the passes that are heard of now.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use rollscope_config::options;
 use rollscope_fpm::{Heard, What};
 use rollscope_insight::plan;
 use rollscope_record::{PassSource, PassStream};
-use rollscope_trace::ForwardPass;
+use rollscope_trace::{ForwardPass, sentence};
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::Watch;
+use super::Watched;
 use crate::commands::report::plan::{json_of, lines};
 use crate::exit::Failure;
 use crate::output;
@@ -35,10 +35,8 @@ options! {
     }
 }
 
-pub(super) async fn run(mut watch: Watch, options: &PlanOptions) -> Result<(), Failure> {
-    let source = |endpoint: &_| PassSource { endpoint: Clone::clone(endpoint), worker: None };
-    let sources: Vec<PassSource> = watch.endpoints.iter().map(source).collect();
-    let mut streams: Vec<PassStream> = sources.iter().map(|_| PassStream::default()).collect();
+pub(super) async fn run(mut watched: Watched, options: &PlanOptions) -> Result<(), Failure> {
+    let mut streams: BTreeMap<PassSource, PassStream> = BTreeMap::new();
     let mut passes: VecDeque<ForwardPass> = VecDeque::new();
     let mut left = options.count;
     let mut looks = interval(Duration::from_secs(options.interval.into()));
@@ -46,12 +44,19 @@ pub(super) async fn run(mut watch: Watch, options: &PlanOptions) -> Result<(), F
     looks.tick().await;
     while left != Some(0) {
         tokio::select! {
-            heard = watch.heard.recv() => {
+            heard = watched.recv() => {
                 let Some(Heard { from, what }) = heard else { return Ok(()) };
-                let What::Message(message) = what else { continue };
-                passes.extend(streams[from].take(sources[from].clone(), message));
-                if passes.len() > options.passes {
-                    passes.pop_front();
+                match what {
+                    What::Message(message) => {
+                        let stream = streams.entry(from.clone()).or_default();
+                        passes.extend(stream.take(&from, message));
+                        if passes.len() > options.passes {
+                            passes.pop_front();
+                        }
+                    }
+                    What::Lost(error) => output::note(format_args!("{}: {}", from.endpoint, sentence(&error))),
+                    What::Connected => {}
+                    What::Left => drop(streams.remove(&from)),
                 }
             }
             _ = looks.tick() => {

@@ -1,13 +1,15 @@
 //! Each message in a line, with what its number tells of those before.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rollscope_config::options;
-use rollscope_fpm::{Account, Arrival, ForwardPassMetrics, Heard, Message, What};
+use rollscope_fpm::{Accounts, Arrival, ForwardPassMetrics, Heard, Message, What};
+use rollscope_record::PassSource;
 use rollscope_trace::sentence;
 use serde_json::{Value, json};
 
-use super::Watch;
+use super::Watched;
 use crate::exit::Failure;
 use crate::output;
 use crate::table::duration;
@@ -26,23 +28,27 @@ options! {
     }
 }
 
-pub(super) async fn run(mut watch: Watch, options: &TailOptions) -> Result<(), Failure> {
+pub(super) async fn run(mut watched: Watched, options: &TailOptions) -> Result<(), Failure> {
     let mut left = options.count;
-    let mut accounts = vec![Account::default(); watch.endpoints.len()];
-    while let Some(Heard { from, what }) = watch.heard.recv().await {
-        let endpoint = &watch.endpoints[from];
+    let mut accounts: BTreeMap<PassSource, Accounts> = BTreeMap::new();
+    while let Some(Heard { from, what }) = watched.recv().await {
+        let endpoint = from.endpoint.to_string();
         match what {
             What::Connected => output::note(format_args!("{endpoint}: connected")),
             What::Lost(error) => output::note(format_args!("{endpoint}: {}", sentence(&error))),
+            What::Left => {
+                accounts.remove(&from);
+                output::note(format_args!("{endpoint}: nobody publishes here any more"));
+            }
             What::Message(message) => {
-                let arrival = accounts[from].take(message.sequence);
-                if let Some(told) = remark(arrival) {
+                let arrival = accounts.entry(from).or_default().take(&message).map(|(arrival, _)| arrival);
+                if let Some(told) = arrival.and_then(remark) {
                     output::note(format_args!("{endpoint}: {told}"));
                 }
                 if options.json {
-                    output::line(format_args!("{}", json_of(&endpoint.to_string(), arrival, &message)))?;
+                    output::line(format_args!("{}", json_of(&endpoint, arrival, &message)))?;
                 } else {
-                    output::line(format_args!("{}", line(&endpoint.to_string(), &message)))?;
+                    output::line(format_args!("{}", line(&endpoint, &message)))?;
                 }
                 left = left.map(|left| left - 1);
                 if left == Some(0) {
@@ -90,14 +96,16 @@ fn line(endpoint: &str, message: &Message) -> String {
     )
 }
 
-fn json_of(endpoint: &str, arrival: Arrival, message: &Message) -> Value {
+fn json_of(endpoint: &str, arrival: Option<Arrival>, message: &Message) -> Value {
     let ago = message.received.elapsed();
     let received = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(ago);
     let (kind, count) = match arrival {
-        Arrival::First(missed) => ("first", missed),
-        Arrival::Next => ("next", 0),
-        Arrival::Gap(lost) => ("gap", lost),
-        Arrival::Restart(missed) => ("restart", missed),
+        Some(Arrival::First(missed)) => ("first", missed),
+        Some(Arrival::Next) => ("next", 0),
+        Some(Arrival::Gap(lost)) => ("gap", lost),
+        Some(Arrival::Restart(missed)) => ("restart", missed),
+        // No record, from one of several publishers.
+        None => ("unknown", 0),
     };
     let mut told = json!({
         "endpoint": endpoint,

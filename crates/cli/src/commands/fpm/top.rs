@@ -1,20 +1,26 @@
 //! All ranks at work, a line each, again and again.
 //!
 //! A screen is a table of text; the terminal is told only to begin at its top and to forget the rest. So there is nothing to
-//! restore however the program ends, and into a file the screens go one after the other.
+//! restore however the program ends, and into a file the screens go one after the other. On a terminal a screen fits: names are
+//! shortened, columns left out and ranks summed up until it does. In a file everything is there.
 
+mod screen;
+
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use rollscope_config::options;
-use rollscope_fpm::{Account, Endpoint, ForwardPassMetrics, Heard, What};
+use rollscope_fpm::{Account, Accounts, ForwardPassMetrics, Heard, Message, What};
+use rollscope_record::PassSource;
 use rollscope_trace::sentence;
+use terminal_size::{Height, Width, terminal_size_of};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::Watch;
+use self::screen::{Row, Size, screen};
+use super::Watched;
 use crate::exit::Failure;
-use crate::output::inert;
-use crate::table::{Table, duration, significant};
+use crate::output;
 
 options! {
     /// Show all ranks at work, a line each.
@@ -31,23 +37,31 @@ options! {
 }
 
 /// Everything that is shown.
+#[derive(Default)]
 struct Board {
-    ranks: Vec<Rank>,
+    places: BTreeMap<PassSource, Place>,
+}
+
+/// An endpoint.
+#[derive(Default)]
+struct Place {
+    accounts: Accounts,
+    /// Why nothing is heard of it.
+    trouble: Option<String>,
+    /// By the name of the worker and the rank: one, unless a proxy carries several.
+    ranks: BTreeMap<(Box<str>, u32), Rank>,
 }
 
 /// One rank.
+#[derive(Default)]
 struct Rank {
-    endpoint: Endpoint,
-    account: Account,
-    /// Why nothing is heard of it.
-    trouble: Option<String>,
     /// The latest record.
-    last: Option<ForwardPassMetrics>,
+    last: ForwardPassMetrics,
     lately: Lately,
 }
 
 /// What came since the screen before.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Lately {
     passes: u64,
     busy_s: f64,
@@ -60,8 +74,8 @@ const HOME: &str = "\x1b[H";
 const REST_OF_LINE: &str = "\x1b[K";
 const REST_OF_SCREEN: &str = "\x1b[J";
 
-pub(super) async fn run(mut watch: Watch, options: &TopOptions) -> Result<(), Failure> {
-    let mut board = Board::new(&watch.endpoints);
+pub(super) async fn run(mut watched: Watched, options: &TopOptions) -> Result<(), Failure> {
+    let mut board = Board::default();
     let mut left = options.count;
     let mut looks = interval(Duration::from_secs(options.interval.into()));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -69,12 +83,12 @@ pub(super) async fn run(mut watch: Watch, options: &TopOptions) -> Result<(), Fa
     let mut since = Instant::now();
     while left != Some(0) {
         tokio::select! {
-            heard = watch.heard.recv() => match heard {
+            heard = watched.recv() => match heard {
                 Some(heard) => board.take(heard),
                 None => return Ok(()),
             },
             now = looks.tick() => {
-                show(&board.screen(now.duration_since(since)))?;
+                show(&mut board, now.duration_since(since))?;
                 since = now;
                 left = left.map(|left| left - 1);
             }
@@ -83,16 +97,17 @@ pub(super) async fn run(mut watch: Watch, options: &TopOptions) -> Result<(), Fa
     Ok(())
 }
 
-fn show(lines: &[String]) -> io::Result<()> {
+fn show(board: &mut Board, window: Duration) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     if stdout.is_terminal() {
+        let size = terminal_size_of(&stdout).map(|(Width(columns), Height(lines))| Size { columns, lines });
         write!(stdout, "{HOME}")?;
-        for line in lines {
+        for line in board.screen(window, size) {
             writeln!(stdout, "{line}{REST_OF_LINE}")?;
         }
         write!(stdout, "{REST_OF_SCREEN}")?;
     } else {
-        writeln!(stdout, "{}\n", lines.join("\n"))?;
+        writeln!(stdout, "{}\n", board.screen(window, None).join("\n"))?;
     }
     stdout.flush()
 }
@@ -100,100 +115,71 @@ fn show(lines: &[String]) -> io::Result<()> {
 // === impl Board ===
 
 impl Board {
-    fn new(endpoints: &[Endpoint]) -> Self {
-        let rank = |endpoint: &Endpoint| Rank {
-            endpoint: endpoint.clone(),
-            account: Account::default(),
-            trouble: None,
-            last: None,
-            lately: Lately::default(),
-        };
-        Self { ranks: endpoints.iter().map(rank).collect() }
-    }
-
-    fn take(&mut self, Heard { from, what }: Heard<usize>) {
-        let Some(rank) = self.ranks.get_mut(from) else { return };
+    fn take(&mut self, Heard { from, what }: Heard<PassSource>) {
+        if let What::Left = what {
+            self.places.remove(&from);
+            return;
+        }
+        let place = self.places.entry(from).or_default();
         match what {
-            What::Connected => rank.trouble = None,
-            What::Lost(error) => rank.trouble = Some(inert(&sentence(&error))),
-            What::Message(message) => {
-                rank.account.take(message.sequence);
-                match message.metrics {
-                    Ok(metrics) => {
-                        rank.lately.add(&metrics);
-                        rank.last = Some(metrics);
-                    }
-                    Err(_) => rank.account.malformed += 1,
-                }
-            }
+            What::Connected => place.trouble = None,
+            What::Lost(error) => place.trouble = Some(sentence(&error)),
+            What::Message(message) => place.take(message),
+            What::Left => {}
         }
     }
 
     /// The screen after so long, and a new beginning for what is counted over time.
-    fn screen(&mut self, window: Duration) -> Vec<String> {
-        let mut table = Table::new([
-            "rank",
-            "running",
-            "queued",
-            "KV tokens",
-            "prefill/s",
-            "decode/s",
-            "forward",
-            "passes/s",
-            "idle",
-            "lost",
-            "restarts",
-        ]);
-        let mut troubles = Vec::new();
-        for rank in &mut self.ranks {
-            let lately = std::mem::take(&mut rank.lately);
-            table.row(rank.cells(&lately, window.as_secs_f64()));
-            let name = rank.name();
-            troubles.extend(rank.trouble.as_ref().map(|trouble| format!("{name}: {trouble}")));
-            if rank.account.malformed > 0 {
-                troubles.push(format!("{name}: {} messages are no record", rank.account.malformed));
+    fn screen(&mut self, window: Duration, size: Option<Size>) -> Vec<String> {
+        let (mut rows, mut troubles) = (Vec::new(), Vec::new());
+        for (source, place) in &mut self.places {
+            let endpoint = source.endpoint.to_string();
+            rows.extend(place.rows(&endpoint, window.as_secs_f64()));
+            troubles.extend(place.trouble.as_ref().map(|trouble| format!("{endpoint}: {trouble}")));
+            if place.accounts.malformed > 0 {
+                troubles.push(format!("{endpoint}: {} messages are no record", place.accounts.malformed));
             }
         }
-        let mut lines: Vec<String> = table.lines().collect();
-        lines.extend(troubles);
-        lines
+        let lines = screen(&rows, &troubles, size);
+        lines.iter().map(|line| output::shown(line)).collect()
     }
 }
 
-// === impl Rank ===
+// === impl Place ===
 
-impl Rank {
-    fn name(&self) -> String {
-        let last = self.last.as_ref();
-        match last.map(|last| (&*last.worker_id, last.dp_rank)) {
-            Some((worker, rank)) if !worker.is_empty() => format!("{} dp{rank}", inert(worker)),
-            _ => inert(&self.endpoint.to_string()),
+impl Place {
+    fn take(&mut self, message: Message) {
+        self.accounts.take(&message);
+        let Ok(metrics) = message.metrics else { return };
+        let publisher = (metrics.worker_id.clone(), metrics.dp_rank);
+        let rank = self.ranks.entry(publisher).or_default();
+        rank.lately.add(&metrics);
+        rank.last = metrics;
+        // Names that are made up are forgotten with their accounts.
+        if self.ranks.len() > self.accounts.iter().count() {
+            let known: Vec<_> = self.accounts.iter().map(|(publisher, _)| publisher).collect();
+            self.ranks.retain(|publisher, _| known.binary_search(&publisher).is_ok());
         }
     }
 
-    fn cells(&self, lately: &Lately, window_s: f64) -> [String; 11] {
-        let blank = || "-".to_owned();
-        let per_second = |count: u64| significant(count as f64 / window_s);
-        let last = self.last.as_ref().filter(|_| self.trouble.is_none());
-        let of =
-            |read: fn(&ForwardPassMetrics) -> u64| last.map_or_else(blank, |last| read(last).to_string());
-        let idle = (1.0 - lately.busy_s / window_s).clamp(0.0, 1.0) * 100.0;
-        let when_heard = |text: String| if last.is_some() { text } else { blank() };
-        [
-            self.name(),
-            of(|last| last.scheduled.num_prefill_requests.saturating_add(last.scheduled.num_decode_requests)),
-            of(|last| last.queued.num_prefill_requests.saturating_add(last.queued.num_decode_requests)),
-            of(|last| {
-                last.scheduled.sum_prefill_kv_tokens.saturating_add(last.scheduled.sum_decode_kv_tokens)
-            }),
-            when_heard(per_second(lately.prefill_tokens)),
-            when_heard(per_second(lately.decode_tokens)),
-            if lately.passes == 0 { blank() } else { duration(lately.busy_s / lately.passes as f64) },
-            when_heard(per_second(lately.passes)),
-            when_heard(format!("{idle:.0}%")),
-            self.account.lost.to_string(),
-            self.account.restarts.to_string(),
-        ]
+    fn rows(&mut self, endpoint: &str, window_s: f64) -> Vec<Row> {
+        let is_heard = self.trouble.is_none();
+        if self.ranks.is_empty() {
+            return vec![Row::blank(endpoint)];
+        }
+        let is_shared = self.ranks.len() > 1;
+        let accounts = self.accounts.iter().map(|(_, account)| account);
+        let ranks = self.ranks.iter_mut().zip(accounts);
+        let row = |(((worker, dp_rank), rank), account): ((&(Box<str>, u32), &mut Rank), &Account)| {
+            let name = match &**worker {
+                "" if is_shared => format!("{endpoint} dp{dp_rank}"),
+                "" => endpoint.to_owned(),
+                worker => format!("{worker} dp{dp_rank}"),
+            };
+            let lately = std::mem::take(&mut rank.lately);
+            Row::new(&name, Some(&rank.last).filter(|_| is_heard), &lately, account, window_s)
+        };
+        ranks.map(row).collect()
     }
 }
 
@@ -213,92 +199,4 @@ impl Lately {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Instant;
-
-    use rollscope_fpm::{Message, QueuedRequests, ScheduledRequests, TransportError, decode};
-
-    use super::*;
-
-    fn message(from: usize, sequence: u64, metrics: ForwardPassMetrics) -> Heard<usize> {
-        let (received, waited) = (Instant::now(), Duration::ZERO);
-        Heard { from, what: What::Message(Message { sequence, received, waited, metrics: Ok(metrics) }) }
-    }
-
-    #[test]
-    fn a_screen_shows_every_rank() {
-        let endpoints = ["ipc:///run/a.0", "ipc:///run/a.1", "tcp://h:5"].map(|text| text.parse().unwrap());
-        let mut board = Board::new(&endpoints);
-        let scheduled = ScheduledRequests {
-            num_prefill_requests: 1,
-            sum_prefill_tokens: 512,
-            num_decode_requests: 7,
-            sum_decode_kv_tokens: 9000,
-            ..ScheduledRequests::default()
-        };
-        let queued = QueuedRequests { num_prefill_requests: 3, ..QueuedRequests::default() };
-        let pass = ForwardPassMetrics {
-            worker_id: "w".into(),
-            wall_time: 0.25,
-            scheduled,
-            queued,
-            ..Default::default()
-        };
-        board.take(message(0, 4, pass.clone()));
-        board.take(message(0, 7, pass));
-        board.take(message(1, 9, ForwardPassMetrics { dp_rank: 1, ..Default::default() }));
-        board.take(message(1, 0, ForwardPassMetrics { dp_rank: 1, ..Default::default() }));
-        let (received, waited) = (Instant::now(), Duration::ZERO);
-        let bad = Message { sequence: 1, received, waited, metrics: decode(b"no") };
-        board.take(Heard { from: 1, what: What::Message(bad) });
-        board.take(Heard { from: 2, what: What::Lost(TransportError::Closed) });
-        let expected = [
-            "rank            running  queued  KV tokens  prefill/s  decode/s  forward  passes/s  idle  lost  restarts",
-            "w dp0                 8       3       9000        512      7.00   250 ms      1.00   75%     2         0",
-            "ipc:///run/a.1        0       0          0          0         0        -         0  100%     0         1",
-            "tcp://h:5             -       -          -          -         -        -         -     -     0         0",
-            "ipc:///run/a.1: 1 messages are no record",
-            "tcp://h:5: the peer closed the connection",
-        ];
-        assert_eq!(board.screen(Duration::from_secs(2)), expected);
-        // What is counted over time begins anew, and the latest state stays.
-        assert!(
-            board.screen(Duration::from_secs(2))[1].ends_with(
-                "8       3       9000          0         0        -         0  100%     2         0"
-            )
-        );
-    }
-
-    #[test]
-    fn what_a_worker_says_neither_steers_the_terminal_nor_overflows() {
-        let mut board = Board::new(&["ipc:///run/a.0".parse().unwrap(), "tcp://h:5".parse().unwrap()]);
-        let scheduled = ScheduledRequests {
-            num_prefill_requests: u64::MAX,
-            sum_prefill_tokens: u64::MAX,
-            sum_prefill_kv_tokens: u64::MAX,
-            num_decode_requests: u64::MAX,
-            sum_decode_kv_tokens: u64::MAX,
-            ..ScheduledRequests::default()
-        };
-        let queued = QueuedRequests {
-            num_prefill_requests: u64::MAX,
-            num_decode_requests: 1,
-            ..QueuedRequests::default()
-        };
-        let pass = ForwardPassMetrics {
-            worker_id: "\x1b[2J\nw".into(),
-            wall_time: 0.25,
-            scheduled,
-            queued,
-            ..Default::default()
-        };
-        board.take(message(0, 0, pass.clone()));
-        board.take(message(0, 1, pass));
-        let refused = TransportError::Refused("\x1b]0;mine\x07\n".into());
-        board.take(Heard { from: 1, what: What::Lost(refused) });
-        let screen = board.screen(Duration::from_secs(2));
-        assert!(screen[1].starts_with("\\u{1b}[2J\\nw dp0 "), "{screen:?}");
-        assert_eq!(screen[1].matches(&u64::MAX.to_string()).count(), 3, "{screen:?}");
-        assert_eq!(screen[3], "tcp://h:5: refused by the peer: \\u{1b}]0;mine\\u{7}\\n");
-    }
-}
+mod tests;

@@ -13,7 +13,7 @@ use crate::table::{duration, significant};
 pub(super) fn print(run: &Run, steps: &[StepNumber], as_json: bool) -> Result<(), Failure> {
     let mut passes: Vec<ForwardPass> = Vec::new();
     for step in steps {
-        passes.extend(run.forward_passes(*step).map_err(anyhow::Error::from)?);
+        passes.extend(run.passes_and_rests(*step).map_err(anyhow::Error::from)?);
     }
     let plans = plan(&passes);
     if as_json {
@@ -57,12 +57,15 @@ fn reason(why: NoFit) -> String {
 }
 
 fn fit_lines(plan: &Plan, fit: &Fit) -> Vec<String> {
-    let of_features = plan.kind.features().iter().zip(&fit.coefficients_s).filter(|(_, cost)| **cost > 0.0);
-    let empty = (fit.intercept_s > 0.0).then(|| duration(fit.intercept_s));
-    let terms: Vec<String> = empty
-        .into_iter()
-        .chain(of_features.map(|(name, cost)| format!("{} µs × {name}", significant(cost * 1e6))))
-        .collect();
+    let of_features = plan.kind.features().iter().zip(&fit.coefficients_s);
+    let of_features = of_features.map(|(name, cost)| (significant(cost * 1e6), name));
+    // What costs too little to be shown costs nothing.
+    let of_features = of_features.filter(|(cost_us, _)| cost_us != "0");
+    let mut terms: Vec<String> =
+        of_features.map(|(cost_us, name)| format!("{cost_us} µs × {name}")).collect();
+    if fit.intercept_s > 0.0 || terms.is_empty() {
+        terms.insert(0, duration(fit.intercept_s));
+    }
     let explained = fit.r_squared.map_or_else(String::new, |share| format!("R² {share:.3}, "));
     let mut lines = vec![
         format!("  a pass takes {}", terms.join(" + ")),
@@ -154,6 +157,11 @@ mod tests {
                     "  not enough spread to tell what these cost, taken as 0: decode_requests, an empty pass",
                     next,
                 ],
+            ),
+            (
+                "next to nothing",
+                Ok(fit(vec![1e-17, 2e-6], 0.595)),
+                vec![head, "  a pass takes 595 ms + 2.00 µs × decode_kv_tokens", off, next],
             ),
             (
                 "few",

@@ -1,0 +1,221 @@
+//! What goes wrong with forward passes: counted each time, told once in a while.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rollscope_fpm::{Arrival, DecodeError, Endpoint, TransportError};
+use rollscope_trace::sentence;
+
+use crate::fleet::ToldError;
+
+/// Something that keeps forward passes from being heard or recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum PassTrouble {
+    /// A publisher is not there, or not there any more.
+    #[error("no forward passes from {endpoint}")]
+    Lost {
+        /// Where it should be.
+        endpoint: Endpoint,
+        /// Why.
+        source: TransportError,
+    },
+    /// Messages did not come.
+    #[error("forward passes are missing from {endpoint}")]
+    Missing {
+        /// Where from.
+        endpoint: Endpoint,
+        /// How many.
+        messages: u64,
+    },
+    /// A message is no record.
+    #[error("not a forward pass from {endpoint}")]
+    Malformed {
+        /// Where from.
+        endpoint: Endpoint,
+        /// Why.
+        source: DecodeError,
+    },
+    /// A pass of a length that no clock shows.
+    #[error("not a time of a forward pass from {endpoint}, seconds: {seconds:e}")]
+    Endless {
+        /// Where from.
+        endpoint: Endpoint,
+        /// As it was told.
+        seconds: f64,
+    },
+    /// The run did not take a pass: too much waits to be written.
+    #[error("forward passes from {endpoint} are not recorded: too much waits for the disk")]
+    Refused {
+        /// Where from.
+        endpoint: Endpoint,
+    },
+    /// What a worker tells of its endpoints makes no sense.
+    #[error("no forward passes from worker {url}")]
+    Told {
+        /// Which worker.
+        url: Arc<str>,
+        /// Why.
+        source: ToldError,
+    },
+    /// Two workers tell of one endpoint; its passes are recorded once, as the first one's.
+    #[error("workers {first} and {second} both publish forward passes at {endpoint}")]
+    Shared {
+        /// Which endpoint.
+        endpoint: Endpoint,
+        /// Whose passes they are taken for.
+        first: Arc<str>,
+        /// Who says so too.
+        second: Arc<str>,
+    },
+}
+
+/// What happened with forward passes so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassCounts {
+    /// Messages that were heard, heartbeats among them.
+    pub heard: u64,
+    /// Messages that publishers have sent and that did not come.
+    pub missing: u64,
+    /// Messages that were no record.
+    pub malformed: u64,
+    /// Passes that the run did not take.
+    pub refused: u64,
+    /// Times that a publisher's numbers began anew.
+    pub restarts: u64,
+    /// Reasons for which a publisher was not there, each counted once until it was there again.
+    pub connections_lost: u64,
+    /// Answers of workers that made no sense of where they publish, or named another's endpoint.
+    pub bad_answers: u64,
+}
+
+/// Counts troubles and tells of each once in a while. Cheap to clone; all clones count together.
+#[derive(Clone, Default)]
+pub struct PassTroubles(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    counters: Counters,
+    /// When each was told last.
+    told: Mutex<BTreeMap<String, Instant>>,
+    tell: Option<Tell>,
+}
+
+type Tell = Box<dyn Fn(&str) + Send + Sync>;
+
+#[derive(Debug, Default)]
+struct Counters {
+    heard: AtomicU64,
+    missing: AtomicU64,
+    malformed: AtomicU64,
+    refused: AtomicU64,
+    restarts: AtomicU64,
+    connections_lost: AtomicU64,
+    bad_answers: AtomicU64,
+}
+
+/// A trouble that goes on is told again after so long.
+const AGAIN_AFTER: Duration = Duration::from_mins(10);
+/// Troubles that are told within that time; others are only counted.
+const MAX_TOLD: usize = 256;
+
+// === impl PassTroubles ===
+
+impl PassTroubles {
+    /// Counts, and has troubles told as sentences.
+    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Shared { tell: Some(Box::new(tell)), ..Shared::default() }))
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> PassCounts {
+        let counters = &self.0.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PassCounts {
+            heard: read(&counters.heard),
+            missing: read(&counters.missing),
+            malformed: read(&counters.malformed),
+            refused: read(&counters.refused),
+            restarts: read(&counters.restarts),
+            connections_lost: read(&counters.connections_lost),
+            bad_answers: read(&counters.bad_answers),
+        }
+    }
+
+    /// Counts a message, by how it followed the one before, where that is known.
+    pub(crate) fn count_heard(&self, arrival: Option<Arrival>) {
+        self.0.counters.heard.fetch_add(1, Ordering::Relaxed);
+        if let Some(Arrival::Restart(_)) = arrival {
+            self.0.counters.restarts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a trouble, and tells it unless it was told lately.
+    pub(crate) fn tell(&self, trouble: &PassTrouble) {
+        let counters = &self.0.counters;
+        let (counter, count) = match trouble {
+            PassTrouble::Lost { .. } => (&counters.connections_lost, 1),
+            PassTrouble::Missing { messages, .. } => (&counters.missing, *messages),
+            PassTrouble::Malformed { .. } | PassTrouble::Endless { .. } => (&counters.malformed, 1),
+            PassTrouble::Refused { .. } => (&counters.refused, 1),
+            PassTrouble::Told { .. } | PassTrouble::Shared { .. } => (&counters.bad_answers, 1),
+        };
+        counter.fetch_add(count, Ordering::Relaxed);
+        let Some(tell) = &self.0.tell else { return };
+        let text = sentence(trouble);
+        if self.is_due(&text, Instant::now()) {
+            tell(&text);
+        }
+    }
+
+    fn is_due(&self, text: &str, now: Instant) -> bool {
+        let mut told = self.0.told.lock();
+        told.retain(|_, at| now.duration_since(*at) < AGAIN_AFTER);
+        let is_due = told.len() < MAX_TOLD && !told.contains_key(text);
+        if is_due {
+            told.insert(text.to_owned(), now);
+        }
+        is_due
+    }
+}
+
+impl fmt::Debug for PassTroubles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PassTroubles").field(&self.0.counters).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_is_counted_each_time_and_told_once_in_a_while() {
+        let texts = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&texts);
+        let troubles = PassTroubles::new(move |text| told.lock().push(text.to_owned()));
+        let endpoint = |number: usize| Endpoint::Ipc(format!("/a.{number}").into());
+        let lost = |number| PassTrouble::Lost { endpoint: endpoint(number), source: TransportError::Closed };
+        for _ in 0..3 {
+            troubles.tell(&lost(0));
+            troubles.tell(&PassTrouble::Missing { endpoint: endpoint(0), messages: 5 });
+        }
+        let expected = [
+            "no forward passes from ipc:///a.0: the peer closed the connection",
+            "forward passes are missing from ipc:///a.0",
+        ];
+        assert_eq!(*texts.lock(), expected);
+        let counts = PassCounts { connections_lost: 3, missing: 15, ..PassCounts::default() };
+        assert_eq!(troubles.counts(), counts);
+        for number in 0..2 * MAX_TOLD {
+            troubles.tell(&lost(number));
+        }
+        assert_eq!(texts.lock().len(), MAX_TOLD, "more were told, or fewer");
+        let later = Instant::now() + AGAIN_AFTER;
+        assert!(troubles.is_due(expected[0], later), "it goes on");
+        assert_eq!(troubles.0.told.lock().len(), 1);
+    }
+}
