@@ -274,7 +274,7 @@ fn pre_tokenizer(name: &str) -> Option<Value> {
 }
 
 /// llama.cpp's name of a tensor.
-fn gguf_name(tensor: &str) -> Option<String> {
+pub(crate) fn gguf_name(tensor: &str) -> Option<String> {
     let whole = match tensor {
         "model.embed_tokens.weight" => Some("token_embd.weight"),
         "model.norm.weight" => Some("output_norm.weight"),

@@ -195,10 +195,10 @@ impl Model {
         Ok(())
     }
 
-    /// The same model computing with baseline instructions.
+    /// The same model computing with other instructions.
     #[cfg(test)]
-    pub(crate) fn on_portable_kernels(mut self) -> Self {
-        self.isa = Isa::PORTABLE;
+    pub(crate) fn on(mut self, isa: Isa) -> Self {
+        self.isa = isa;
         self
     }
 }

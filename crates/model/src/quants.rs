@@ -1,7 +1,5 @@
 //! Matrices as a checkpoint stores them: floats, or numbers of few bits in blocks with a scale and an offset each.
 
-use std::borrow::Cow;
-
 /// A matrix, row-major.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Matrix {
@@ -22,17 +20,37 @@ pub(crate) struct Quants {
 // === impl Matrix ===
 
 impl Matrix {
-    pub(crate) fn values(&self) -> Cow<'_, [f32]> {
+    /// Values in it.
+    pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Floats(values) => Cow::Borrowed(values),
-            Self::Quants(quants) => Cow::Owned(quants.values()),
+            Self::Floats(values) => values.len(),
+            Self::Quants(quants) => quants.numbers.len(),
+        }
+    }
+
+    /// Gives the values away in order, without making all of them at once.
+    pub(crate) fn for_each_value(&self, take: impl FnMut(f32)) {
+        match self {
+            Self::Floats(values) => values.iter().copied().for_each(take),
+            Self::Quants(quants) => quants.values().for_each(take),
         }
     }
 
     pub(crate) fn into_values(self) -> Vec<f32> {
         match self {
             Self::Floats(values) => values,
-            Self::Quants(quants) => quants.values(),
+            Self::Quants(quants) => quants.values().collect(),
+        }
+    }
+
+    /// Whether the two can be packed together.
+    pub(crate) fn is_stored_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Floats(_), Self::Floats(_)) => true,
+            (Self::Quants(one), Self::Quants(other)) => {
+                one.block == other.block && one.are_nibbles() == other.are_nibbles()
+            }
+            _ => false,
         }
     }
 
@@ -56,14 +74,14 @@ fn rows_of<T: Copy>(values: &[T], columns: usize, order: impl Iterator<Item = us
 // === impl Quants ===
 
 impl Quants {
-    fn values(&self) -> Vec<f32> {
+    fn values(&self) -> impl Iterator<Item = f32> {
         let blocks = self.numbers.chunks_exact(self.block).zip(&self.scales);
-        blocks.flat_map(|(numbers, scale)| numbers.iter().map(|number| value(*number, *scale))).collect()
+        blocks.flat_map(|(numbers, scale)| numbers.iter().map(|number| value(*number, *scale)))
     }
 
-    /// All numbers are of four bits and no sign.
+    /// All numbers are of four bits and no sign, and there are whole bytes of them in a block.
     pub(crate) fn are_nibbles(&self) -> bool {
-        self.numbers.iter().all(|number| (0..16).contains(number))
+        self.block.is_multiple_of(2) && self.numbers.iter().all(|number| (0..16).contains(number))
     }
 }
 

@@ -60,7 +60,8 @@ impl Weights {
         let mut loader = Loader { source, config, hash: 0 };
         loader.hash_shape(config);
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
-        let embedding = loader.matrix("model.embed_tokens.weight", vocab, hidden)?;
+        let embedding =
+            Packed::stack(hidden, &[&loader.matrix("model.embed_tokens.weight", vocab, hidden)?])?;
         let layers = (0..config.num_hidden_layers)
             .map(|index| loader.layer(index, config))
             .collect::<Result<_, _>>()?;
@@ -70,14 +71,7 @@ impl Weights {
         } else {
             Some(Packed::stack(hidden, &[&loader.matrix("lm_head.weight", vocab, hidden)?])?)
         };
-        Ok(Self {
-            embedding: Packed::stack(hidden, &[&embedding])?,
-            layers,
-            norm,
-            rotary: rotary(config),
-            head,
-            fingerprint: loader.hash,
-        })
+        Ok(Self { embedding, layers, norm, rotary: rotary(config), head, fingerprint: loader.hash })
     }
 
     pub(crate) fn head(&self) -> &Packed {
@@ -154,9 +148,7 @@ impl Loader<'_> {
             Source::Safetensors(tensors) => Matrix::Floats(tensors.load(name, shape)?),
             Source::Gguf(gguf) => gguf.load(name, shape, self.config)?,
         };
-        for value in &*matrix.values() {
-            self.hash(u64::from(value.to_bits()));
-        }
+        matrix.for_each_value(|value| self.hash(u64::from(value.to_bits())));
         Ok(matrix)
     }
 

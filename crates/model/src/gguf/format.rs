@@ -53,7 +53,9 @@ impl Format {
         let blocks = bytes.chunks_exact(self.block().1);
         let floats = |read: fn(&[u8]) -> f32| Matrix::Floats(blocks.clone().map(read).collect());
         let quants = |block, read: fn(&[u8], &mut Quants)| {
-            let mut quants = Quants { block, numbers: Vec::new(), scales: Vec::new() };
+            let count = blocks.len() * self.block().0;
+            let (numbers, scales) = (Vec::with_capacity(count), Vec::with_capacity(count / block));
+            let mut quants = Quants { block, numbers, scales };
             blocks.clone().for_each(|bytes| read(bytes, &mut quants));
             Matrix::Quants(quants)
         };

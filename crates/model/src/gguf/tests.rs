@@ -7,38 +7,9 @@ use super::*;
 use crate::forward::{Logits, Row, Wanted};
 use crate::kv::KvPool;
 use crate::model::Model;
+use crate::tests::GgufFile;
 
 const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/chained-addition/");
-
-/// Writes a file field by field.
-#[derive(Default)]
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn text(&mut self, text: &str) {
-        self.0.extend((text.len() as u64).to_le_bytes());
-        self.0.extend(text.as_bytes());
-    }
-
-    fn key(&mut self, key: &str, kind: u32) {
-        self.text(key);
-        self.0.extend(kind.to_le_bytes());
-    }
-
-    fn u32(&mut self, key: &str, value: u32) {
-        self.key(key, 4);
-        self.0.extend(value.to_le_bytes());
-    }
-
-    fn texts(&mut self, key: &str, texts: &[String]) {
-        self.key(key, 9);
-        self.0.extend(8_u32.to_le_bytes());
-        self.0.extend((texts.len() as u64).to_le_bytes());
-        for text in texts {
-            self.text(text);
-        }
-    }
-}
 
 /// The rows of each head in turns, as llama.cpp has them.
 fn in_turns(data: &[u8], row_bytes: usize, head_dim: usize) -> Vec<u8> {
@@ -66,12 +37,8 @@ fn bundled(architecture: &str, kind: u32) -> Vec<u8> {
     for added in tokenizer["added_tokens"].as_array().unwrap() {
         tokens[added["id"].as_u64().unwrap() as usize] = added["content"].as_str().unwrap().to_owned();
     }
-    let mut writer = Writer(b"GGUF".to_vec());
-    writer.0.extend(3_u32.to_le_bytes());
-    writer.0.extend((tensors.len() as u64).to_le_bytes());
-    writer.0.extend(17_u64.to_le_bytes());
-    writer.key("general.architecture", 8);
-    writer.text(architecture);
+    let mut file = GgufFile::default();
+    file.text("general.architecture", architecture);
     for (key, value) in [
         ("llama.context_length", 2048),
         ("llama.embedding_length", 128),
@@ -82,49 +49,22 @@ fn bundled(architecture: &str, kind: u32) -> Vec<u8> {
         ("tokenizer.ggml.bos_token_id", 256),
         ("tokenizer.ggml.eos_token_id", 257),
     ] {
-        writer.u32(key, value);
+        file.u32(key, value);
     }
-    writer.key("llama.attention.layer_norm_rms_epsilon", 6);
-    writer.0.extend(1e-5_f32.to_le_bytes());
-    writer.key("tokenizer.ggml.add_bos_token", 7);
-    writer.0.push(1);
-    for (key, text) in [
-        ("tokenizer.ggml.model", "gpt2"),
-        ("tokenizer.ggml.pre", "gpt-2"),
-        ("tokenizer.chat_template", "{{ messages[0].content }}"),
-    ] {
-        writer.key(key, 8);
-        writer.text(text);
-    }
-    writer.texts("tokenizer.ggml.tokens", &tokens);
-    writer.texts("tokenizer.ggml.merges", &[]);
-    writer.key("tokenizer.ggml.token_type", 9);
-    writer.0.extend(5_u32.to_le_bytes());
-    writer.0.extend(320_u64.to_le_bytes());
-    for id in 0..320 {
-        writer.0.extend(if id < 256 { 1_i32 } else { 3 }.to_le_bytes());
-    }
-    let mut data = Vec::new();
+    file.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
+    file.bool("tokenizer.ggml.add_bos_token", true);
+    file.text("tokenizer.chat_template", "{{ messages[0].content }}");
+    file.tokenizer(&tokens, 256);
     for (name, view) in tensors.iter() {
-        writer.text(&gguf_name(name).unwrap());
-        writer.0.extend((view.shape().len() as u32).to_le_bytes());
-        for size in view.shape().iter().rev() {
-            writer.0.extend((*size as u64).to_le_bytes());
-        }
-        writer.0.extend(kind.to_le_bytes());
-        writer.0.extend((data.len() as u64).to_le_bytes());
         let is_rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
         let values = if is_rotated { in_turns(view.data(), 128 * 2, 32) } else { view.data().to_vec() };
-        match kind {
-            30 => data.extend(values),
-            _ => data.extend(values.chunks(2).flat_map(|bf16| [0, 0, bf16[0], bf16[1]])),
-        }
-        data.resize(data.len().next_multiple_of(32), 0);
+        let data = match kind {
+            30 => values,
+            _ => values.chunks(2).flat_map(|bf16| [0, 0, bf16[0], bf16[1]]).collect(),
+        };
+        file.tensor(&gguf_name(name).unwrap(), view.shape(), (kind, &data));
     }
-    let start = writer.0.len().next_multiple_of(32);
-    writer.0.resize(start, 0);
-    writer.0.extend(data);
-    writer.0
+    file.into_bytes()
 }
 
 fn open(bytes: &[u8]) -> Result<Model, ModelError> {

@@ -6,7 +6,9 @@
 //! Quantized weights are the same floats at the moment of their use: a lone row takes them as they are unpacked, several rows have a
 //! group unpacked for them first, in the cache.
 
-use super::packed::{Blocks, GROUP, LANES, Lanes, Layout, Packed, groups};
+use std::ops::Range;
+
+use super::packed::{Blocks, GROUP, LANES, Lanes, Layout, Packed, Part, groups};
 use crate::isa::kernel;
 
 /// Rows that share one pass over the weights, few enough to stay in the cache.
@@ -47,22 +49,25 @@ kernel! {
     /// `y = x · wᵀ`, with `x` of shape rows × inputs and `y` of shape rows × outputs. `unpacked` is working memory.
     fn matmul(x: &[f32], w: &Packed, unpacked: &mut Vec<Lanes>, y: &mut [f32]) {
         let inputs = w.inputs;
-        if !matches!(w.layout, Layout::Floats(_)) {
+        if w.parts.iter().any(|part| !matches!(part.layout, Layout::Floats(_))) {
             unpacked.resize(unpacked.len().max(GROUP * inputs), [0.0; LANES]);
         }
         let blocks = x.chunks(ROW_BLOCK * inputs).zip(y.chunks_mut(ROW_BLOCK * w.outputs));
         for (x, y) in blocks {
-            for index in 0..groups(w.outputs) {
-                let out = &mut Output { y, width: w.outputs, first: index * GROUP * LANES };
-                match &w.layout {
-                    Layout::Floats(lanes) => {
-                        multiply_group(x, &panels(&lanes[index * GROUP * inputs..], inputs), out);
-                    }
-                    Layout::Bytes(blocks) => {
-                        multiply_blocks::<1>((x, inputs), (blocks, index), unpacked, out);
-                    }
-                    Layout::Nibbles(blocks) => {
-                        multiply_blocks::<2>((x, inputs), (blocks, index), unpacked, out);
+            for Part { outputs, layout } in &w.parts {
+                for index in 0..groups(outputs.len()) {
+                    let columns = outputs.start + index * GROUP * LANES..outputs.end;
+                    let out = &mut Output { y, width: w.outputs, columns };
+                    match layout {
+                        Layout::Floats(lanes) => {
+                            multiply_group(x, &panels(&lanes[index * GROUP * inputs..], inputs), out);
+                        }
+                        Layout::Bytes(blocks) => {
+                            multiply_blocks::<1>((x, inputs), (blocks, index), unpacked, out);
+                        }
+                        Layout::Nibbles(blocks) => {
+                            multiply_blocks::<2>((x, inputs), (blocks, index), unpacked, out);
+                        }
                     }
                 }
             }
@@ -133,11 +138,11 @@ fn weights<const N: usize>(bytes: &[u8; LANES], half: usize, [scales, offsets]: 
     weights
 }
 
-/// Where a group's results go: columns from `first` of a matrix `width` wide.
+/// Where a group's results go: the first of these columns of a matrix `width` wide, as far as they reach.
 struct Output<'a> {
     y: &'a mut [f32],
     width: usize,
-    first: usize,
+    columns: Range<usize>,
 }
 
 #[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
@@ -204,8 +209,8 @@ impl Output<'_> {
     #[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
     #[inline(always)]
     fn store<const R: usize, const P: usize>(&mut self, row: usize, panel: usize, sums: &[[Lanes; P]; R]) {
-        let first = self.first + panel * LANES;
-        let used = self.width.saturating_sub(first);
+        let first = self.columns.start + panel * LANES;
+        let used = self.columns.end.saturating_sub(first);
         for (offset, sums) in sums.iter().enumerate() {
             let (start, sums) = ((row + offset) * self.width + first, sums.as_flattened());
             if used >= P * LANES {

@@ -3,6 +3,9 @@
 //! Sixteen outputs lie side by side (a *panel*): input by input, the sixteen weights. Four panels are a *group*. A matrix of floats
 //! has its panels one after the other. One of quantized numbers stays so, as reading it is what a lone row waits for: the four
 //! panels of a group lie beside each other, so that they are one stream, and likewise the scales and offsets of their blocks.
+//! What is stacked and stored in different ways lies in parts, each with groups of its own.
+
+use std::ops::Range;
 
 use crate::error::ModelError;
 use crate::memory::{Plain, Zeroed};
@@ -16,11 +19,19 @@ pub(super) const GROUP: usize = 4;
 /// A value for each output of a panel.
 pub(crate) type Lanes = [f32; LANES];
 
-/// A weight matrix of shape outputs × inputs. Outputs are filled up with zeros to whole groups of panels.
+/// A weight matrix of shape outputs × inputs.
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
+    pub(super) parts: Vec<Part>,
+}
+
+/// Neighbouring outputs of one layout, filled up with zeros to whole groups of panels.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Which they are of the whole matrix.
+    pub(super) outputs: Range<usize>,
     pub(super) layout: Layout,
 }
 
@@ -48,60 +59,16 @@ pub(super) struct Blocks {
 
 impl Packed {
     /// Packs matrices of the same number of inputs as if stacked: the outputs of the first, then of the second, …
-    /// Each is row-major with one output a row. Quantized ones stay so if all are, in blocks of one size.
+    /// Each is row-major with one output a row. Neighbours that are stored in one way are one part.
     pub(crate) fn stack(inputs: usize, matrices: &[&Matrix]) -> Result<Self, ModelError> {
-        let quants: Option<Vec<&Quants>> = matrices
-            .iter()
-            .map(|matrix| if let Matrix::Quants(quants) = matrix { Some(quants) } else { None })
-            .collect();
-        match quants.as_deref() {
-            Some(quants @ [first, ..]) if quants.iter().all(|other| other.block == first.block) => {
-                Self::of_quants(inputs, quants, first.block)
-            }
-            _ => Self::of_floats(inputs, matrices),
+        let (mut parts, mut outputs) = (Vec::new(), 0);
+        for alike in matrices.chunk_by(|one, next| one.is_stored_as(next)) {
+            let first = outputs;
+            outputs += alike.iter().map(|matrix| matrix.len() / inputs).sum::<usize>();
+            let layout = Layout::of((inputs, outputs - first), alike)?;
+            parts.push(Part { outputs: first..outputs, layout });
         }
-    }
-
-    fn of_floats(inputs: usize, matrices: &[&Matrix]) -> Result<Self, ModelError> {
-        let values: Vec<_> = matrices.iter().map(|matrix| matrix.values()).collect();
-        let outputs = values.iter().map(|values| values.len() / inputs).sum();
-        let mut lanes = zeroed::<Lanes>(groups(outputs) * GROUP * inputs)?;
-        for (output, row) in values.iter().flat_map(|values| values.chunks_exact(inputs)).enumerate() {
-            let panel = &mut lanes[output / LANES * inputs..][..inputs];
-            for (weights, value) in panel.iter_mut().zip(row) {
-                weights[output % LANES] = *value;
-            }
-        }
-        Ok(Self { inputs, outputs, layout: Layout::Floats(lanes) })
-    }
-
-    fn of_quants(inputs: usize, matrices: &[&Quants], block: usize) -> Result<Self, ModelError> {
-        let are_nibbles = block.is_multiple_of(2) && matrices.iter().all(|quants| quants.are_nibbles());
-        let numbers_a_byte = if are_nibbles { 2 } else { 1 };
-        let outputs = matrices.iter().map(|quants| quants.numbers.len() / inputs).sum();
-        let blocks_a_row = inputs / block;
-        let mut scales = zeroed::<[[Lanes; 2]; GROUP]>(groups(outputs) * blocks_a_row)?;
-        let mut numbers = zeroed::<[[u8; LANES]; GROUP]>(groups(outputs) * inputs / numbers_a_byte)?;
-        let rows = matrices.iter().flat_map(|quants| {
-            quants.numbers.chunks_exact(inputs).zip(quants.scales.chunks_exact(blocks_a_row))
-        });
-        for (output, (row, row_scales)) in rows.enumerate() {
-            let (group, panel, lane) = (output / LANES / GROUP, output / LANES % GROUP, output % LANES);
-            let numbers = &mut numbers[group * inputs / numbers_a_byte..][..inputs / numbers_a_byte];
-            for (to, from) in numbers.iter_mut().zip(row.chunks_exact(numbers_a_byte)) {
-                to[panel][lane] = match from {
-                    [low, high] => low.cast_unsigned() | (high.cast_unsigned() << 4),
-                    [number, ..] => number.cast_unsigned(),
-                    [] => 0,
-                };
-            }
-            for (to, [scale, offset]) in scales[group * blocks_a_row..].iter_mut().zip(row_scales) {
-                (to[panel][0][lane], to[panel][1][lane]) = (*scale, *offset);
-            }
-        }
-        let blocks = Blocks { block, scales, numbers };
-        let layout = if are_nibbles { Layout::Nibbles(blocks) } else { Layout::Bytes(blocks) };
-        Ok(Self { inputs, outputs, layout })
+        Ok(Self { inputs, outputs, parts })
     }
 
     pub(crate) fn outputs(&self) -> usize {
@@ -110,9 +77,11 @@ impl Packed {
 
     /// Copies the weights of one output, as an embedding is looked up.
     pub(crate) fn copy_row(&self, output: usize, row: &mut [f32]) {
+        let Some(part) = self.parts.iter().find(|part| part.outputs.contains(&output)) else { return };
+        let output = output - part.outputs.start;
         let (group, panel, lane) = (output / LANES / GROUP, output / LANES % GROUP, output % LANES);
         for (input, to) in row.iter_mut().enumerate() {
-            *to = match &self.layout {
+            *to = match &part.layout {
                 Layout::Floats(lanes) => lanes[output / LANES * self.inputs + input][lane],
                 Layout::Bytes(blocks) => {
                     let byte = blocks.numbers[group * self.inputs + input][panel][lane];
@@ -128,9 +97,73 @@ impl Packed {
     }
 }
 
+// === impl Layout ===
+
+impl Layout {
+    /// That of matrices that are stored in one way, of so many inputs and, together, outputs.
+    fn of(shape: (usize, usize), alike: &[&Matrix]) -> Result<Self, ModelError> {
+        let floats = alike.iter().filter_map(|matrix| match matrix {
+            Matrix::Floats(values) => Some(values.as_slice()),
+            Matrix::Quants(_) => None,
+        });
+        let quants = alike.iter().filter_map(|matrix| match matrix {
+            Matrix::Quants(quants) => Some(quants),
+            Matrix::Floats(_) => None,
+        });
+        match quants.clone().next().map(|first| (first.block, first.are_nibbles())) {
+            None => Self::of_floats(shape, floats),
+            Some((block, false)) => Blocks::of::<1>(shape, block, quants).map(Self::Bytes),
+            Some((block, true)) => Blocks::of::<2>(shape, block, quants).map(Self::Nibbles),
+        }
+    }
+
+    fn of_floats<'a>(
+        (inputs, outputs): (usize, usize),
+        matrices: impl Iterator<Item = &'a [f32]>,
+    ) -> Result<Self, ModelError> {
+        let mut lanes = zeroed::<Lanes>(groups(outputs) * GROUP * inputs)?;
+        for (output, row) in matrices.flat_map(|values| values.chunks_exact(inputs)).enumerate() {
+            let panel = &mut lanes[output / LANES * inputs..][..inputs];
+            for (weights, value) in panel.iter_mut().zip(row) {
+                weights[output % LANES] = *value;
+            }
+        }
+        Ok(Self::Floats(lanes))
+    }
+}
+
 // === impl Blocks ===
 
 impl Blocks {
+    /// Packs matrices of one size of blocks with `N` numbers in a byte.
+    fn of<'a, const N: usize>(
+        (inputs, outputs): (usize, usize),
+        block: usize,
+        matrices: impl Iterator<Item = &'a Quants>,
+    ) -> Result<Self, ModelError> {
+        let blocks_a_row = inputs / block;
+        let mut scales = zeroed::<[[Lanes; 2]; GROUP]>(groups(outputs) * blocks_a_row)?;
+        let mut numbers = zeroed::<[[u8; LANES]; GROUP]>(groups(outputs) * inputs / N)?;
+        let rows = matrices.flat_map(|quants| {
+            quants.numbers.chunks_exact(inputs).zip(quants.scales.chunks_exact(blocks_a_row))
+        });
+        for (output, (row, row_scales)) in rows.enumerate() {
+            let (group, panel, lane) = (output / LANES / GROUP, output / LANES % GROUP, output % LANES);
+            let numbers = &mut numbers[group * inputs / N..][..inputs / N];
+            for (to, from) in numbers.iter_mut().zip(row.chunks_exact(N)) {
+                to[panel][lane] = match from {
+                    [low, high] => low.cast_unsigned() | (high.cast_unsigned() << 4),
+                    [number, ..] => number.cast_unsigned(),
+                    [] => 0,
+                };
+            }
+            for (to, [scale, offset]) in scales[group * blocks_a_row..].iter_mut().zip(row_scales) {
+                (to[panel][0][lane], to[panel][1][lane]) = (*scale, *offset);
+            }
+        }
+        Ok(Self { block, scales, numbers })
+    }
+
     fn scale(
         &self,
         inputs: usize,

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::elementwise::exp;
+use super::packed::{Layout, Part};
 use super::{Packed, attend, exp_shifted, matmul, rms_norm, rotate, silu_gate};
 use crate::config::ModelConfig;
 use crate::isa::Isa;
@@ -74,10 +75,34 @@ fn a_packed_row_comes_back() {
         let packed = Packed::stack(12, &[&first, &second]).unwrap();
         assert_eq!(packed.outputs(), 75);
         let mut row = [0.0; 12];
-        for (output, expected) in first.values().chunks(12).chain(second.values().chunks(12)).enumerate() {
+        let expected = [first, second].map(Matrix::into_values).concat();
+        for (output, expected) in expected.chunks(12).enumerate() {
             packed.copy_row(output, &mut row);
             assert_eq!(bits(&row), bits(expected));
         }
+    }
+}
+
+#[test]
+fn each_part_of_a_stack_stays_as_it_is_stored() {
+    let floats = Matrix::Floats(noise(1, 3 * 32));
+    let (four, five, eight) =
+        (quants(2, (3, 32), 16, 4), quants(3, (70, 32), 16, 4), quants(4, (3, 32), 16, 8));
+    let wide = quants(5, (3, 32), 32, 8);
+    for (matrices, expected) in [
+        (vec![&four, &five, &four], "nibbles of 16: 76"),
+        (vec![&four, &eight, &wide], "nibbles of 16: 3, bytes of 16: 3, bytes of 32: 3"),
+        (vec![&four, &five, &eight], "nibbles of 16: 73, bytes of 16: 3"),
+        (vec![&four, &floats, &four], "nibbles of 16: 3, floats: 3, nibbles of 16: 3"),
+        (vec![&floats, &floats], "floats: 6"),
+    ] {
+        let packed = Packed::stack(32, &matrices).unwrap();
+        let parts = packed.parts.iter().map(|Part { outputs, layout }| match layout {
+            Layout::Floats(_) => format!("floats: {}", outputs.len()),
+            Layout::Bytes(blocks) => format!("bytes of {}: {}", blocks.block, outputs.len()),
+            Layout::Nibbles(blocks) => format!("nibbles of {}: {}", blocks.block, outputs.len()),
+        });
+        assert_eq!(parts.collect::<Vec<_>>().join(", "), expected);
     }
 }
 
@@ -182,19 +207,17 @@ proptest! {
         let inputs = inputs * 2;
         let x = noise(seed, rows * inputs);
         let (block, shape) = (if inputs % 4 == 0 { 4 } else { 2 }, (outputs, inputs));
-        for matrix in [
-            Matrix::Floats(noise(seed ^ 1, outputs * inputs)),
-            quants(seed, shape, block, 4),
-            quants(seed, shape, block, 8),
-        ] {
-            let packed = Packed::stack(inputs, &[&matrix]).unwrap();
-            let w = matrix.into_values();
+        let floats = Matrix::Floats(noise(seed ^ 1, outputs * inputs));
+        let (four, eight) = (quants(seed, shape, block, 4), quants(seed, shape, block, 8));
+        for matrices in [vec![&floats], vec![&four], vec![&eight], vec![&eight, &four, &floats, &four]] {
+            let packed = Packed::stack(inputs, &matrices).unwrap();
+            let w: Vec<f32> = matrices.iter().flat_map(|matrix| (*matrix).clone().into_values()).collect();
             let expected: Vec<f32> = x
                 .chunks(inputs)
                 .flat_map(|x| w.chunks(inputs).map(|w| x.iter().zip(w).fold(0.0, |sum, (x, w)| x.mul_add(*w, sum))))
                 .collect();
             for isa in Isa::all() {
-                let (mut y, mut unpacked) = (vec![f32::NAN; rows * outputs], Vec::new());
+                let (mut y, mut unpacked) = (vec![f32::NAN; expected.len()], Vec::new());
                 matmul(isa, &x, &packed, &mut unpacked, &mut y);
                 prop_assert_eq!(bits(&y), bits(&expected));
             }
@@ -209,6 +232,64 @@ proptest! {
             let mut y = vec![0.0; len];
             exp_shifted(isa, &x, 0.5, scale, &mut y);
             prop_assert_eq!(bits(&y), expected.clone());
+        }
+    }
+
+    #[test]
+    fn a_row_is_normed_rotated_and_gated_alike_whatever_is_beside_it(
+        seed in any::<u64>(),
+        rows in 1..9_usize,
+        half in 1..70_usize,
+    ) {
+        let width = 2 * half;
+        let (x, weight) = (noise(seed, rows * width), noise(seed ^ 1, width));
+        let (cos, sin) = (noise(seed ^ 2, half), noise(seed ^ 3, half));
+        // Each row by itself, by instructions that any processor has.
+        let (mut normed, mut rotated, mut gated) = (vec![0.0; x.len()], x.clone(), vec![0.0; x.len() / 2]);
+        for row in 0..rows {
+            let of_row = row * width..(row + 1) * width;
+            rms_norm(Isa::PORTABLE, &x[of_row.clone()], &weight, 1e-5, &mut normed[of_row.clone()]);
+            rotate(Isa::PORTABLE, &mut rotated[of_row.clone()], &cos, &sin);
+            silu_gate(Isa::PORTABLE, &x[of_row], half, &mut gated[row * half..(row + 1) * half]);
+        }
+        for isa in Isa::all() {
+            let (mut y, mut heads, mut gate) = (vec![f32::NAN; x.len()], x.clone(), vec![f32::NAN; x.len() / 2]);
+            rms_norm(isa, &x, &weight, 1e-5, &mut y);
+            rotate(isa, &mut heads, &cos, &sin);
+            silu_gate(isa, &x, half, &mut gate);
+            prop_assert_eq!(bits(&y), bits(&normed));
+            prop_assert_eq!(bits(&heads), bits(&rotated));
+            prop_assert_eq!(bits(&gate), bits(&gated));
+        }
+    }
+
+    #[test]
+    fn attention_does_not_depend_on_pages_or_instructions(
+        seed in any::<u64>(),
+        (kv_heads, group, half) in (1..3_usize, 1..4_usize, 1..40_usize),
+        context in 1..70_usize,
+        page_tokens in 1..40_usize,
+    ) {
+        let head_dim = 2 * half;
+        let shape = Shape { vocab: 4, hidden: 8, intermediate: 8, layers: 1, kv_heads, group, head_dim, tied: true };
+        let config = shape.model(0).config().clone();
+        let width = kv_heads * head_dim;
+        let (keys, values) = (noise(seed, context * width), noise(seed ^ 1, context * width));
+        let query = noise(seed ^ 2, group * width);
+        let attended = |isa, page_tokens| {
+            let mut kv = KvPool::new(&config, context.div_ceil(page_tokens) + 1, page_tokens).unwrap();
+            let mut pages: Vec<PageId> = kv.alloc(kv.total_pages()).unwrap();
+            pages.rotate_left(1);
+            for (position, kv_pair) in keys.chunks(width).zip(values.chunks(width)).enumerate() {
+                kv.write(0, &pages, position, kv_pair);
+            }
+            let (mut scores, mut out) = (vec![0.0; context], vec![f32::NAN; query.len()]);
+            attend(isa, &query, &kv.layer(0, &pages, group), &mut scores, &mut out);
+            bits(&out)
+        };
+        let expected = attended(Isa::PORTABLE, 1);
+        for isa in Isa::all() {
+            prop_assert_eq!(attended(isa, page_tokens), expected.clone());
         }
     }
 }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::Shape;
 use crate::forward::{Logits, Row, Wanted};
+use crate::isa::Isa;
 use crate::kv::{KvPool, PageId};
 use crate::model::Model;
 use crate::sampling::uniform;
@@ -39,6 +40,24 @@ fn shapes() -> impl Strategy<Value = Shape> {
         head_dim: 2 * half,
         tied,
     })
+}
+
+/// Shapes whose matrices can be of all types of numbers: rows of whole blocks of 256, of 32, or of neither.
+fn quantized_shapes() -> impl Strategy<Value = Shape> {
+    let blocks = prop::sample::select(vec![32, 64, 256]);
+    let heads = prop::sample::select(vec![(1, 2, 16), (1, 2, 128), (2, 1, 16), (1, 3, 14)]);
+    (blocks.clone(), blocks, heads, any::<bool>()).prop_map(
+        |(hidden, intermediate, (kv_heads, group, head_dim), tied)| Shape {
+            vocab: 70,
+            hidden,
+            intermediate,
+            layers: 2,
+            kv_heads,
+            group,
+            head_dim,
+            tied,
+        },
+    )
 }
 
 fn schedules() -> impl Strategy<Value = Schedule> {
@@ -147,15 +166,33 @@ proptest! {
         schedule in schedules(),
         sequences in prop::collection::vec(prop::collection::vec(any::<u32>(), 1..60), 1..14),
     ) {
-        let sequences: Vec<Vec<u32>> = sequences
-            .into_iter()
-            .map(|tokens| tokens.into_iter().map(|token| token % shape.vocab as u32).collect())
-            .collect();
-        let portable = shape.model(seed).on_portable_kernels();
-        let expected: Vec<_> = sequences.iter().map(|tokens| alone(&portable, tokens)).collect();
-        prop_assert!(expected.iter().flatten().flatten().all(|bits| f32::from_bits(*bits).is_finite()));
-        let fast = shape.model(seed);
-        prop_assert!(together(&fast, &sequences, schedule) == expected, "detected instruction set");
-        prop_assert!(together(&portable, &sequences, schedule) == expected, "portable instructions");
+        check(&|| shape.model(seed), shape.vocab, &sequences, schedule);
+    }
+}
+
+proptest! {
+    // Baseline instructions take their time for so many numbers.
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn so_they_do_where_weights_are_quantized(
+        shape in quantized_shapes(),
+        seed in any::<u64>(),
+        schedule in schedules(),
+        sequences in prop::collection::vec(prop::collection::vec(any::<u32>(), 1..20), 1..9),
+    ) {
+        check(&|| shape.quantized(seed), shape.vocab, &sequences, schedule);
+    }
+}
+
+/// On each instruction set the sequences have the bits together that each has alone on the baseline.
+fn check(model: &dyn Fn() -> Model, vocab: usize, sequences: &[Vec<u32>], schedule: Schedule) {
+    let in_range = |tokens: &Vec<u32>| tokens.iter().map(|token| token % vocab as u32).collect();
+    let sequences: Vec<Vec<u32>> = sequences.iter().map(in_range).collect();
+    let baseline = model().on(Isa::PORTABLE);
+    let expected: Vec<_> = sequences.iter().map(|tokens| alone(&baseline, tokens)).collect();
+    assert!(expected.iter().flatten().flatten().all(|bits| f32::from_bits(*bits).is_finite()));
+    for isa in Isa::all() {
+        assert!(together(&model().on(isa), &sequences, schedule) == expected, "{isa:?}");
     }
 }
