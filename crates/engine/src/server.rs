@@ -31,7 +31,7 @@ use crate::warn::Warnings;
 /// A server that has loaded its model and computes, but does not answer clients yet.
 #[derive(Debug)]
 pub struct Engine {
-    app: Arc<App>,
+    pub(crate) app: Arc<App>,
     /// By rank.
     schedulers: Vec<SchedulerThread>,
     /// Bootstrap server and transfer listener of a prefill server. They end with this.

@@ -1,5 +1,7 @@
 //! Several data-parallel ranks in one server, and what is told of each.
 
+use std::time::{Duration, Instant};
+
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use rollscope_fpm::{Base, Heard, Subscription, What};
@@ -262,6 +264,15 @@ async fn a_profile_tells_what_the_schedulers_did() {
             json!({"input_ids": [50, 51, 52], "sampling_params": {"max_new_tokens": 5, "ignore_eos": true}});
         body["routed_dp_rank"] = json!(1);
         server.generate(&body).await;
+        if !steps.is_null() {
+            // It ends by itself, though the other rank has made no step.
+            let deadline = Instant::now() + PATIENCE;
+            let traces = || std::fs::read_dir(&output_dir).unwrap().map(|entry| entry.unwrap().path());
+            while traces().filter(|path| path.extension().is_some_and(|kind| kind == "json")).count() < 2 {
+                assert!(Instant::now() < deadline, "it never ends");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
         let (status, told) = server.text(Method::GET, "/stop_profile", "").await;
         assert_eq!(status, StatusCode::OK, "{told}");
         let path = told.trim_end().trim_end_matches('.').split(" is in ").nth(1).unwrap();
