@@ -88,4 +88,18 @@ mod tests {
         }
         assert!(AskForKept::of(1.0).is_none() && AskForKept::of(0.9).is_some());
     }
+
+    #[test]
+    fn either_name_of_the_keys_is_read() {
+        let expected = Kept {
+            top_p_token_ids: Some("BwAAAA==".to_owned()),
+            top_p_token_offsets: Some("AAAAAA==".to_owned()),
+        };
+        for (ids, offsets) in
+            [("top_p_token_ids", "top_p_token_offsets"), ("top_p_kept_token_ids", "top_p_kept_token_offsets")]
+        {
+            let json = format!(r#"{{"{ids}": "BwAAAA==", "{offsets}": "AAAAAA==", "completion_tokens": 1}}"#);
+            assert_eq!(serde_json::from_str::<Kept>(&json).unwrap(), expected);
+        }
+    }
 }
