@@ -1,21 +1,25 @@
 """Measures the engine: what `cargo xtask bench engine` runs, and what its figures mean.
 
-SmolLM2-135M-Instruct, from the same GGUF (Q4_1), here and in llama.cpp, each in its own format in memory (here 4-bit numbers with
-f32 scales and offsets, multiplied as f32; there Q4_1 by activations of 8 bits), on one compute thread each, in turns:
+SmolLM2-135M-Instruct, from the same GGUF (Q4_1), here and in llama.cpp, each as a server that is asked by HTTP from this process,
+with one compute thread, and in its own format in memory (here 4-bit numbers with f32 scales and offsets, multiplied as f32; there
+Q4_1 by activations of 8 bits), in turns:
 
   decode 8, decode 1   tokens of 8 requests at once, or of one, from prompts of four tokens
   prefill              tokens of a prompt of 512, nothing of which is cached
   kept tokens          decode 8 with top-p and log-probabilities, with the kept tokens told, against the same without
 
-by the CPU seconds of the whole process, which other work on the machine does not change; tokens a second of wall time stand beside.
+in tokens a second of wall time, which is what counts; tokens a CPU second of the whole server process stand beside, as other work on
+the machine does not change them.
 
-  transfer             KV pages of a prompt from a prefill to a decode server, against as many bytes from one process to another
-                       through a plain socket of the loopback interface
+  transfer             KV pages of a prompt from a prefill to a decode server, by the wall clock from the first page's sending until
+                       the decode server has told that all lie in its cache, against as many bytes from one process to another
+                       through a plain socket of the loopback interface, in turns
   bookkeeping          all that the scheduler does for a token beside computing it, of which stamping and reporting stages are a
-                       part, in the time of a token of decode 8: steps of a simulated model that takes no time
+                       part, in the CPU time of a token of decode 8: steps of a simulated model that takes no time
   1,000 requests       CPU time of the scheduler's thread for a step of 1,000 simulated requests at once
 
-The median of the rounds counts."""
+Each ratio is that of two turns that follow each other, the first of which is now the one's, now the other's; the median of the rounds
+counts, and the least and the greatest stand beside."""
 
 import concurrent.futures
 import importlib.util
@@ -64,7 +68,7 @@ def scheduler_s(pid):
 
 
 def post(url, body):
-    request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode())
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=600) as reply:
         return json.load(reply)
 
@@ -83,20 +87,14 @@ class Ours:
         self.server = servers.start("engine", *args)
         self.pid = self.server.process.pid
 
-    def decode(self, batch, **more):
-        sampling = {"temperature": 0, "max_new_tokens": DECODED, "ignore_eos": True, **more.pop("sampling", {})}
-        body = {"sampling_params": sampling, **more}
-        at_once(batch, lambda index: post(self.server.url, {**body, "input_ids": [5 + index, 6, 7, 8]}))
-        return batch * DECODED
-
-    def prefill(self, seed):
-        body = {"input_ids": prompt(seed), "sampling_params": {"temperature": 0, "max_new_tokens": 1}}
-        post(self.server.url, body)
-        return PROMPT
+    def complete(self, ids, tokens, sampling=None, **more):
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True, **(sampling or {})}
+        reply = post(f"{self.server.url}/generate", {"input_ids": ids, "sampling_params": sampling, **more})
+        assert reply["meta_info"]["completion_tokens"] == tokens, reply
 
 
 class Theirs:
-    """llama.cpp in a process of its own, told what to do line by line."""
+    """llama.cpp's server, in a process of its own."""
 
     name = "llama.cpp"
 
@@ -109,25 +107,17 @@ class Theirs:
             text=True,
         )
         self.pid = self.process.pid
-        assert self.ask("ready") == 0
+        self.url = self.process.stdout.readline().strip()
+        assert self.url.startswith("http"), "llama.cpp does not start"
 
-    def ask(self, *what):
-        print(json.dumps(what), file=self.process.stdin, flush=True)
-        return json.loads(self.process.stdout.readline())
-
-    def decode(self, batch):
-        return self.ask("decode", batch)
-
-    def prefill(self, seed):
-        return self.ask("prefill", seed)
+    def complete(self, ids, tokens):
+        body = {"prompt": ids, "n_predict": tokens, "temperature": 0, "samplers": ["temperature"]}
+        reply = post(f"{self.url}/completion", {**body, "ignore_eos": True, "cache_prompt": False})
+        assert reply["tokens_predicted"] == tokens, reply
 
     def stop(self):
         self.process.stdin.close()
         assert self.process.wait(60) == 0
-
-
-def prompt(seed):
-    return [5 + (seed * 7919 + place * 104_729) % 40_000 for place in range(PROMPT)]
 
 
 def llama_cpp(path):
@@ -138,24 +128,24 @@ def llama_cpp(path):
     params.model.path = path
     params.n_ctx, params.n_parallel, params.n_batch, params.n_ubatch = 8192, 8, PROMPT, PROMPT
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.warmup = False
+    params.warmup, params.port = False, 0
     server = xllamacpp.Server(params)
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
 
-    def complete(ids, tokens):
-        body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
-        reply = server.handle_completions(body)
-        assert "error" not in (json.loads(reply) if isinstance(reply, str) else reply), reply
 
-    for line in sys.stdin:
-        what, *args = json.loads(line)
-        done = 0
-        if what == "decode":
-            at_once(args[0], lambda index: complete([5 + index, 6, 7, 8], DECODED))
-            done = args[0] * DECODED
-        elif what == "prefill":
-            complete(prompt(args[0]), 1)
-            done = PROMPT
-        print(done, flush=True)
+def prompt(seed):
+    return [5 + (seed * 7919 + place * 104_729) % 40_000 for place in range(PROMPT)]
+
+
+def decode(system, batch, **more):
+    at_once(batch, lambda index: system.complete([5 + index, 6, 7, 8], DECODED, **more))
+    return batch * DECODED
+
+
+def prefill(system, seed):
+    system.complete(prompt(seed), 1)
+    return PROMPT
 
 
 def speed(system, act):
@@ -165,20 +155,26 @@ def speed(system, act):
     return done / max(cpu_s(system.pid) - cpu, 1 / TICKS), done / (time.perf_counter() - wall)
 
 
-def side_by_side(bars, name, least, systems, act):
+def side_by_side(bars, name, least, systems, act, rounds=ROUNDS):
     """Both systems in turns: the ratio of the first to the second."""
-    rounds = []
-    for number in range(-1, ROUNDS):
-        speeds = [speed(system, lambda of: act(of, number)) for system in systems]
-        # The first round warms up.
-        if number >= 0:
-            rounds.append(speeds)
-    ratios = [ours / theirs for (ours, _), (theirs, _) in rounds]
+    for system in systems:
+        act(system, -1)
+    turns = []
+    for number in range(rounds):
+        order = systems if number % 2 == 0 else systems[::-1]
+        speeds = {id(system): speed(system, lambda of: act(of, number)) for system in order}
+        turns.append([speeds[id(system)] for system in systems])
     for place, system in enumerate(systems):
-        by_cpu, by_wall = (statistics.median(speeds[place][kind] for speeds in rounds) for kind in (0, 1))
-        print(f"         {name:15} {system.name:22} {by_cpu:8.1f} tokens/CPU s, {by_wall:8.1f} tokens/s")
-    bars.at_least(name, least, ratios)
-    return statistics.median(speeds[0][0] for speeds in rounds)
+        by_cpu, by_wall = (statistics.median(speeds[place][kind] for speeds in turns) for kind in (0, 1))
+        print(f"         {name:15} {system.name:22} {by_wall:8.1f} tokens/s, {by_cpu:8.1f} tokens/CPU s")
+    by_cpu, by_wall = ([ours[kind] / theirs[kind] for ours, theirs in turns] for kind in (0, 1))
+    print(f"         {name:15} by CPU time             {spread(by_cpu)}")
+    bars.at_least(name, least, by_wall)
+    return statistics.median(speeds[0][0] for speeds in turns)
+
+
+def spread(values):
+    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
 
 
 class Bars:
@@ -193,55 +189,60 @@ class Bars:
 
     def judge(self, name, values, is_met, bar):
         self.missed += not is_met
-        spread = f"{min(values):.3g} to {max(values):.3g}"
-        print(f"{'met   ' if is_met else 'MISSED'}   {name:15} {statistics.median(values):.3g} ({spread}), {bar}", flush=True)
+        print(f"{'met   ' if is_met else 'MISSED'}   {name:15} {spread(values)}, {bar}", flush=True)
 
 
 class Labelled:
-    """The same server under another name."""
+    """A server by what it is asked for."""
 
-    def __init__(self, system, name):
-        self.system, self.name, self.pid = system, name, system.pid
+    def __init__(self, system, name, **more):
+        self.system, self.name, self.pid, self.more = system, name, system.pid, more
+
+    def complete(self, ids, tokens):
+        self.system.complete(ids, tokens, **self.more)
 
 
 def speeds_of_smollm2(bars, servers, path):
     ours = Ours(servers, "--model-path", path, "--disable-radix-cache", "--max-total-tokens", "16384")
     theirs = Theirs(path)
-    a_cpu_s = side_by_side(bars, "decode 8", 1.0, [ours, theirs], lambda of, _: of.decode(8))
-    side_by_side(bars, "decode 1", 0.9, [ours, theirs], lambda of, _: of.decode(1))
-    side_by_side(bars, "prefill", 0.6, [ours, theirs], lambda of, number: of.prefill(number + 2))
+    a_cpu_s = side_by_side(bars, "decode 8", 1.0, [ours, theirs], lambda of, _: decode(of, 8))
+    side_by_side(bars, "decode 1", 0.9, [ours, theirs], lambda of, _: decode(of, 1), 4 * ROUNDS)
+    side_by_side(bars, "prefill", 0.6, [ours, theirs], lambda of, number: prefill(of, number + 2), 2 * ROUNDS)
     theirs.stop()
 
-    def sampled(of, _):
+    def nucleus(name, is_told):
         params = {"temperature": 1.0, "top_p": 0.95, "sampling_seed": 1}
-        params["custom_params"] = {"return_top_p_token_ids": of.name == "kept told"}
-        return of.system.decode(8, sampling=params, return_logprob=True)
+        params["custom_params"] = {"return_top_p_token_ids": is_told}
+        return Labelled(ours, name, sampling=params, return_logprob=True)
 
-    side_by_side(bars, "kept tokens", 0.95, [Labelled(ours, "kept told"), Labelled(ours, "not told")], sampled)
+    systems = [nucleus("kept tokens told", True), nucleus("not told", False)]
+    side_by_side(bars, "kept tokens", 0.95, systems, lambda of, _: decode(of, 8))
     servers.stop()
     return a_cpu_s
 
 
 def transfer(bars, servers, path):
+    # In one chunk, so that no page goes out before all are computed; from the second request on all but the last are cached.
     args = ["--model-path", path, "--chunked-prefill-size", "2048", "--max-total-tokens", "8192"]
     prefill = servers.start("engine", *args, "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "0")
     decode = servers.start("engine", *args, "--disaggregation-mode", "decode")
     with urllib.request.urlopen(f"{prefill.url}/server_info", timeout=60) as reply:
         port = json.load(reply)["internal_states"][0]["disaggregation_bootstrap_port"]
-    ratios = []
-    for room in range(1, 2 * ROUNDS + 2):
+    speeds = []
+    for room in range(1, 4 * ROUNDS + 2):
         body = {"input_ids": prompt(1) * 3, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
         body |= {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room}
-        halves = at_once(2, lambda half: post([prefill, decode][half].url, body))
+        halves = at_once(2, lambda half: post(f"{[prefill, decode][half].url}/generate", body))
         meta = halves[0]["meta_info"]
-        # The first one is computed as it is sent; the others are all there at once.
+        bytes_sent = int(meta["pd_transfer_total_mb"] * 2**20)
         if room > 1:
-            bytes_sent = int(meta["pd_transfer_total_mb"] * 2**20)
-            plain = plain_copy(bytes_sent)
-            ratios.append(meta["pd_transfer_speed_gb_s"] / plain)
-            print(f"         {'transfer':15} {bytes_sent / 1e6:.0f} MB at {meta['pd_transfer_speed_gb_s']:.2f} GiB/s, plain socket {plain:.2f} GiB/s")
+            # From the moment at which the first page can go to the moment at which the decode server has said Done.
+            took = meta["pd_prefill_transfer_queue_duration"]
+            speeds.append((bytes_sent / 2**30 / took, plain_copy(bytes_sent)))
     servers.stop()
-    bars.at_least("transfer", 0.6, ratios)
+    ours, plain = zip(*speeds)
+    print(f"         {'transfer':15} {bytes_sent / 1e6:.0f} MB at {spread(ours)} GiB/s, plain socket {spread(plain)}")
+    bars.at_least("transfer", 0.6, [own / other for own, other in speeds])
 
 
 def plain_copy(count):
@@ -282,7 +283,7 @@ def scheduling(bars, servers, token_s):
         for count, tokens, into in [(8, 4000, shares), (SIMULATED, 400, steps)] * ROUNDS:
             body = {"input_ids": [5, 6, 7, 8], "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
             before = scheduler_s(pid)
-            at_once(count, lambda _: post(server.url, body))
+            at_once(count, lambda _: post(f"{server.url}/generate", body))
             took = scheduler_s(pid) - before
             if into is shares:
                 shares.append(took / (count * tokens) / token_s)

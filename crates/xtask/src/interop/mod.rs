@@ -5,7 +5,7 @@
 
 mod tools;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ enum Script {
     Python(&'static str),
     /// With the packages of `interop/requirements-dynamo.txt`, an environment of their own.
     Dynamo(&'static str),
+    /// With the packages of `interop/requirements-checkpoint.txt`, likewise.
+    Checkpoint(&'static str),
     /// With the packages of `interop/package.json`, whose folder is in `NODE_PACKAGES`.
     Node(&'static str),
 }
@@ -49,8 +51,6 @@ enum Need {
     Run,
     /// `CHROMIUM`: the browser.
     Chromium,
-    /// The packages of `interop/requirements-checkpoint.txt`.
-    Checkpoint,
 }
 
 const CHECKS: &[Check] = &[
@@ -168,9 +168,9 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "checkpoint",
-        summary: "SmolLM2-135M against llama.cpp (100 MB; only by name)",
-        script: Script::Python("checkpoint.py"),
-        needs: &[Need::Binary, Need::Checkpoint],
+        summary: "real and random checkpoints of all types against llama.cpp (100 MB; only by name)",
+        script: Script::Checkpoint("checkpoint.py"),
+        needs: &[Need::Binary],
         on_demand: true,
     },
 ];
@@ -186,16 +186,23 @@ pub(crate) fn browser_script(workspace: &Workspace, script: &str) -> Result<Comm
 
 /// A script of `interop/`, by the interpreter that has the packages of `interop/requirements.txt`.
 pub(crate) fn python_script(workspace: &Workspace, script: &str) -> Result<Command> {
-    let mut tools = Tools::new(&workspace.root)?;
-    let mut command = python(&tools.python()?, &tools.scripts().join(script));
-    command.current_dir(tools.fresh_dir(script)?);
-    Ok(command)
+    in_environment(workspace, script, Tools::python)
 }
 
-/// The same with the real checkpoint, and another program that reads it.
+/// The same with the packages of `interop/requirements-checkpoint.txt`.
 pub(crate) fn checkpoint_script(workspace: &Workspace, script: &str) -> Result<Command> {
-    Tools::new(&workspace.root)?.install_checkpoint()?;
-    python_script(workspace, script)
+    in_environment(workspace, script, Tools::checkpoint_python)
+}
+
+fn in_environment(
+    workspace: &Workspace,
+    script: &str,
+    interpreter: fn(&mut Tools) -> Result<PathBuf>,
+) -> Result<Command> {
+    let mut tools = Tools::new(&workspace.root)?;
+    let mut command = python(&interpreter(&mut tools)?, &tools.scripts().join(script));
+    command.current_dir(tools.fresh_dir(script)?);
+    Ok(command)
 }
 
 /// Prints the checks.
@@ -242,6 +249,7 @@ impl Check {
         let mut command = match self.script {
             Script::Python(file) => python(&tools.python()?, &tools.scripts().join(file)),
             Script::Dynamo(file) => python(&tools.dynamo_python()?, &tools.scripts().join(file)),
+            Script::Checkpoint(file) => python(&tools.checkpoint_python()?, &tools.scripts().join(file)),
             Script::Node(file) => {
                 let packages = tools.node_packages()?;
                 let mut command = Command::new("node");
@@ -254,10 +262,6 @@ impl Check {
                 Need::Binary => command.env("ROLLSCOPE", tools.rollscope()?),
                 Need::Run => command.env("RUN", tools.recorded_run()?),
                 Need::Chromium => command.env("CHROMIUM", tools.chromium()?),
-                Need::Checkpoint => {
-                    tools.install_checkpoint()?;
-                    &mut command
-                }
             };
         }
         command.current_dir(tools.fresh_dir(self.name)?);

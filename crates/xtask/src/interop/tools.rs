@@ -104,12 +104,10 @@ impl Tools {
         Ok(python)
     }
 
-    /// Adds a checkpoint and another program that reads it to the interpreter's packages, without what those would bring along.
-    pub(super) fn install_checkpoint(&mut self) -> Result<()> {
-        let python = self.python()?;
-        let requirements = self.scripts().join("requirements-checkpoint.txt");
-        let options = [OsStr::new("--no-deps"), OsStr::new("--requirement"), requirements.as_os_str()];
-        pip_install(&python, options)
+    /// The interpreter of an environment with the packages of `interop/requirements-checkpoint.txt`, which is whole too: a real
+    /// checkpoint and another program that reads it.
+    pub(super) fn checkpoint_python(&mut self) -> Result<PathBuf> {
+        self.environment("venv-checkpoint", "requirements-checkpoint.txt", &["--no-deps"])
     }
 
     /// The folder in which the packages of `interop/package.json` are installed.
