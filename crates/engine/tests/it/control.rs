@@ -220,6 +220,22 @@ async fn a_large_request_is_not_overtaken_by_smaller_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_others_keep_busy_is_healthy() {
+    let server = Server::start(&[&SLOW[..], &["--max-running-requests", "1"]].concat()).await;
+    let body = endless("before it");
+    let check = async {
+        server.until("it runs", |load| load["num_running_reqs"] == 1).await;
+        let healthy = server.text(Method::GET, "/health_generate", "").await;
+        assert_eq!(healthy, (StatusCode::OK, String::new()));
+        // The check does not stay behind.
+        server.until("it is alone", |load| live(load) == 1).await;
+        server.post("/abort_request", &json!({"abort_all": true})).await;
+    };
+    tokio::join!(server.generate(&body), check);
+    server.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_told_to_stop_lets_requests_end() {
     let mut server = Server::start(&[&SLOW[..], &["--shutdown-timeout", "86400"]].concat()).await;
     let stop = server.stop();
