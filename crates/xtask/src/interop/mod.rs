@@ -97,6 +97,13 @@ const CHECKS: &[Check] = &[
         on_demand: false,
     },
     Check {
+        name: "viewer-marks",
+        summary: "what the page draws besides bars, by its pixels, and what it says of a step that is too large",
+        script: Script::Node("viewer_marks.mjs"),
+        needs: &[Need::Binary, Need::Run, Need::Chromium],
+        on_demand: false,
+    },
+    Check {
         name: "viewer-live",
         summary: "the page beside a run that is being written, and over hostile texts",
         script: Script::Node("viewer_live.mjs"),
