@@ -1,6 +1,9 @@
 // Measures the page over large runs: what `cargo xtask bench viewer` runs, and what its figures mean.
 //
-//   first paint   from the command to the first rows drawn with their spans, in an empty tab that is open already
+//   first paint   from the command to the first rows drawn with their spans, in an empty tab of a browser that runs already,
+//                 as a user's does
+//   cold paint    the same with a browser that is started when the viewer is ready; no bar, since it is the browser's start
+//   whole         from the command until all samples are there; no bar. A foreign file is shown while it is being read
 //   frame         the page's main thread at a frame while the view is panned and zoomed without pause: the 95th
 //                 percentile, from Chromium's own trace; by samples and by workers, of which the slower counts
 //   filter        from a key in the filter to the rows drawn that it leaves
@@ -23,6 +26,9 @@ for (const one of CASES) {
   const rounds = [];
   for (let round = 0; round < ROUNDS; round++) rounds.push(await measure(one));
   console.log(`== ${one.name}: ${rounds[0].samples} samples, ${rounds[0].passes} forward passes`);
+  for (const figure of ['cold_paint_ms', 'whole_ms']) {
+    console.log(`       ${figure.padEnd(16)} ${medianOf(rounds.map((of) => of[figure])).toFixed(1).padStart(8)}`);
+  }
   for (const [figure, limit] of Object.entries(one.bars)) {
     const median = medianOf(rounds.map((of) => of[figure]));
     const cpu = medianOf(rounds.map((of) => of.cpu[figure]).filter((value) => value !== undefined));
@@ -39,7 +45,8 @@ function medianOf(values) {
   return [...values].sort((a, b) => a - b)[values.length >> 1];
 }
 
-async function measure({ run, bars }) {
+async function measure({ run, bars, samples }) {
+  const cold_paint_ms = await coldPaint(run);
   const browser = await launch();
   try {
     const page = await tab(browser);
@@ -51,13 +58,31 @@ async function measure({ run, bars }) {
     const first_paint_ms = performance.now() - began;
     const browser_s = (await processorTime(browser)) - before_s;
     const cpu = { first_paint_ms: browser_s * 1000 + serverTime_ms(viewer.pid) };
-    const figures = { first_paint_ms, cpu, passes: 0 };
+    const figures = { first_paint_ms, cold_paint_ms, cpu, passes: 0 };
+    await page.waitForFunction((samples) => window.rollscope.samples().length === samples, samples);
+    figures.whole_ms = performance.now() - began;
     await page.waitForSelector('#summary .share-bar');
     figures.samples = await page.evaluate(() => window.rollscope.samples().length);
     if (bars.frame_ms !== undefined) await handle(browser, page, figures);
     await viewer.stop();
     return figures;
   } finally {
+    await browser.close();
+  }
+}
+
+/** From the command to the first rows, where no browser runs yet. */
+async function coldPaint(run) {
+  const began = performance.now();
+  const viewer = await start('view', run, '--no-open', '--listen', '127.0.0.1:0');
+  const browser = await launch();
+  try {
+    const page = await tab(browser);
+    await page.goto(viewer.url);
+    await settled(page);
+    return performance.now() - began;
+  } finally {
+    await viewer.stop();
     await browser.close();
   }
 }

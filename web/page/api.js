@@ -29,6 +29,7 @@ import { readTile } from '#tile';
  * @property {StepEntry[]} steps
  * @property {{ profiles: number, user_records: number }} dropped
  * @property {string[]} damage
+ * @property {boolean} reading     Whether more is being read from a foreign file.
  *
  * @typedef {{ part: string, time_s: number, share: number }} PartRow
  *

@@ -16,7 +16,7 @@ export function showRun(run, answer) {
   byId('run', HTMLElement).textContent = run.name;
   const told = byId('state', HTMLElement);
   const interrupted = run.writers.filter((writer) => writer.state === 'interrupted');
-  told.textContent = isLive(run) ? 'live' : interrupted.length > 0 ? 'interrupted' : 'ended';
+  told.textContent = answer.reading ? 'reading' : isLive(run) ? 'live' : interrupted.length > 0 ? 'interrupted' : 'ended';
   told.className = `state ${told.textContent}`;
   const { profiles, user_records } = answer.dropped;
   const warnings = [

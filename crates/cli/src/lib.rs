@@ -11,6 +11,7 @@ mod http;
 mod lifetime;
 mod opened;
 mod output;
+mod shown;
 mod table;
 
 use std::ffi::OsString;

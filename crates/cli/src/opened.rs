@@ -1,6 +1,5 @@
 //! The run that a command reads: a folder, or a foreign file that becomes a run for as long as the command lasts.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,8 +9,7 @@ use clap::{Arg, ArgMatches, value_parser};
 use rollscope_formats::{FormatError, ImportOptions, import};
 use rollscope_record::{MakeGlance, OfflineRecorder, StepClosed, StepEnd};
 use rollscope_run::{Run, RunInfo};
-use rollscope_trace::{CloseReason, Record, StepClose, StepNumber, StepTrace, UnixNs};
-use rollscope_view::Shown;
+use rollscope_trace::{Record, StepNumber, UnixNs};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -62,30 +60,8 @@ impl Opened {
     }
 }
 
-/// What the viewer shows of a path. A foreign file is read into memory, which is all that is wanted of it; the folder that
-/// goes with it only has its name.
-pub(crate) fn shown_at(path: &Path) -> Result<(Shown, Option<TempDir>), Failure> {
-    if !path.is_file() {
-        return Ok((Run::open(path).map_err(anyhow::Error::from)?.into(), None));
-    }
-    let (run, folder) = made_for(path)?;
-    let mut records: BTreeMap<StepNumber, Vec<Record>> = BTreeMap::new();
-    import_each(&[path.to_owned()], &ImportOptions::default(), |record| {
-        if let Some(step) = record.step() {
-            records.entry(step).or_default().push(record);
-        }
-        Ok(())
-    })?;
-    let given = records.into_iter().map(|(step, mut records)| {
-        let (at, reason) = (UnixNs::default(), CloseReason::Told);
-        records.push(Record::Close(StepClose { step, at, reason, rollout_time: None, gpus: None }));
-        StepTrace::gather(step, records)
-    });
-    Ok((Shown { run, given: given.collect() }, Some(folder)))
-}
-
 /// A run in a folder that is removed with the second of the two; pages show its name.
-fn made_for(path: &Path) -> Result<(Run, TempDir), Failure> {
+pub(crate) fn made_for(path: &Path) -> Result<(Run, TempDir), Failure> {
     let folder = TempDir::with_prefix("rollscope-").context("cannot make a folder for the run")?;
     let run = make_run(&folder.path().join(path.file_stem().unwrap_or_default()), &[path.to_owned()])?;
     Ok((run, folder))
@@ -162,7 +138,7 @@ fn import_into(run: &Run, files: &[PathBuf], options: &ImportOptions) -> Result<
 }
 
 /// Hands over every record of the files.
-fn import_each(
+pub(crate) fn import_each(
     files: &[PathBuf],
     options: &ImportOptions,
     mut put: impl FnMut(Record) -> Result<(), FormatError>,

@@ -6,6 +6,7 @@
 //! that only a server answers.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -17,6 +18,7 @@ use rollscope_trace::StepNumber;
 use serde_json::{Map, Value, json};
 use tower::ServiceExt as _;
 
+use crate::given::Given;
 use crate::page::hash;
 use crate::source::Source;
 use crate::{api, page};
@@ -69,7 +71,7 @@ pub enum HtmlError {
 
 /// Writes the page with some steps of a run in it.
 pub async fn export_html(run: Run, steps: &[StepNumber], out: &mut impl Write) -> Result<(), HtmlError> {
-    let api = api::routes(Source::new(run, Vec::new()), None);
+    let api = api::routes(Arc::new(Source::new(run, Given::default())), None);
     let (head, body) = page()?;
     out.write_all(head.as_bytes())?;
     out.write_all(b"<script type=\"application/json\" id=\"data\">{")?;

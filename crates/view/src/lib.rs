@@ -3,7 +3,7 @@
 //! [`serve()`] answers on a listener that the caller has opened; nothing is served but the page, which is embedded
 //! in the program, and the JSON described in `api.rs`. The run is followed while it is being written. On a
 //! loopback listener only requests for a loopback host are answered, so that no web page can reach the run
-//! through a name of its own.
+//! through a name of its own. Steps that are read from a foreign file are shown as far as they are read ([`Given`]).
 //! [`glance()`] makes what a page shows first of a step, for the run to keep when the step is sealed.
 //! [`export_html()`] writes the page and the answers for a run into one file, which needs no server.
 
@@ -20,17 +20,20 @@ mod table;
 mod tile;
 mod workers;
 
+mod given;
 mod glance;
 mod source;
 mod step;
 
 mod api;
+mod bundle;
 mod guard;
 mod page;
 
 mod html;
 mod serve;
 
+pub use given::Given;
 pub use glance::glance;
 pub use guard::Token;
 pub use html::{HtmlError, export_html};

@@ -1,6 +1,9 @@
-//! The page, embedded as it stands in `web/page`.
+//! The page, embedded as it stands in `web/page`. It is served with its modules as one script.
+
+use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::Path;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,20 +11,47 @@ use axum::routing::get;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use include_dir::{Dir, File, include_dir};
+use rollscope_trace::StepNumber;
 use sha2::{Digest as _, Sha256};
+
+use crate::bundle::bundle;
+use crate::source::Source;
 
 static PAGE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../web/page");
 
-/// The routes of the page.
-pub(crate) fn routes() -> Router {
+/// The module that the page begins with, as the page asks for it.
+const MAIN: &str = "<script type=\"module\" src=\"main.js\"></script>";
+/// The same with all that it needs.
+const BUNDLED: &str = "<script type=\"module\" src=\"page.js\"></script>";
+
+/// The routes of the page over a run.
+pub(crate) fn routes(source: Arc<Source>) -> Router {
+    let (head, body) = index().unwrap_or_default();
+    let script = Bytes::from(bundle("main", modules()));
+    let index = async move || {
+        let newest = tokio::task::spawn_blocking(move || source.newest()).await.ok().flatten();
+        let page = format!("{head}{}{body}", preloads(newest));
+        ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page)
+    };
     Router::new()
-        .route("/", get(async || file("index.html")))
+        .route("/", get(index))
+        .route("/page.js", get(async || ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], script)))
         .route("/{name}", get(async |Path(name): Path<String>| file(&name)))
 }
 
-/// The import map in `index.html`, as a content security policy names it.
-pub(crate) fn import_map_hash() -> String {
-    hash(import_map().unwrap_or_default())
+/// The page with one script for its modules, so that it needs no import map; before and behind that script.
+fn index() -> Option<(String, String)> {
+    let map = format!("<script type=\"importmap\">{}</script>", import_map()?);
+    let (head, body) = text("index.html")?.split_once(MAIN)?;
+    Some((format!("{}{BUNDLED}", head.replace(&map, "")), body.to_owned()))
+}
+
+/// Has a browser ask, while the script comes, for what the page asks for first: the steps, and the newest of them.
+fn preloads(newest: Option<StepNumber>) -> String {
+    let of_step = newest.iter().flat_map(|step| [format!("/{step}/table"), format!("/{step}")]);
+    let steps = of_step.chain([String::new()]).map(|of| format!("api/steps{of}"));
+    let link = |path| format!("\n    <link rel=\"preload\" href=\"{path}\" as=\"fetch\" crossorigin>");
+    steps.chain(["api/run".to_owned()]).map(link).collect()
 }
 
 /// A source as a content security policy names it.
@@ -55,9 +85,7 @@ fn file(name: &str) -> Response {
 
 fn content_type(file: &File<'_>) -> Option<&'static str> {
     match file.path().extension()?.to_str()? {
-        "html" => Some("text/html; charset=utf-8"),
         "css" => Some("text/css; charset=utf-8"),
-        "js" => Some("text/javascript; charset=utf-8"),
         "svg" => Some("image/svg+xml"),
         _ => None,
     }
@@ -89,6 +117,15 @@ mod tests {
                 assert!(map["imports"].contains_key(name), "{}: {name}", file.path().display());
             }
         }
+    }
+
+    #[test]
+    fn the_page_is_served_with_one_script() {
+        let (head, body) = index().unwrap();
+        let page = format!("{head}{}{body}", preloads(Some(StepNumber(7))));
+        assert_eq!((page.matches("<script").count(), page.matches(BUNDLED).count()), (1, 1), "{page}");
+        assert_eq!(page.matches("rel=\"preload\"").count(), 4, "{page}");
+        assert!(page.contains("href=\"api/steps/7/table\""), "{page}");
     }
 
     #[test]

@@ -5,13 +5,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::header::InvalidHeaderValue;
 use axum::middleware::from_fn;
 use rollscope_run::Run;
-use rollscope_trace::StepTrace;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use crate::given::Given;
 use crate::guard::Token;
 use crate::source::Source;
 use crate::{api, guard, page};
@@ -22,9 +21,6 @@ pub enum ViewError {
     /// The listener failed.
     #[error("the viewer's listener failed")]
     Listener(#[from] io::Error),
-    /// A header of the answers is none.
-    #[error("the content security policy is no header")]
-    Policy(#[from] InvalidHeaderValue),
 }
 
 /// A run that is shown.
@@ -32,8 +28,8 @@ pub enum ViewError {
 pub struct Shown {
     /// Its folder, which is followed.
     pub run: Run,
-    /// Steps that were read from elsewhere, and are not in the folder.
-    pub given: Vec<StepTrace>,
+    /// Steps that are read from elsewhere, and are not in the folder.
+    pub given: Given,
 }
 
 /// What is served, and to whom.
@@ -57,8 +53,9 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ViewError> {
     let bound = listener.local_addr()?;
-    let headers = Arc::new(guard::headers()?);
-    let mut app = page::routes().merge(api::routes(source(run), against.map(source)));
+    let headers = Arc::new(guard::headers());
+    let run = source(run);
+    let mut app = page::routes(run.clone()).merge(api::routes(run, against.map(source)));
     if let Some(token) = token {
         app = app.layer(from_fn(move |request, next| {
             guard::check_token(token.clone(), bound.port(), request, next)
@@ -86,14 +83,14 @@ pub async fn serve(
     Ok(())
 }
 
-fn source(Shown { run, given }: Shown) -> Source {
-    Source::new(run, given)
+fn source(Shown { run, given }: Shown) -> Arc<Source> {
+    Arc::new(Source::new(run, given))
 }
 
 // === impl Shown ===
 
 impl From<Run> for Shown {
     fn from(run: Run) -> Self {
-        Self { run, given: Vec::new() }
+        Self { run, given: Given::default() }
     }
 }

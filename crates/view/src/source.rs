@@ -6,8 +6,9 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use parking_lot::Mutex;
 use rollscope_run::{Drops, Follow, Run, RunError, SentMetrics, StepSummary, WriterSummary};
-use rollscope_trace::{CloseReason, Record, SampleKey, StepNumber, StepTrace};
+use rollscope_trace::{CloseReason, Record, SampleKey, StepNumber};
 
+use crate::given::Given;
 use crate::glance::Glance;
 use crate::passes::Passes;
 use crate::step::{SharedStep, StepView, Wanted};
@@ -22,8 +23,8 @@ const SEALED_VERSION: u64 = 1;
 pub(crate) struct Source {
     run: Run,
     tail: Mutex<Tail>,
-    /// Steps that were read before, and are not in the run's folder.
-    given: BTreeMap<StepNumber, SharedStep>,
+    /// Steps that are not in the run's folder.
+    given: Given,
     /// The steps that were asked for last, the latest at the end.
     held: Mutex<Vec<(StepVersion, SharedStep)>>,
     /// The first sights of steps that were asked for last, the latest at the end.
@@ -87,17 +88,19 @@ pub(crate) struct Index {
     pub(crate) dropped: Drops,
     /// Places in the log that could not be read, a sentence each.
     pub(crate) damage: Vec<String>,
+    /// Whether more is being read from elsewhere.
+    pub(crate) is_reading: bool,
 }
 
 // === impl Source ===
 
 impl Source {
-    /// A run, and steps of it that were read already.
-    pub(crate) fn new(run: Run, given: Vec<StepTrace>) -> Self {
+    /// A run, and steps of it that are not in its folder.
+    pub(crate) fn new(run: Run, given: Given) -> Self {
         let tail = Tail {
             run: run.clone(),
             follow: run.follow(),
-            steps: given.iter().map(|trace| (trace.step, Tally::given(trace))).collect(),
+            steps: BTreeMap::new(),
             early_passes: BTreeMap::new(),
             dropped: Drops::default(),
             is_begun: false,
@@ -106,7 +109,7 @@ impl Source {
         Self {
             run,
             tail: Mutex::new(tail),
-            given: given.into_iter().map(|trace| (trace.step, Arc::new(StepView::new(trace)))).collect(),
+            given,
             held: Mutex::default(),
             glances: Mutex::default(),
             passes: Mutex::default(),
@@ -125,16 +128,28 @@ impl Source {
     pub(crate) fn index(&self) -> Result<Index, RunError> {
         let mut tail = self.tail.lock();
         tail.catch_up()?;
-        let steps = tail.steps.iter();
+        let own = tail.steps.iter().map(|(step, tally)| (tally.state, tail.sent.get(step).cloned()));
+        let damage = tail.follow.damage().map(|damage| damage.to_string());
+        // What is being read is asked first: when nothing is any more, all of it is in the list.
+        let is_reading = self.given.is_reading();
         Ok(Index {
-            steps: steps.map(|(step, tally)| (tally.state, tail.sent.get(step).cloned())).collect(),
+            steps: own.chain(self.given.states().into_iter().map(|state| (state, None))).collect(),
             dropped: tail.dropped,
-            damage: tail.follow.damage().map(|damage| damage.to_string()).collect(),
+            damage: damage.chain(self.given.trouble()).collect(),
+            is_reading,
         })
+    }
+
+    /// The last of the steps, where there is one and it can be told.
+    pub(crate) fn newest(&self) -> Option<StepNumber> {
+        self.index().ok()?.steps.last().map(|(state, _)| state.step)
     }
 
     /// How a step stands now.
     pub(crate) fn state(&self, step: StepNumber) -> Result<StepState, RunError> {
+        if let Some(state) = self.given.state(step) {
+            return Ok(state);
+        }
         let mut tail = self.tail.lock();
         tail.catch_up()?;
         tail.steps.get(&step).map(|tally| tally.state).ok_or(RunError::NoSuchStep { step })
@@ -183,8 +198,8 @@ impl Source {
 
     /// All that is known of a step now.
     pub(crate) fn step(&self, step: StepNumber) -> Result<SharedStep, RunError> {
-        if let Some(view) = self.given.get(&step) {
-            return Ok(view.clone());
+        if let Some(view) = self.given.step(step) {
+            return Ok(view);
         }
         // The version is taken first: what is added meanwhile is read, and read again for the next version.
         let wanted = self.version(step)?;
@@ -275,19 +290,6 @@ impl Tally {
             state: StepState { step, version, requests, samples, user_spans, passes, closed },
             samples: None,
         }
-    }
-
-    fn given(trace: &StepTrace) -> Self {
-        let state = StepState {
-            step: trace.step,
-            version: SEALED_VERSION,
-            requests: trace.requests().count() as u64,
-            samples: trace.samples.len() as u64,
-            user_spans: trace.samples.iter().map(|sample| sample.spans.len() as u64).sum(),
-            passes: 0,
-            closed: trace.close.map(|close| close.reason),
-        };
-        Self { state, samples: None }
     }
 
     fn take(&mut self, run: &Run, record: Record) -> Result<(), RunError> {

@@ -11,8 +11,9 @@ use rollscope_view::{Served, Shown, Token};
 use super::{block_on, listen, ready_line, resolve};
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
-use crate::opened::{run_argument, shown_at};
+use crate::opened::run_argument;
 use crate::output;
+use crate::shown::shown_at;
 
 options! {
     /// Serve the timeline of a run, also while it is being recorded.

@@ -67,12 +67,13 @@ pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
             "search_ms": case.keystroke_ms,
             "memory_mb": case.memory_mb,
         });
-        Ok(json!({"name": case.name, "run": run, "bars": bars}))
+        Ok(json!({"name": case.name, "run": run, "samples": case.samples, "bars": bars}))
     });
     let mut cases: Vec<_> = cases.collect::<Result<_>>()?;
     let dump = dump(workspace, &binary, &dir.join(CASES[0].folder()))?;
     let bars = json!({"first_paint_ms": DUMP_FIRST_PAINT_MS});
-    cases.push(json!({"name": "820,000 events in a .pt", "run": dump, "bars": bars}));
+    let samples = CASES[0].samples;
+    cases.push(json!({"name": "820,000 events in a .pt", "run": dump, "samples": samples, "bars": bars}));
     let mut script = browser_script(workspace, "viewer_bench.mjs")?;
     script.env("ROLLSCOPE", binary).env("CASES", json!(cases).to_string());
     let status = script.env("ROUNDS", rounds.to_string()).status().context("cannot start node")?;
