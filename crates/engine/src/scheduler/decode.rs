@@ -333,19 +333,20 @@ impl DecodeSide {
         }
     }
 
-    /// Ends all connections: what was agreed on is no longer so.
+    /// Ends all connections: what was agreed on is no longer so, and the other halves learn of it.
     pub(super) fn disconnect(&mut self, core: &mut Core) {
+        let Self { prealloc, transfer, prefills, .. } = self;
+        let is_known =
+            |request: &Request| prefill_of(request).is_some_and(|addr| prefills.contains_key(addr));
+        let mut failed: Vec<_> = take_where(prealloc, is_known).into();
+        failed.extend(take_where(transfer, is_known));
+        for request in failed {
+            self.give_up(core, request, Abort::unavailable(WEIGHTS_REPLACED));
+        }
         for peer in self.prefills.values_mut().flat_map(|prefill| prefill.peers.values_mut()) {
             peer.link.send(Frame::Refuse(WEIGHTS_REPLACED.to_owned()));
         }
-        let ids = self
-            .prefills
-            .values()
-            .flat_map(|prefill| prefill.peers.values().map(|peer| peer.id).chain([prefill.id]));
-        let links: Vec<_> = ids.collect();
-        for link in links {
-            self.closed(core, link, &Abort::unavailable(WEIGHTS_REPLACED));
-        }
+        self.prefills.clear();
     }
 
     /// Gives up what has taken too long.

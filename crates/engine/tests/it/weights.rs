@@ -238,6 +238,10 @@ async fn what_was_made_with_other_weights_is_not_kept() {
         status == StatusCode::SERVICE_UNAVAILABLE && reply.to_string().contains("weights were replaced"),
         "{reply}"
     );
+    // The other half does not wait for it.
+    let (status, reply) = pair.prefill.post("/generate", &body).await;
+    let told = "decode server gave the request up: the weights were replaced";
+    assert!(status.is_server_error() && reply.to_string().contains(told), "{reply}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
