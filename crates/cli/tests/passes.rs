@@ -224,8 +224,8 @@ async fn what_keeps_passes_from_being_recorded_is_told_once_and_counted() {
     }
 }
 
-#[test]
-fn no_password_in_a_url_is_printed_or_stored() {
+#[tokio::test]
+async fn no_password_in_a_url_is_printed_or_stored() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run").display().to_string();
     let of = |kind: &str| format!("{kind}http://me:PassWord@127.0.0.1:1");
@@ -251,7 +251,12 @@ fn no_password_in_a_url_is_printed_or_stored() {
         assert!(printed.contains("http://<redacted>@127.0.0.1:1"), "{args:?}: {printed}");
     }
     let gateway = Server::start(&["gateway", "--port", "0", "--record", &run_dir, "--track", &mlflow]);
-    gateway.stop_and_hear();
+    let workers = format!("{}/workers", gateway.url);
+    let (status, reply) = call_with("POST", &workers, json!({"url": plain}).to_string(), &[]).await.unwrap();
+    let told = reply.to_string();
+    assert!(status == 400 && !told.contains("PassWord") && told.contains("<redacted>@127.0.0.1"), "{told}");
+    let said = gateway.stop_and_hear();
+    assert!(!said.contains("PassWord"), "{said}");
     let stored = std::fs::read_to_string(dir.path().join("run/run.json")).unwrap();
     assert!(stored.contains("mlflow:http://<redacted>@127.0.0.1:1"), "{stored}");
     let output = run(&["track", &run_dir, "--to", &mlflow]);

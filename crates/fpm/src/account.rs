@@ -23,12 +23,22 @@ pub struct Account {
     pub restarts: u64,
 }
 
-/// The accounts of an endpoint's publishers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Accounts {
-    of: BTreeMap<(Box<str>, u32), Account>,
+/// The accounts of an endpoint's publishers, by the name of the worker and the rank, each with what else is known of it.
+#[derive(Clone, Debug)]
+pub struct Accounts<T = ()> {
+    of: BTreeMap<Box<str>, BTreeMap<u32, Entry<T>>>,
+    publishers: usize,
     /// Messages that were no record.
     pub malformed: u64,
+}
+
+/// A publisher.
+#[derive(Clone, Debug, Default)]
+pub struct Entry<T> {
+    /// Its messages.
+    pub account: Account,
+    /// What else is known.
+    pub state: T,
 }
 
 /// How a message follows the one before.
@@ -89,34 +99,65 @@ impl Account {
 
 // === impl Accounts ===
 
-impl Accounts {
-    /// Takes a message; gives how it arrived and the account that it is in. One that is no record does not say whose it is: where
-    /// there is one publisher it is that one's, and else nobody's.
-    pub fn take(&mut self, message: &Message) -> Option<(Arrival, &mut Account)> {
-        let account = if let Ok(ForwardPassMetrics { worker_id, dp_rank, .. }) = &message.metrics {
-            let key = (worker_id.clone(), *dp_rank);
-            if self.of.len() >= MAX_PUBLISHERS && !self.of.contains_key(&key) {
-                self.of.pop_first();
+impl<T: Default> Accounts<T> {
+    /// Takes a message; gives how it arrived and the publisher that it is of. One that is no record does not say whose it is:
+    /// where there is one publisher it is that one's, and else nobody's.
+    pub fn take(&mut self, message: &Message) -> Option<(Arrival, &mut Entry<T>)> {
+        let entry = if let Ok(ForwardPassMetrics { worker_id, dp_rank, .. }) = &message.metrics {
+            // In most cases it is known, and its name need not be kept once more.
+            if !self.of.get(worker_id).is_some_and(|ranks| ranks.contains_key(dp_rank)) {
+                self.add(worker_id, *dp_rank);
             }
-            Some(self.of.entry(key).or_default())
+            self.entry(worker_id, *dp_rank)
         } else {
             self.malformed += 1;
-            let is_only = self.of.len() == 1;
-            self.of.values_mut().next().filter(|_| is_only)
+            let is_only = self.publishers == 1;
+            self.of.values_mut().flat_map(BTreeMap::values_mut).next().filter(|_| is_only)
         };
-        account.map(|account| (account.take(message.sequence), account))
+        entry.map(|entry| (entry.account.take(message.sequence), entry))
     }
 
-    /// So many messages of a publisher came, or were to be reported, in vain.
-    pub fn not_taken(&mut self, publisher: &(Box<str>, u32), messages: u64) {
-        if let Some(account) = self.of.get_mut(publisher) {
-            account.not_taken(messages);
-        }
+    /// A publisher that is known.
+    pub fn entry(&mut self, worker_id: &str, dp_rank: u32) -> Option<&mut Entry<T>> {
+        self.of.get_mut(worker_id)?.get_mut(&dp_rank)
     }
 
     /// Each publisher, by the name of its worker and its rank.
-    pub fn iter(&self) -> impl Iterator<Item = (&(Box<str>, u32), &Account)> {
-        self.of.iter()
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, u32, &mut Entry<T>)> {
+        let ranks = self.of.iter_mut().map(|(worker_id, ranks)| (&**worker_id, ranks));
+        ranks.flat_map(|(worker_id, ranks)| {
+            ranks.iter_mut().map(move |(dp_rank, entry)| (worker_id, *dp_rank, entry))
+        })
+    }
+
+    /// Publishers that are known.
+    pub fn len(&self) -> usize {
+        self.publishers
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.publishers == 0
+    }
+
+    fn add(&mut self, worker_id: &str, dp_rank: u32) {
+        if self.publishers >= MAX_PUBLISHERS
+            && let Some(mut first) = self.of.first_entry()
+        {
+            first.get_mut().pop_first();
+            if first.get().is_empty() {
+                first.remove();
+            }
+            self.publishers -= 1;
+        }
+        self.of.entry(worker_id.into()).or_default().insert(dp_rank, Entry::default());
+        self.publishers += 1;
+    }
+}
+
+impl<T> Default for Accounts<T> {
+    fn default() -> Self {
+        Self { of: BTreeMap::new(), publishers: 0, malformed: 0 }
     }
 }
 
@@ -155,7 +196,7 @@ mod tests {
             Message { sequence, received, waited, metrics: Ok(metrics) }
         };
         let malformed = |sequence| Message { metrics: decode(b"no"), ..message("", 0, sequence) };
-        let mut accounts = Accounts::default();
+        let mut accounts: Accounts = Accounts::default();
         for (name, message, arrival) in [
             ("nobody is known", malformed(0), None),
             ("the first", message("a", 0, 5), Some(Arrival::First(5))),
@@ -169,11 +210,12 @@ mod tests {
         ] {
             assert_eq!(accounts.take(&message).map(|(arrival, _)| arrival), arrival, "{name}");
         }
-        assert_eq!((accounts.malformed, accounts.iter().map(|(_, account)| account.lost).sum()), (3, 2));
+        let lost = accounts.iter_mut().map(|(.., entry)| entry.account.lost).sum::<u64>();
+        assert_eq!((accounts.malformed, accounts.len(), lost), (3, 3, 2));
         for rank in 0..2 * MAX_PUBLISHERS as u32 {
             accounts.take(&message("liar", rank, 0));
         }
-        assert_eq!(accounts.iter().count(), MAX_PUBLISHERS);
+        assert_eq!((accounts.len(), accounts.iter_mut().count()), (MAX_PUBLISHERS, MAX_PUBLISHERS));
     }
 
     #[test]

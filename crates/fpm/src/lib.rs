@@ -19,12 +19,12 @@ mod sending;
 mod account;
 mod subscriber;
 
-pub use account::{Account, Accounts, Arrival};
+pub use account::{Account, Accounts, Arrival, Entry};
 pub use codec::{DecodeError, decode, encode};
 pub use endpoint::{Address, Base, Endpoint, EndpointError, MAX_RANKS};
 pub use listener::BindError;
 pub use publisher::{Pass, Publisher, QUEUE_RECORDS, Refusal};
 pub use record::{ForwardPassMetrics, QueuedRequests, ScheduledRequests};
 pub use statistics::Statistics;
-pub use subscriber::{Heard, Message, Subscription, Subscriptions, What};
+pub use subscriber::{Heard, Message, Origin, Subscription, Subscriptions, What};
 pub use zmtp::TransportError;

@@ -266,3 +266,17 @@ async fn relay(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time goes on by itself while everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_never_greets_is_given_up() {
+        let (ours, _theirs) = tokio::io::duplex(4096);
+        let (peers, has_greeted) = (Arc::default(), Arc::default());
+        serve(Box::new(ours), Arc::clone(&peers), Arc::clone(&has_greeted)).await;
+        assert!(!has_greeted.load(Ordering::Acquire) && peers.lock().is_empty());
+    }
+}

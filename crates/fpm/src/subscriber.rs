@@ -4,9 +4,11 @@
 //! What is heard goes into a bounded queue. While that is full nothing is read, the publisher's own bound fills, and it
 //! drops: a slow reader sees a gap and costs nobody memory.
 
+use std::cmp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -68,8 +70,17 @@ pub struct Subscription {
 /// Listens to endpoints that come and go, each with a name.
 #[derive(Debug)]
 pub struct Subscriptions<K> {
-    of: BTreeMap<K, Subscription>,
-    tell: mpsc::Sender<Heard<K>>,
+    of: BTreeMap<Arc<K>, Subscription>,
+    begun: u64,
+    tell: mpsc::Sender<Heard<Origin<K>>>,
+}
+
+/// One of [`Subscriptions`], by its name. Cheap to clone and to compare: each has a number of its own, so that an endpoint that is
+/// listened to again is another source.
+#[derive(Debug)]
+pub struct Origin<K> {
+    number: u64,
+    name: Arc<K>,
 }
 
 /// What a publisher may take to accept and to greet.
@@ -143,28 +154,74 @@ async fn listen_again_and_again<K: Clone>(
 
 // === impl Subscriptions ===
 
-impl<K: Clone + Ord + Send + 'static> Subscriptions<K> {
+impl<K: Ord + Send + Sync + 'static> Subscriptions<K> {
     /// None yet, and what will be heard of them: so many messages may wait for being taken. While more do, publishers keep
     /// theirs and at last drop them.
-    pub fn new(queue_messages: usize) -> (Self, mpsc::Receiver<Heard<K>>) {
+    pub fn new(queue_messages: usize) -> (Self, mpsc::Receiver<Heard<Origin<K>>>) {
         let (tell, heard) = mpsc::channel(queue_messages);
-        (Self { of: BTreeMap::new(), tell }, heard)
+        (Self { of: BTreeMap::new(), begun: 0, tell }, heard)
     }
 
     /// Listens to these endpoints from now on, and to no others; to be called on a runtime.
     pub fn follow(&mut self, endpoints: impl IntoIterator<Item = (K, Endpoint)>) {
         let mut before = std::mem::take(&mut self.of);
         for (name, endpoint) in endpoints {
-            let subscription = before
-                .remove(&name)
-                .unwrap_or_else(|| Subscription::start(endpoint, name.clone(), self.tell.clone()));
+            let (name, subscription) = before.remove_entry(&name).unwrap_or_else(|| {
+                self.begun += 1;
+                let source = Origin { number: self.begun, name: Arc::new(name) };
+                let name = Arc::clone(&source.name);
+                (name, Subscription::start(endpoint, source, self.tell.clone()))
+            });
             self.of.insert(name, subscription);
         }
     }
 
     /// Those that are listened to.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &Subscription)> {
-        self.of.iter()
+        self.of.iter().map(|(name, subscription)| (&**name, subscription))
+    }
+}
+
+// === impl Origin ===
+
+impl<K> Origin<K> {
+    /// A source by its number and its name, for those who play one.
+    pub fn new(number: u64, name: K) -> Self {
+        Self { number, name: Arc::new(name) }
+    }
+}
+
+impl<K> Deref for Origin<K> {
+    type Target = K;
+
+    fn deref(&self) -> &K {
+        &self.name
+    }
+}
+
+impl<K> Clone for Origin<K> {
+    fn clone(&self) -> Self {
+        Self { number: self.number, name: Arc::clone(&self.name) }
+    }
+}
+
+impl<K> PartialEq for Origin<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl<K> Eq for Origin<K> {}
+
+impl<K> PartialOrd for Origin<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<K> Ord for Origin<K> {
+    fn cmp(&self, other: &Self) -> cmp::Ordering {
+        self.number.cmp(&other.number)
     }
 }
 
@@ -264,6 +321,18 @@ async fn message(wire: &mut Wire<Box<dyn Connection>>) -> Result<(u64, bytes::By
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Time goes on by itself while everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_publisher_that_never_answers_is_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.0");
+        let _owner = tokio::net::UnixListener::bind(&path).unwrap();
+        let (mut subscriptions, mut heard) = Subscriptions::new(4);
+        subscriptions.follow([("a", Endpoint::Ipc(path))]);
+        let Heard { from, what } = heard.recv().await.unwrap();
+        assert!(matches!((*from, what), ("a", What::Lost(TransportError::Late))));
+    }
 
     #[tokio::test]
     async fn a_peer_that_is_gone_is_found_out() {

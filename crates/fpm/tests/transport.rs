@@ -7,7 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use rollscope_fpm::{
-    Account, Arrival, Base, Endpoint, Heard, Message, Pass, Publisher, QUEUE_RECORDS, Refusal,
+    Account, Arrival, Base, Endpoint, Heard, Message, Origin, Pass, Publisher, QUEUE_RECORDS, Refusal,
     ScheduledRequests, Subscription, Subscriptions, What,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -430,42 +430,48 @@ async fn each_reason_is_told_once_until_the_publisher_is_there() {
     let folder = TempDir::new().unwrap();
     let endpoint = ipc(&folder, "a.0");
     let Endpoint::Ipc(path) = &endpoint else { unreachable!() };
-    let (mut subscriptions, heard) = Subscriptions::new(64);
+    let (mut subscriptions, mut heard) = Subscriptions::new(64);
     subscriptions.follow([(7, endpoint.clone())]);
-    let mut listening = Listening { heard, _subscriptions: Vec::new() };
+    let next = async |heard: &mut Receiver<Heard<Origin<u32>>>| {
+        let Heard { from, what } = timeout(PATIENCE, heard.recv()).await.unwrap().unwrap();
+        assert_eq!(*from, 7);
+        what
+    };
     let mut reasons = Vec::new();
-    let mut reason = async |listening: &mut Listening| {
-        let (7, What::Lost(error)) = listening.next().await else { panic!("something else was heard") };
+    let mut reason = async |heard: &mut Receiver<Heard<Origin<u32>>>| {
+        let What::Lost(error) = next(heard).await else { panic!("something else was heard") };
         let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         assert!(!reasons.contains(&reason), "told twice: {reason}");
         reasons.push(reason.clone());
         reason
     };
-    assert!(reason(&mut listening).await.contains("No such file"));
+    assert!(reason(&mut heard).await.contains("No such file"));
     // Nobody listens at the socket.
     drop(UnixListener::bind(path).unwrap());
-    assert!(reason(&mut listening).await.contains("refused"));
+    assert!(reason(&mut heard).await.contains("refused"));
     std::fs::remove_file(path).unwrap();
     let owner = UnixListener::bind(path).unwrap();
     let (mut stream, _) = timeout(PATIENCE, owner.accept()).await.unwrap().unwrap();
     stream.write_all(b"HTTP/1.1 400 Bad Request\r\n").await.unwrap();
-    assert_eq!(reason(&mut listening).await, "not a ZeroMQ 3 peer without security");
+    assert_eq!(reason(&mut heard).await, "not a ZeroMQ 3 peer without security");
     drop(stream);
     drop(owner);
     std::fs::remove_file(path).unwrap();
     let publisher = Publisher::bind(&endpoint, "", 0).unwrap();
-    listening.connected(1).await;
+    let patience = Patience::new();
+    while !matches!(next(&mut heard).await, What::Connected) {
+        patience.check("the publisher");
+    }
     let failures = |subscriptions: &Subscriptions<u32>| subscriptions.iter().next().unwrap().1.failures();
     let before = failures(&subscriptions);
     assert!(before >= 3, "{before}");
     drop(publisher);
-    let patience = Patience::new();
-    while !matches!(listening.next().await.1, What::Lost(_)) {
+    while !matches!(next(&mut heard).await, What::Lost(_)) {
         patience.check("its end");
     }
     assert!(failures(&subscriptions) > before);
     subscriptions.follow([]);
-    while !matches!(listening.next().await.1, What::Left) {
+    while !matches!(next(&mut heard).await, What::Left) {
         patience.check("the end of the subscription");
     }
 }

@@ -1,9 +1,9 @@
 //! Forward passes into the run: what is heard of endpoints is accounted for, timed and put in.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rollscope_fpm::{Accounts, Arrival, Endpoint, ForwardPassMetrics, Heard, Message, What};
+use rollscope_fpm::{Accounts, Arrival, Endpoint, ForwardPassMetrics, Heard, Message, Origin, What};
 use rollscope_trace::{ForwardPass, Nanos, PassLoad, WorkerRef};
 use tokio::sync::mpsc;
 
@@ -22,10 +22,12 @@ pub struct PassSource {
 /// What is known of a source's stream: makes passes of its messages.
 #[derive(Debug, Default)]
 pub struct PassStream {
-    accounts: Accounts,
-    /// Publishers whose latest message was a heartbeat.
-    at_rest: HashSet<(Box<str>, u32)>,
+    accounts: Accounts<AtRest>,
 }
+
+/// Whether a publisher's latest record was a heartbeat.
+#[derive(Debug, Default)]
+struct AtRest(bool);
 
 /// Messages that may wait to be put in; beyond, publishers keep and at last drop them.
 pub const QUEUE_MESSAGES: usize = 4096;
@@ -37,16 +39,16 @@ const PUBLISHED_WITHIN: Duration = Duration::from_millis(5);
 /// soon as it is heard, and must not take long; what goes wrong is counted, and told, by `troubles`.
 pub async fn record_passes(
     recorder: RecorderHandle,
-    mut heard: mpsc::Receiver<Heard<PassSource>>,
+    mut heard: mpsc::Receiver<Heard<Origin<PassSource>>>,
     troubles: PassTroubles,
     told: impl Fn(&PassSource, &ForwardPassMetrics) + Send,
 ) {
-    let mut streams: BTreeMap<PassSource, PassStream> = BTreeMap::new();
+    let mut streams: BTreeMap<Origin<PassSource>, PassStream> = BTreeMap::new();
     while let Some(Heard { from, what }) = heard.recv().await {
         let message = match what {
             What::Message(message) => message,
             What::Lost(source) => {
-                troubles.tell(&PassTrouble::Lost { endpoint: from.endpoint, source });
+                troubles.tell(&PassTrouble::Lost { endpoint: from.endpoint.clone(), source });
                 continue;
             }
             What::Left => {
@@ -60,11 +62,13 @@ pub async fn record_passes(
         }
         let stream = streams.entry(from.clone()).or_default();
         let Some(pass) = stream.hear(&from, message, &troubles) else { continue };
-        let (publisher, lost) = ((pass.worker_id.clone(), pass.dp_rank), pass.lost_before);
+        let (worker_id, dp_rank, lost) = (pass.worker_id.clone(), pass.dp_rank, pass.lost_before);
         let is_rest = pass.is_rest();
         if recorder.inbox.put_pass(pass).is_err() && !is_rest {
-            stream.accounts.not_taken(&publisher, lost.saturating_add(1));
-            troubles.tell(&PassTrouble::Refused { endpoint: from.endpoint });
+            if let Some(publisher) = stream.accounts.entry(&worker_id, dp_rank) {
+                publisher.account.not_taken(lost.saturating_add(1));
+            }
+            troubles.tell(&PassTrouble::Refused { endpoint: from.endpoint.clone() });
         }
     }
 }
@@ -89,11 +93,11 @@ impl PassStream {
         if let Some((Arrival::Gap(messages), _)) = taken {
             troubles.tell(&PassTrouble::Missing { endpoint: endpoint(), messages });
         }
-        let mut account = taken.map(|(_, account)| account);
+        let mut publisher = taken.map(|(_, publisher)| publisher);
         let mut no_pass = |trouble: &PassTrouble| {
             troubles.tell(trouble);
-            if let Some(account) = &mut account {
-                account.not_taken(1);
+            if let Some(publisher) = &mut publisher {
+                publisher.account.not_taken(1);
             }
         };
         let metrics = match message.metrics {
@@ -108,17 +112,15 @@ impl PassStream {
             no_pass(&PassTrouble::Endless { endpoint: endpoint(), seconds: metrics.wall_time });
             return None;
         };
-        let account = account?;
-        let publisher = (metrics.worker_id.clone(), metrics.dp_rank);
+        let publisher = publisher?;
         let is_rest = metrics.is_heartbeat();
-        let was_at_rest =
-            if is_rest { !self.at_rest.insert(publisher) } else { self.at_rest.remove(&publisher) };
+        let was_at_rest = std::mem::replace(&mut publisher.state.0, is_rest);
         if is_rest && was_at_rest {
             return None;
         }
         // What was lost is told with a pass.
-        let lost_before = if is_rest { 0 } else { account.take_unreported() };
-        let life = u32::try_from(account.restarts).unwrap_or(u32::MAX);
+        let lost_before = if is_rest { 0 } else { publisher.account.take_unreported() };
+        let life = u32::try_from(publisher.account.restarts).unwrap_or(u32::MAX);
         let uncertainty = nanos(PUBLISHED_WITHIN.saturating_add(message.waited));
         let ForwardPassMetrics { worker_id, dp_rank, scheduled, queued, .. } = metrics;
         Some(ForwardPass {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command};
 use rollscope_config::Options as _;
-use rollscope_fpm::{Address, Heard, Subscriptions};
+use rollscope_fpm::{Address, Heard, Origin, Subscriptions};
 use rollscope_record::{PassSource, PassTroubles, QUEUE_MESSAGES, follow_fleet, told_endpoints};
 use rollscope_trace::WorkerRef;
 use serde_json::Value;
@@ -27,7 +27,7 @@ use crate::lifetime::{LifetimeOptions, shutdown};
 use crate::output;
 
 /// What is heard of everything that is watched.
-type Watched = mpsc::Receiver<Heard<PassSource>>;
+type Watched = mpsc::Receiver<Heard<Origin<PassSource>>>;
 
 /// What a server may take to tell of itself.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

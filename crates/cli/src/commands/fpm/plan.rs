@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use rollscope_config::options;
-use rollscope_fpm::{Heard, What};
+use rollscope_fpm::{Heard, Origin, What};
 use rollscope_insight::plan;
 use rollscope_record::{PassSource, PassStream};
 use rollscope_trace::{ForwardPass, sentence};
@@ -36,7 +36,7 @@ options! {
 }
 
 pub(super) async fn run(mut watched: Watched, options: &PlanOptions) -> Result<(), Failure> {
-    let mut streams: BTreeMap<PassSource, PassStream> = BTreeMap::new();
+    let mut streams: BTreeMap<Origin<PassSource>, PassStream> = BTreeMap::new();
     let mut passes: VecDeque<ForwardPass> = VecDeque::new();
     let mut left = options.count;
     let mut looks = interval(Duration::from_secs(options.interval.into()));

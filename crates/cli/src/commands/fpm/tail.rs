@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rollscope_config::options;
-use rollscope_fpm::{Accounts, Arrival, ForwardPassMetrics, Heard, Message, What};
+use rollscope_fpm::{Accounts, Arrival, ForwardPassMetrics, Heard, Message, Origin, What};
 use rollscope_record::PassSource;
 use rollscope_trace::sentence;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ options! {
 
 pub(super) async fn run(mut watched: Watched, options: &TailOptions) -> Result<(), Failure> {
     let mut left = options.count;
-    let mut accounts: BTreeMap<PassSource, Accounts> = BTreeMap::new();
+    let mut accounts: BTreeMap<Origin<PassSource>, Accounts> = BTreeMap::new();
     while let Some(Heard { from, what }) = watched.recv().await {
         let endpoint = from.endpoint.to_string();
         match what {

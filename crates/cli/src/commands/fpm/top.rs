@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use rollscope_config::options;
-use rollscope_fpm::{Account, Accounts, ForwardPassMetrics, Heard, Message, What};
+use rollscope_fpm::{Accounts, Entry, ForwardPassMetrics, Heard, Message, Origin, What};
 use rollscope_record::PassSource;
 use rollscope_trace::sentence;
 use terminal_size::{Height, Width, terminal_size_of};
@@ -39,17 +39,16 @@ options! {
 /// Everything that is shown.
 #[derive(Default)]
 struct Board {
-    places: BTreeMap<PassSource, Place>,
+    places: BTreeMap<Origin<PassSource>, Place>,
 }
 
 /// An endpoint.
 #[derive(Default)]
 struct Place {
-    accounts: Accounts,
+    /// One rank, unless a proxy carries several.
+    ranks: Accounts<Rank>,
     /// Why nothing is heard of it.
     trouble: Option<String>,
-    /// By the name of the worker and the rank: one, unless a proxy carries several.
-    ranks: BTreeMap<(Box<str>, u32), Rank>,
 }
 
 /// One rank.
@@ -115,7 +114,7 @@ fn show(board: &mut Board, window: Duration) -> io::Result<()> {
 // === impl Board ===
 
 impl Board {
-    fn take(&mut self, Heard { from, what }: Heard<PassSource>) {
+    fn take(&mut self, Heard { from, what }: Heard<Origin<PassSource>>) {
         if let What::Left = what {
             self.places.remove(&from);
             return;
@@ -136,8 +135,8 @@ impl Board {
             let endpoint = source.endpoint.to_string();
             rows.extend(place.rows(&endpoint, window.as_secs_f64()));
             troubles.extend(place.trouble.as_ref().map(|trouble| format!("{endpoint}: {trouble}")));
-            if place.accounts.malformed > 0 {
-                troubles.push(format!("{endpoint}: {} messages are no record", place.accounts.malformed));
+            if place.ranks.malformed > 0 {
+                troubles.push(format!("{endpoint}: {} messages are no record", place.ranks.malformed));
             }
         }
         let lines = screen(&rows, &troubles, size);
@@ -149,35 +148,27 @@ impl Board {
 
 impl Place {
     fn take(&mut self, message: Message) {
-        self.accounts.take(&message);
-        let Ok(metrics) = message.metrics else { return };
-        let publisher = (metrics.worker_id.clone(), metrics.dp_rank);
-        let rank = self.ranks.entry(publisher).or_default();
-        rank.lately.add(&metrics);
-        rank.last = metrics;
-        // Names that are made up are forgotten with their accounts.
-        if self.ranks.len() > self.accounts.iter().count() {
-            let known: Vec<_> = self.accounts.iter().map(|(publisher, _)| publisher).collect();
-            self.ranks.retain(|publisher, _| known.binary_search(&publisher).is_ok());
+        let taken = self.ranks.take(&message);
+        if let (Some((_, Entry { state, .. })), Ok(metrics)) = (taken, message.metrics) {
+            state.lately.add(&metrics);
+            state.last = metrics;
         }
     }
 
     fn rows(&mut self, endpoint: &str, window_s: f64) -> Vec<Row> {
-        let is_heard = self.trouble.is_none();
         if self.ranks.is_empty() {
             return vec![Row::blank(endpoint)];
         }
-        let is_shared = self.ranks.len() > 1;
-        let accounts = self.accounts.iter().map(|(_, account)| account);
-        let ranks = self.ranks.iter_mut().zip(accounts);
-        let row = |(((worker, dp_rank), rank), account): ((&(Box<str>, u32), &mut Rank), &Account)| {
-            let name = match &**worker {
+        let (is_heard, is_shared) = (self.trouble.is_none(), self.ranks.len() > 1);
+        let ranks = self.ranks.iter_mut();
+        let row = |(worker, dp_rank, Entry { account, state }): (&str, u32, &mut Entry<Rank>)| {
+            let name = match worker {
                 "" if is_shared => format!("{endpoint} dp{dp_rank}"),
                 "" => endpoint.to_owned(),
                 worker => format!("{worker} dp{dp_rank}"),
             };
-            let lately = std::mem::take(&mut rank.lately);
-            Row::new(&name, Some(&rank.last).filter(|_| is_heard), &lately, account, window_s)
+            let lately = std::mem::take(&mut state.lately);
+            Row::new(&name, Some(&state.last).filter(|_| is_heard), &lately, account, window_s)
         };
         ranks.map(row).collect()
     }

@@ -6,11 +6,14 @@ use rollscope_fpm::{QueuedRequests, ScheduledRequests, TransportError, decode};
 
 use super::*;
 
-fn source(endpoint: &str) -> PassSource {
-    PassSource { endpoint: endpoint.parse().unwrap(), worker: None }
+/// The place of an endpoint whose name ends with its number.
+fn source(endpoint: &str) -> Origin<PassSource> {
+    let number = endpoint.rsplit(['.', ':']).next().unwrap().parse().unwrap();
+    let number = if endpoint.starts_with("tcp") { 1000 + number } else { number };
+    Origin::new(number, PassSource { endpoint: endpoint.parse().unwrap(), worker: None })
 }
 
-fn message(endpoint: &str, sequence: u64, metrics: ForwardPassMetrics) -> Heard<PassSource> {
+fn message(endpoint: &str, sequence: u64, metrics: ForwardPassMetrics) -> Heard<Origin<PassSource>> {
     let (received, waited) = (Instant::now(), Duration::ZERO);
     let message = Message { sequence, received, waited, metrics: Ok(metrics) };
     Heard { from: source(endpoint), what: What::Message(message) }
@@ -50,16 +53,16 @@ fn a_screen_shows_every_rank() {
     board.take(Heard { from: source("ipc:///run/a.1"), what: What::Message(bad) });
     board.take(Heard { from: source("tcp://h:5"), what: What::Lost(TransportError::Closed) });
     // A proxy, behind which two ranks are, with numbers of their own.
-    board.take(message("tcp://p:1", 70, idle(0)));
-    board.take(message("tcp://p:1", 3, idle(1)));
-    board.take(message("tcp://p:1", 71, idle(0)));
+    board.take(message("tcp://p:9", 70, idle(0)));
+    board.take(message("tcp://p:9", 3, idle(1)));
+    board.take(message("tcp://p:9", 71, idle(0)));
     let expected = [
         "rank            running  queued  KV tokens  prefill/s  decode/s  forward  passes/s  idle  lost  restarts",
         "w dp0                 8       3       9000        512      7.00   250 ms      1.00   75%     2         0",
         "ipc:///run/a.1        0       0          0          0         0        -         0  100%     0         1",
         "tcp://h:5             -       -          -          -         -        -         -     -     0         0",
-        "tcp://p:1 dp0         0       0          0          0         0        -         0  100%     0         0",
-        "tcp://p:1 dp1         0       0          0          0         0        -         0  100%     0         0",
+        "tcp://p:9 dp0         0       0          0          0         0        -         0  100%     0         0",
+        "tcp://p:9 dp1         0       0          0          0         0        -         0  100%     0         0",
         "ipc:///run/a.1: 1 messages are no record",
         "tcp://h:5: the peer closed the connection",
     ];
@@ -70,7 +73,7 @@ fn a_screen_shows_every_rank() {
         again[1]
             .ends_with("8       3       9000          0         0        -         0  100%     2         0")
     );
-    board.take(Heard { from: source("tcp://p:1"), what: What::Left });
+    board.take(Heard { from: source("tcp://p:9"), what: What::Left });
     assert_eq!(board.screen(WINDOW, None).len(), 6, "what nobody listens to is gone");
 }
 
