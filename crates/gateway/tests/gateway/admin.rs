@@ -326,9 +326,7 @@ async fn a_call_that_hangs_at_one_worker_is_answered_with_what_the_others_said()
         first.on(asked, Script::json(200, "{\"is\":1}"));
         second.on(asked, Script::json(200, "null"));
     }
-    let limits = "--control-timeout-secs 1 --weights-timeout-secs 1";
-    let args = format!("--worker-urls {} {} {limits}", first.url(), second.url());
-    let gateway = TestGateway::start(&args).await;
+    let gateway = TestGateway::regular(&[&first, &second]).await;
     for (path, asked) in paths {
         let method = if path == "/get_loads" { Method::GET } else { Method::POST };
         let body = if path == "/abort_request" { r#"{"abort_all":true}"# } else { "{}" };
@@ -339,16 +337,19 @@ async fn a_call_that_hangs_at_one_worker_is_answered_with_what_the_others_said()
     assert_eq!(first.calls("/v1/loads")[0].request.target, "/v1/loads?include=core");
 
     second.on("/flush_cache", Script::new().hang());
+    // Long enough for the one that answers, however busy the machine is.
+    let args = format!("--worker-urls {} {} --control-timeout-secs 4", first.url(), second.url());
+    let gateway = TestGateway::start(&args).await;
     let (status, reply) = call(&gateway, Method::POST, "/flush_cache", "").await;
     let late = reply["results"][1]["body"].as_str().unwrap();
-    assert!(status == 504 && late.contains("not finished within 1s"), "{reply}");
+    assert!(status == 504 && late.contains("not finished within 4s"), "{reply}");
     assert_eq!(reply["results"][0]["status"], 200);
     let figures = gateway.figures().await;
     let answers = |result: &str| {
         let labels = format!("path=\"/flush_cache\",result=\"{result}\"");
         figures[&format!("rollscope_fan_out_answers_total{{{labels}}}")]
     };
-    assert_eq!((answers("ok"), answers("failed")), (3, 1));
+    assert_eq!((answers("ok"), answers("failed")), (1, 1));
 }
 
 #[tokio::test]

@@ -296,7 +296,9 @@ async fn a_worker_that_refuses_before_it_has_read_all_is_heard() {
 #[tokio::test]
 async fn a_stream_that_falls_silent_is_given_up() {
     let worker = FakeWorker::start().await;
-    worker.on("/generate", Script::sse().event("{}").hang());
+    // The head and the event at once: between them there is no pause to be taken for silence.
+    let begin = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\na\r\ndata: {}\n\n\r\n";
+    worker.on("/generate", Script::new().raw(begin).hang());
     let args = format!("--worker-urls {} --stream-idle-timeout-secs 0.1", worker.url());
     let gateway = TestGateway::start(&args).await;
     let (body, end) = gateway.generate(r#"{"stream":true}"#).await.rest().await;

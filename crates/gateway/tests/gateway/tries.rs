@@ -171,7 +171,8 @@ async fn a_worker_that_only_waited_for_the_other_is_not_blamed() {
         assert_eq!(breaker(&gateway, stopped).await, "open");
         assert_eq!(breaker(&gateway, waiting).await, "closed");
     }
-    // A prefill worker's own time may be up first; that it waited in vain it says by 504.
+    // A prefill worker's own time may be up first; that it waited in vain it says by 504, long before the gateway would.
+    let more = "--request-timeout-secs 4 --cb-failure-threshold 1";
     let (prefill, decode) = pair_of(Script::json(504, "timed out"), Script::new().hang()).await;
     let gateway = TestGateway::pair(prefill.address(), decode.address(), more).await;
     let reply = gateway.generate("{}").await;
