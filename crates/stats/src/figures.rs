@@ -6,11 +6,10 @@ use rollscope_trace::{Fault, Nanos, Outcome, Profile, SampleTrace};
 
 use crate::distribution::Distribution;
 use crate::requests::{Requests, Tokens};
-use crate::samples::{
-    self, LateSample, Marks, SampleFacts, Sums, Tail, TokenFigures, VersionTally, Versions,
-};
+use crate::samples::{self, LateSample, Marks, Tail, TokenFigures, VersionTally, Versions};
 use crate::series::Series;
 use crate::slowest::{SlowestSample, last_sample};
+use crate::sums::{SampleFacts, Sums};
 use crate::workers::WorkerFigures;
 
 /// What is known of a population of samples. A figure that nothing was reported for is absent.

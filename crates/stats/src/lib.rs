@@ -22,6 +22,7 @@ mod step;
 
 mod requests;
 mod samples;
+mod sums;
 mod workers;
 
 mod catalog;

@@ -103,10 +103,14 @@ impl Requests {
                 ^ leg.report.measures.values().len() as u64
                 ^ u64::from(leg.report.finish.is_some())
         };
-        let of_values = |leg: &Leg| match leg.report.measures.values() {
-            [first, .., last] => first.to_bits() ^ last.to_bits(),
-            [only] => only.to_bits(),
-            [] => 0,
+        let of_values = |leg: &Leg| {
+            let version = leg.report.weight_version.as_deref().and_then(|version| version.bytes().next());
+            let values = match leg.report.measures.values() {
+                [first, .., last] => first.to_bits() ^ last.to_bits(),
+                [only] => only.to_bits(),
+                [] => 0,
+            };
+            values ^ u64::from(version.unwrap_or_default())
         };
         std::hint::black_box(requests().map(of_request).fold(0, |all, one| all ^ one));
         std::hint::black_box(legs().map(of_leg).fold(0, |all, one| all ^ one));

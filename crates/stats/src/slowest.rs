@@ -4,8 +4,8 @@ use rollscope_trace::{Nanos, SampleKey, SampleTrace, StepTrace, UnixNs};
 
 use crate::breakdown::{Breakdown, Part};
 use crate::critical_path::{covered, request_breakdown};
-use crate::samples::SampleFacts;
 use crate::step::population;
+use crate::sums::SampleFacts;
 
 /// The sample with the longest time from its first to its last event.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,6 +11,7 @@
 
 mod known;
 mod machine;
+mod memo;
 mod opcode;
 mod value;
 

@@ -32,6 +32,11 @@ pub(crate) fn end_of(bytes: &[u8], start: usize) -> Result<usize, PickleError> {
     Ok(ops.at)
 }
 
+/// A whole number of bytes that is not negative.
+pub(super) fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
 // === impl Ops ===
 
 impl<'a> Ops<'a> {
@@ -100,7 +105,7 @@ fn counted<const N: usize>(rest: &[u8]) -> (Option<&[u8]>, usize) {
     let Some(digits) = rest.first_chunk::<N>() else {
         return (None, 0);
     };
-    let length = digits.iter().rev().fold(0u64, |sum, digit| sum << 8 | u64::from(*digit));
+    let length = little_endian(digits);
     let end = usize::try_from(length).ok().and_then(|length| length.checked_add(N));
     (end.and_then(|end| rest.get(N..end)), end.unwrap_or(0))
 }
