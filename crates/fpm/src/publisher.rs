@@ -5,7 +5,8 @@
 //!
 //! The queue is a ring of one producer and one consumer, into which a record is written without reading what the other side
 //! writes: the scheduler comes back from a pass with cold caches, and each line that it had to wait for would cost it more
-//! than all else here. For the same reason the ring's memory is touched before the first pass.
+//! than all else here. For the same reason the ring's memory is touched before the first pass, and what handing over needs of
+//! the publisher itself is in one line.
 //!
 //! That thread looks into the queue every few milliseconds instead of being woken for each record, also for a while after the
 //! scheduler has come to rest: waking a thread costs the scheduler more than everything else here. Only a long rest sends it
@@ -43,13 +44,20 @@ pub struct Pass {
 
 /// Publishes the passes of one rank. Dropping it sends what is queued and gives the endpoint up.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Publisher {
-    endpoint: Endpoint,
-    shared: Arc<Shared>,
     queue: Producer<Numbered>,
     /// The next number; while it rests the word that is shared has it.
     next: u64,
     rests: bool,
+    shared: Arc<Shared>,
+    aside: Box<Aside>,
+}
+
+/// What handing over does not need.
+#[derive(Debug)]
+struct Aside {
+    endpoint: Endpoint,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -133,12 +141,13 @@ impl Publisher {
         let thread = Some(thread.spawn(work).map_err(failed)?);
         let gone = |_| Err(io::Error::other("the publisher's thread has ended"));
         started.recv().unwrap_or_else(gone).map_err(failed)?;
-        Ok(Self { endpoint: bound_to, shared, queue, next: 0, rests: true, thread })
+        let aside = Box::new(Aside { endpoint: bound_to, thread });
+        Ok(Self { queue, next: 0, rests: true, shared, aside })
     }
 
     /// Where subscribers find it.
     pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.aside.endpoint
     }
 
     /// Hands a pass over, and returns its number. It may be lost on the way, its number never.
@@ -195,7 +204,7 @@ impl Drop for Publisher {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
         self.shared.awake.notify_one();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.aside.thread.take() {
             // A panic of the thread was reported when it happened.
             drop(thread.join());
         }
@@ -272,7 +281,8 @@ mod tests {
         let (queue, take) = touched_ring();
         let endpoint = Endpoint::Ipc("/nowhere".into());
         let source = Source { shared: Arc::clone(&shared), queue: take };
-        (Publisher { endpoint, shared, queue, next: 0, rests: false, thread: None }, source)
+        let aside = Box::new(Aside { endpoint, thread: None });
+        (Publisher { queue, next: 0, rests: false, shared, aside }, source)
     }
 
     #[test]

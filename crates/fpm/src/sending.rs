@@ -60,8 +60,9 @@ struct Guest {
     has_greeted: Arc<AtomicBool>,
 }
 
-/// How long a record may wait for the thread while the scheduler works.
-const TICK: Duration = Duration::from_millis(2);
+/// How long a record may wait for the thread while the scheduler works. A look, and the subscribers that it wakes, may take the
+/// scheduler's core for a moment and leave it with cold caches: passes of a millisecond are not to find them so each time.
+const TICK: Duration = Duration::from_millis(3);
 /// A rest so long sends the thread to sleep: the next pass has to wake it.
 const ASLEEP_AFTER: Duration = Duration::from_millis(250);
 /// Silence after which a rest is told of.
