@@ -85,17 +85,28 @@ impl StepTrace {
     /// Gathers the records of a step; those of other steps are passed over. A request that names no sample is
     /// its own.
     pub fn gather(step: StepNumber, records: impl IntoIterator<Item = Record>) -> Self {
-        let mut samples: HashMap<SampleKey, SampleTrace> = HashMap::new();
+        let mut samples: Vec<SampleTrace> = Vec::new();
+        let mut places: HashMap<SampleKey, usize> = HashMap::new();
         let mut closes: Vec<StepClose> = Vec::new();
         let mut of = |key: &SampleKey, put: &mut dyn FnMut(&mut SampleTrace)| {
-            put(samples.entry(key.clone()).or_insert_with_key(|key| SampleTrace::new(key.clone())));
+            let at = *places.entry(key.clone()).or_insert_with_key(|key| {
+                samples.push(SampleTrace::new(key.clone()));
+                samples.len() - 1
+            });
+            put(&mut samples[at]);
         };
         for record in records.into_iter().filter(|record| record.step() == Some(step)) {
             match record {
                 Record::Profile(profile) => {
                     let key = profile.sample_key(step);
                     let mut profile = Some(*profile);
-                    of(&key, &mut |sample| sample.requests.extend(profile.take()));
+                    of(&key, &mut |sample| {
+                        // Most have one, for which a vector would make room for four, of half a kilobyte each.
+                        if sample.requests.is_empty() {
+                            sample.requests.reserve_exact(1);
+                        }
+                        sample.requests.extend(profile.take());
+                    });
                 }
                 Record::Span(span) => {
                     let (key, mut span) = (span.key.clone(), Some(span));
@@ -106,7 +117,6 @@ impl StepTrace {
                 Record::ForwardPass(_) | Record::Dropped(_) => {}
             }
         }
-        let mut samples: Vec<SampleTrace> = samples.into_values().collect();
         for sample in &mut samples {
             sample.requests.sort_by_key(|request| (request.arrival, request.id));
             sample.spans.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
