@@ -213,3 +213,30 @@ impl Unsent<'_> {
         count
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rollscope_testkit::patient;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_that_is_wanted_whole_tells_of_each_wait() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut worker, _) = listener.accept().await.unwrap();
+        let mut connection = Connection::new(Transport::Plain(stream));
+        let mut framing = Framing::Length(100);
+        for part in 0..4 {
+            worker.write_all(&[part; 25]).await.unwrap();
+            // Once for each part, since the next is sent only then: whoever limits a pause can begin anew.
+            let next = patient("what was sent", connection.next_piece(&mut framing, 1000)).await.unwrap();
+            let expected = (0..4).flat_map(|part| [part; 25]).collect::<Vec<u8>>();
+            let expected = if part < 3 { Next::More } else { Next::Piece(expected.into()) };
+            assert_eq!(next, expected, "part {part}");
+        }
+        assert_eq!(connection.next_piece(&mut framing, 1000).await.unwrap(), Next::End);
+    }
+}
