@@ -20,8 +20,13 @@ impl EarlyPasses {
             return;
         }
         let Some(oldest) = self.0.pop_front() else { return };
+        if oldest.is_rest() {
+            return;
+        }
         let is_next = |pass: &&mut Box<ForwardPass>| {
-            (&pass.endpoint, pass.life) == (&oldest.endpoint, oldest.life) && pass.dp_rank == oldest.dp_rank
+            let is_of_life = (pass.dp_rank, pass.life) == (oldest.dp_rank, oldest.life);
+            let is_of_publisher = (&pass.endpoint, &pass.worker_id) == (&oldest.endpoint, &oldest.worker_id);
+            !pass.is_rest() && is_of_life && is_of_publisher
         };
         if let Some(next) = self.0.iter_mut().find(is_next) {
             next.lost_before = next.lost_before.saturating_add(oldest.lost_before).saturating_add(1);
@@ -40,7 +45,7 @@ impl EarlyPasses {
 
 #[cfg(test)]
 mod tests {
-    use rollscope_trace::UnixNs;
+    use rollscope_trace::{Nanos, UnixNs};
 
     use super::*;
 
@@ -52,6 +57,7 @@ mod tests {
             let endpoint = if number % 4 == 0 { "a" } else { "b" };
             early.push(Box::new(ForwardPass {
                 lost_before: u64::from(number == 1),
+                wall: Nanos(1),
                 ..ForwardPass::new(endpoint, number, UnixNs(0))
             }));
         }
@@ -63,5 +69,27 @@ mod tests {
         };
         assert_eq!((lost("a"), lost("b")), (3, 8));
         assert!(early.is_empty());
+    }
+
+    #[test]
+    fn a_rest_is_no_pass_that_is_lost_or_tells_of_lost_ones() {
+        let mut early = EarlyPasses::default();
+        let pass =
+            |number: u64, wall| ForwardPass { wall: Nanos(wall), ..ForwardPass::new("a", number, UnixNs(0)) };
+        // A rest, a pass, another rest, and as many passes as there is room for, before which the first three go.
+        for number in 0..LIMIT as u64 + 3 {
+            early.push(Box::new(pass(number, u64::from(number != 0 && number != 2))));
+        }
+        let kept: Vec<_> = early.take().collect();
+        assert_eq!((kept.len(), kept[0].counter_id), (LIMIT, 3));
+        assert_eq!(kept.iter().map(|pass| pass.lost_before).sum::<u64>(), 1);
+        let mut early = EarlyPasses::default();
+        early.push(Box::new(pass(0, 1)));
+        early.push(Box::new(pass(1, 0)));
+        for number in 2..=LIMIT as u64 {
+            early.push(Box::new(pass(number, 1)));
+        }
+        let kept: Vec<_> = early.take().collect();
+        assert_eq!((kept[0].lost_before, kept[1].lost_before), (0, 1), "a rest does not say what was lost");
     }
 }
