@@ -1,7 +1,7 @@
 //! The files of a checkpoint, on disk or embedded in the program, and the tensors in them.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -156,6 +156,23 @@ impl Tensors {
                 dtype: format!("{dtype:?}"),
             }),
         }
+    }
+
+    /// Refuses weights with a tensor that is none of these: what is left out would be missing in every number. An output head
+    /// beside one that is the embedding, and the rotary frequencies of old checkpoints, are no part of the model.
+    pub(crate) fn check_unread(&self, read: &BTreeSet<String>) -> Result<(), ModelError> {
+        let is_needless = |name: &str| name == "lm_head.weight" || name.ends_with(".rotary_emb.inv_freq");
+        for shard in &self.shards {
+            let mut names: Vec<_> = shard.metadata.tensors().into_keys().collect();
+            names.sort_unstable();
+            if let Some(name) = names.into_iter().find(|name| !read.contains(name) && !is_needless(name)) {
+                return Err(ModelError::Unsupported {
+                    path: shard.path.clone(),
+                    what: format!("tensor {name}"),
+                });
+            }
+        }
+        Ok(())
     }
 }
 

@@ -61,6 +61,11 @@ struct Demands {
     mlp_bias: bool,
     #[serde(default)]
     use_sliding_window: bool,
+    /// What kind of attention each layer has, in newer configurations.
+    #[serde(default)]
+    layer_types: Vec<String>,
+    partial_rotary_factor: Option<f32>,
+    quantization_config: Option<serde::de::IgnoredAny>,
 }
 
 /// `config.json` of a Llama as it is on disk; unknown fields are ignored.
@@ -93,6 +98,8 @@ struct RopeFile {
     #[serde(alias = "type")]
     rope_type: Option<String>,
     rope_theta: Option<f32>,
+    factor: Option<f32>,
+    partial_rotary_factor: Option<f32>,
 }
 
 /// The part of `generation_config.json` that matters here.
@@ -209,11 +216,23 @@ impl Demands {
                 self.architectures
             ));
         }
-        let rope = [&self.rope_scaling, &self.rope_parameters].into_iter().flatten();
-        for kind in rope.filter_map(|rope| rope.rope_type.as_deref()) {
-            if kind != "default" {
+        for rope in [&self.rope_scaling, &self.rope_parameters].into_iter().flatten() {
+            if let Some(kind) = rope.rope_type.as_deref().filter(|kind| *kind != "default") {
                 return Some(format!("rope type {kind:?}"));
             }
+            if let Some(factor) = rope.factor.filter(|factor| *factor != 1.0) {
+                return Some(format!("rope factor {factor}"));
+            }
+        }
+        let of_rope = self.rope_parameters.as_ref().and_then(|rope| rope.partial_rotary_factor);
+        if let Some(part) = self.partial_rotary_factor.or(of_rope).filter(|part| *part != 1.0) {
+            return Some(format!("partial_rotary_factor {part}"));
+        }
+        if let Some(kind) = self.layer_types.iter().find(|kind| *kind != "full_attention") {
+            return Some(format!("layer type {kind:?}"));
+        }
+        if self.quantization_config.is_some() {
+            return Some("quantization_config".to_owned());
         }
         if let Some(act) = self.hidden_act.as_deref().filter(|act| *act != "silu") {
             return Some(format!("hidden_act {act:?}"));

@@ -12,7 +12,7 @@
 mod format;
 mod reader;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -92,6 +92,17 @@ impl Gguf {
         if self.tensors.contains_key("rope_freqs.weight") {
             return Err(self.unsupported("rope scaling by rope_freqs.weight".to_owned()));
         }
+        for key in ["rope.scaling.factor", "rope.scale_linear"] {
+            // Without a type they scale linearly; 0 stands for 1, as in llama.cpp.
+            if let Some(factor) =
+                self.number(&format!("llama.{key}")).filter(|factor| ![0.0, 1.0].contains(factor))
+            {
+                return Err(self.unsupported(format!("llama.{key} {factor}")));
+            }
+        }
+        if let Some(Meta::Bool(false)) = self.metadata.get("llama.attention.causal") {
+            return Err(self.unsupported("llama.attention.causal false".to_owned()));
+        }
         let size = |name: &str| self.number(&format!("llama.{name}")).map(|number| number as usize);
         let needed = |name: &str| {
             let reason = format!("llama.{name} is missing");
@@ -122,8 +133,14 @@ impl Gguf {
             eos_token_ids: ["eos_token_id", "eot_token_id"].into_iter().filter_map(token).collect(),
         };
         config.eos_token_ids.dedup();
-        match config.contradiction() {
-            Some(reason) => Err(ModelError::Config { path: self.path.clone(), reason }),
+        if let Some(reason) = config.contradiction() {
+            return Err(ModelError::Config { path: self.path.clone(), reason });
+        }
+        match size("rope.dimension_count").filter(|rotated| *rotated != config.head_dim) {
+            Some(rotated) => {
+                let what = format!("llama.rope.dimension_count {rotated} for heads of {}", config.head_dim);
+                Err(self.unsupported(what))
+            }
             None => Ok(config),
         }
     }
@@ -134,7 +151,7 @@ impl Gguf {
         if kind != "gpt2" {
             return Err(self.unsupported(format!("tokenizer {kind:?} (supported: gpt2)")));
         }
-        let pre = self.text("tokenizer.ggml.pre").unwrap_or("gpt-2");
+        let pre = self.text("tokenizer.ggml.pre").unwrap_or("default");
         let Some(pre_tokenizer) = pre_tokenizer(pre) else {
             return Err(self.unsupported(format!("pre-tokenizer {pre:?}")));
         };
@@ -155,7 +172,11 @@ impl Gguf {
             .collect();
         let vocab: serde_json::Map<String, Value> =
             tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), id.into())).collect();
-        let begins = matches!(self.metadata.get("tokenizer.ggml.add_bos_token"), Some(Meta::Bool(true)));
+        let begins = match self.metadata.get("tokenizer.ggml.add_bos_token") {
+            Some(Meta::Bool(begins)) => *begins,
+            // As in llama.cpp (`llama-vocab.cpp`): of those that are read here, Llama 3's alone begins so unasked.
+            _ => pre == "llama-bpe",
+        };
         let bos = self.number("tokenizer.ggml.bos_token_id").filter(|_| begins).map(|id| id as usize);
         let post_processor = match bos.and_then(|id| Some((id, tokens.get(id)?))) {
             Some((id, token)) => json!({
@@ -217,6 +238,16 @@ impl Gguf {
         })
     }
 
+    /// Refuses a file with a tensor that is none of these, by Hugging Face's names: what is left out would be missing in every
+    /// number.
+    pub(crate) fn check_unread(&self, read: &BTreeSet<String>) -> Result<(), ModelError> {
+        let read: BTreeSet<String> = read.iter().filter_map(|tensor| gguf_name(tensor)).collect();
+        match self.tensors.keys().find(|name| !read.contains(*name)) {
+            Some(name) => Err(self.unsupported(format!("tensor {name}"))),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -265,7 +296,7 @@ fn pre_tokenizer(name: &str) -> Option<Value> {
     };
     let sequence = |parts: Vec<Value>| json!({"type": "Sequence", "pretokenizers": parts});
     match name {
-        "gpt-2" | "default" => Some(bytes(true)),
+        "gpt-2" => Some(bytes(true)),
         "smollm" => Some(sequence(vec![json!({"type": "Digits", "individual_digits": true}), bytes(true)])),
         "llama-bpe" => Some(sequence(vec![split("{1,3}"), bytes(false)])),
         "qwen2" => Some(sequence(vec![split(""), bytes(false)])),

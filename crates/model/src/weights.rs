@@ -1,5 +1,7 @@
 //! A checkpoint's weights, laid out for the kernels.
 
+use std::collections::BTreeSet;
+
 use crate::checkpoint::Tensors;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
@@ -51,13 +53,15 @@ struct Loader<'a> {
     source: Source<'a>,
     config: &'a ModelConfig,
     hash: u64,
+    /// The names of those that were read.
+    read: BTreeSet<String>,
 }
 
 // === impl Weights ===
 
 impl Weights {
     pub(crate) fn load(source: Source<'_>, config: &ModelConfig) -> Result<Self, ModelError> {
-        let mut loader = Loader { source, config, hash: 0 };
+        let mut loader = Loader { source, config, hash: 0, read: BTreeSet::new() };
         loader.hash_shape(config);
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let embedding =
@@ -71,6 +75,10 @@ impl Weights {
         } else {
             Some(Packed::stack(hidden, &[&loader.matrix("lm_head.weight", vocab, hidden)?])?)
         };
+        match source {
+            Source::Safetensors(tensors) => tensors.check_unread(&loader.read)?,
+            Source::Gguf(gguf) => gguf.check_unread(&loader.read)?,
+        }
         Ok(Self { embedding, layers, norm, rotary: rotary(config), head, fingerprint: loader.hash })
     }
 
@@ -148,6 +156,7 @@ impl Loader<'_> {
             Source::Safetensors(tensors) => Matrix::Floats(tensors.load(name, shape)?),
             Source::Gguf(gguf) => gguf.load(name, shape, self.config)?,
         };
+        self.read.insert(name.to_owned());
         matrix.for_each_value(|value| self.hash(u64::from(value.to_bits())));
         Ok(matrix)
     }

@@ -230,6 +230,16 @@ fn configurations_that_cannot_be_computed_are_refused() {
         ("architectures", json!(["GPT2LMHeadModel"]), r#"unsupported architecture ["GPT2LMHeadModel"]"#),
         ("rope_scaling", json!({"rope_type": "llama3"}), r#"unsupported rope type "llama3""#),
         ("rope_scaling", json!({"type": "linear"}), r#"unsupported rope type "linear""#),
+        ("rope_scaling", json!({"factor": 2.0}), "unsupported rope factor 2"),
+        ("rope_parameters", json!({"partial_rotary_factor": 0.5}), "unsupported partial_rotary_factor 0.5"),
+        ("partial_rotary_factor", json!(0.25), "unsupported partial_rotary_factor 0.25"),
+        ("use_sliding_window", json!(true), "unsupported use_sliding_window true"),
+        (
+            "layer_types",
+            json!(["full_attention", "sliding_attention"]),
+            r#"unsupported layer type "sliding_attention""#,
+        ),
+        ("quantization_config", json!({"quant_method": "fp8"}), "unsupported quantization_config"),
         ("hidden_act", json!("gelu"), r#"unsupported hidden_act "gelu""#),
         ("attention_bias", json!(true), "unsupported attention_bias true"),
         ("mlp_bias", json!(true), "unsupported mlp_bias true"),
@@ -278,6 +288,29 @@ fn tensors_that_do_not_fit_are_named() {
     all.retain(|tensor| tensor.0 != "model.norm.weight");
     store(&dir.path().join("model.safetensors"), &all);
     assert_eq!(open_error(dir.path()), "no tensor model.norm.weight in DIR/model.safetensors");
+}
+
+#[test]
+fn tensors_that_would_be_left_out_are_named() {
+    let path = |dir: &TempDir| dir.path().join("model.safetensors");
+    let with = |name: &str, len: usize| {
+        let mut all = tensors();
+        all.push((name.to_owned(), Dtype::BF16, vec![len], vec![0; 2 * len]));
+        let dir = copy();
+        store(&path(&dir), &all);
+        dir
+    };
+    for name in
+        ["model.layers.0.self_attn.q_proj.bias", "model.layers.4.input_layernorm.weight", "score.weight"]
+    {
+        let text = open_error(with(name, 128).path());
+        assert_eq!(text, format!("unsupported tensor {name} in DIR/model.safetensors"));
+    }
+    // No part of the model: the head is the embedding, and the frequencies follow from the configuration.
+    for name in ["lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"] {
+        let model = Model::open(with(name, 16).path()).unwrap();
+        assert_eq!(model.fingerprint(), Model::bundled().unwrap().fingerprint());
+    }
 }
 
 /// Cut anywhere, the file is an error and no crash.

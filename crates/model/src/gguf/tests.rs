@@ -26,6 +26,11 @@ fn in_turns(data: &[u8], row_bytes: usize, head_dim: usize) -> Vec<u8> {
 
 /// The bundled model as a GGUF: its values are bf16, which is type 30, or type 0 once widened.
 fn bundled(architecture: &str, kind: u32) -> Vec<u8> {
+    bundled_with(architecture, kind, |file| file.bool("tokenizer.ggml.add_bos_token", true))
+}
+
+/// It with something more.
+fn bundled_with(architecture: &str, kind: u32, more: impl FnOnce(&mut GgufFile)) -> Vec<u8> {
     let bytes = std::fs::read(format!("{ASSETS}model.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let tokenizer: Json =
@@ -52,9 +57,9 @@ fn bundled(architecture: &str, kind: u32) -> Vec<u8> {
         file.u32(key, value);
     }
     file.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
-    file.bool("tokenizer.ggml.add_bos_token", true);
     file.text("tokenizer.chat_template", "{{ messages[0].content }}");
     file.tokenizer(&tokens, 256);
+    more(&mut file);
     for (name, view) in tensors.iter() {
         let is_rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
         let values = if is_rotated { in_turns(view.data(), 128 * 2, 32) } else { view.data().to_vec() };
@@ -107,7 +112,21 @@ fn what_is_no_model_is_refused_by_name() {
         bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
         bytes
     };
+    let with = |more: fn(&mut GgufFile)| bundled_with("llama", 30, more);
+    let bias = (0, [0; 4 * 128].as_slice());
+    let biased = bundled_with("llama", 30, |file| file.tensor("blk.2.attn_q.bias", &[128], bias));
+    let fifth = bundled_with("llama", 30, |file| file.tensor("blk.4.attn_norm.weight", &[128], bias));
     for (bytes, reason) in [
+        (
+            with(|file| file.u32("llama.rope.dimension_count", 16)),
+            "unsupported llama.rope.dimension_count 16",
+        ),
+        (with(|file| file.f32("llama.rope.scale_linear", 2.0)), "unsupported llama.rope.scale_linear 2"),
+        (with(|file| file.f32("llama.rope.scaling.factor", 8.0)), "unsupported llama.rope.scaling.factor 8"),
+        (with(|file| file.text("llama.rope.scaling.type", "yarn")), "unsupported rope scaling \"yarn\""),
+        (with(|file| file.bool("llama.attention.causal", false)), "unsupported llama.attention.causal false"),
+        (biased, "unsupported tensor blk.2.attn_q.bias"),
+        (fifth, "unsupported tensor blk.4.attn_norm.weight"),
         (b"GGUX".to_vec(), "malformed GGUF file"),
         (whole[..whole.len() - 1].to_vec(), "malformed GGUF file"),
         (whole[..2000].to_vec(), "malformed GGUF file"),
@@ -120,9 +139,25 @@ fn what_is_no_model_is_refused_by_name() {
         let error = open(&bytes).unwrap_err();
         assert!(error.to_string().contains(reason), "{reason}: {error}");
     }
+    let neutral = |file: &mut GgufFile| {
+        file.u32("llama.rope.dimension_count", 32);
+        file.f32("llama.rope.scaling.factor", 1.0);
+        file.text("llama.rope.scaling.type", "none");
+    };
+    assert!(open(&bundled_with("llama", 30, neutral)).is_ok());
     // Wherever it is cut, it is an error and no more.
     for len in (0..4000).step_by(37) {
         assert!(open(&whole[..len]).is_err());
+    }
+}
+
+#[test]
+fn where_nothing_is_said_only_llama_3_begins_with_a_token_for_it() {
+    for (pre, begins) in [("gpt-2", false), ("smollm", false), ("qwen2", false), ("llama-bpe", true)] {
+        // The later entry of a key counts.
+        let bytes = bundled_with("llama", 30, |file| file.text("tokenizer.ggml.pre", pre));
+        let tokens = open(&bytes).unwrap().tokenizer().encode("1").unwrap();
+        assert_eq!(tokens[0] == 256, begins, "{pre}");
     }
 }
 
