@@ -2,7 +2,11 @@
 
 mod common;
 
-use common::{Server, call, get, is_alive, post, run, run_well, signal, stderr, until};
+use std::path::{Path, PathBuf};
+
+use common::{Server, call, call_with, get, is_alive, post, run, run_well, signal, stderr, until};
+use rollscope_run::Run;
+use rollscope_trace::{Attr, StepNumber};
 use serde_json::{Value, json};
 
 const ENGINE: [&str; 5] = ["engine", "--model-path", "bundled", "--port", "0"];
@@ -139,6 +143,50 @@ async fn a_second_signal_does_not_wait_for_what_is_live() {
 }
 
 #[cfg(target_os = "linux")]
+/// The files of a directory, and of those in it.
+#[expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
+fn files_of(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_of(&path) } else { vec![path] }).collect()
+}
+
+#[tokio::test]
+async fn texts_are_on_disk_only_where_they_were_asked_for() {
+    const ASKED: &str = "what is 918273+645546=";
+    let engine = engine(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    for is_recorded in [true, false] {
+        let out = dir.path().join(is_recorded.to_string());
+        let recording =
+            ["gateway", "--port", "0", "--worker-urls", &engine.url, "--record", out.to_str().unwrap()];
+        let more: &[&str] = if is_recorded { &["--record-text"] } else { &[] };
+        let gateway = Server::start(&[&recording[..], more].concat());
+        let headers = [("x-rollscope-step", "1"), ("x-rollscope-sample", "s")];
+        let body = greedy(ASKED, 4).to_string();
+        let called = call_with("POST", &format!("{}/generate", gateway.url), body, &headers).await;
+        let (status, reply) = called.unwrap();
+        assert_eq!(status, 200, "{reply}");
+        gateway.stop();
+        let step = Run::open(&out).unwrap().step(StepNumber(1)).unwrap();
+        let attrs = &step.samples[0].requests[0].attrs;
+        let named: Vec<&str> = attrs.iter().map(|(name, _)| &**name).collect();
+        let holds = |path: &PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap()).contains(ASKED);
+        assert_eq!(files_of(&out).iter().any(holds), is_recorded);
+        if !is_recorded {
+            assert!(named.is_empty(), "{named:?}");
+            continue;
+        }
+        assert_eq!(named, ["prompt_text", "output_text", "output_token_logprobs"]);
+        assert_eq!(attrs[0].1, Attr::from(ASKED));
+        assert_eq!(attrs[1].1, Attr::from(reply["text"].as_str().unwrap()));
+        let Attr::Text(tokens) = &attrs[2].1 else { panic!("{attrs:?}") };
+        let tokens: Value = serde_json::from_str(tokens).unwrap();
+        assert_eq!(tokens, reply["meta_info"]["output_token_logprobs"]);
+        let told = run_well(&["report", out.to_str().unwrap(), "--step", "1", "--sample", "s"]);
+        assert!(told.contains(ASKED), "{told}");
+    }
+}
+
 #[test]
 fn a_server_may_open_as_many_files_as_the_system_allows() {
     let gateway = Server::start_with_few_files(&["gateway", "--port", "0"]);
@@ -168,9 +216,10 @@ async fn bad_input_gives_one_sentence_and_the_right_code() {
     std::fs::write(&typo, "[gateway]\nprot = 1\n").unwrap();
     let typo = ["gateway", "--config", typo.to_str().unwrap()];
     let listening = ["gateway", "--record", fresh.to_str().unwrap(), "--fpm", "nonsense", "--port", "0"];
-    let cases: [(&[&str], i32, &str); 20] = [
+    let cases: [(&[&str], i32, &str); 21] = [
         (&listening, 2, "neither ipc://PATH nor tcp://HOST:PORT: nonsense"),
         (&["gateway", "--fpm", "ipc:///a", "--port", "0"], 2, "--fpm is of use with --record only"),
+        (&["gateway", "--record-text", "--port", "0"], 2, "--record-text needs --record"),
         (&["fpm", "tail"], 2, "nothing to watch: give a BASE or --server URL"),
         (&["fpm", "top", "--server", &taken.url], 1, "it publishes no forward-pass metrics"),
         (&typo, 2, "typo.toml: unknown option: gateway.prot (did you mean port?)"),

@@ -208,6 +208,12 @@ impl Core {
         self.profiler.is_some()
     }
 
+    /// How much is recorded of each text of a request; nothing if texts are not.
+    pub(crate) fn text_limit_bytes(&self) -> Option<usize> {
+        let options = self.options.startup();
+        (self.is_recording() && options.record_text).then_some(options.record_text_limit_bytes)
+    }
+
     /// Has the profiles of a request made and offered; counts what is not taken.
     pub(crate) fn profile(&self, over: Over) {
         let samples = over.samples();

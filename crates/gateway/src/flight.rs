@@ -22,6 +22,7 @@ use crate::core::Core;
 use crate::limits::Place;
 use crate::pool::{PooledWorker, named};
 use crate::reading::Said;
+use crate::texts::{self, Share, Texts};
 
 /// A live request.
 #[derive(Debug)]
@@ -59,6 +60,8 @@ pub(crate) struct Facts {
     pub(crate) rids: Vec<String>,
     pub(crate) shape: Shape,
     pub(crate) stream: bool,
+    /// What it asks in words, if that is recorded.
+    pub(crate) texts: Option<Texts>,
     /// Whether it leaves a profile: generations do, what is merely forwarded does not.
     pub(crate) is_profiled: bool,
 }
@@ -117,6 +120,11 @@ impl Flight {
         self.core.rids.add(&rids);
         self.facts.join.rid = rids.first().filter(|_| rids.len() == 1).map(|rid| rid.as_str().into());
         self.facts.rids = rids;
+    }
+
+    /// How much of each text of its reply is kept, if any.
+    pub(crate) fn text_share(&self) -> Option<Share> {
+        self.facts.texts.as_ref().map(|texts| texts.share)
     }
 
     /// Time from arrival to a moment.
@@ -211,9 +219,10 @@ impl Drop for Flight {
 // === impl Over ===
 
 impl Over {
-    /// Bytes that it holds of replies.
+    /// Bytes that it holds of replies, and of texts.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.state.legs.iter().map(|leg| leg.said.bytes()).sum()
+        let said: usize = self.state.legs.iter().map(|leg| leg.said.bytes()).sum();
+        said + self.facts.texts.as_ref().map_or(0, Texts::bytes)
     }
 
     /// Profiles that are to be made of it.
@@ -234,7 +243,16 @@ impl Over {
                 durations.observe(&durations.of(&self.path).per_token, per_token);
             }
         }
-        (0..size.unwrap_or(1)).map(|index| self.profile(&mut reports, (index, size))).collect()
+        let mut profiles: Vec<_> =
+            (0..size.unwrap_or(1)).map(|index| self.profile(&mut reports, (index, size))).collect();
+        if let Some(texts) = &self.facts.texts {
+            let answer = self.state.legs.iter().rev().find(|leg| leg.role != LegRole::Prefill);
+            let outputs = answer.map(|leg| leg.said.outputs(texts.share)).unwrap_or_default();
+            for (index, profile) in profiles.iter_mut().enumerate() {
+                profile.attrs = texts::attrs(texts.prompt(index), outputs.get(index));
+            }
+        }
+        profiles
     }
 
     /// The profile of one sample.
@@ -285,7 +303,8 @@ impl Drop for Over {
 
 impl Facts {
     fn new(join: Join) -> Self {
-        Self { join, rids: Vec::new(), shape: Shape::Single, stream: false, is_profiled: false }
+        let (rids, shape, texts) = (Vec::new(), Shape::Single, None);
+        Self { join, rids, shape, stream: false, texts, is_profiled: false }
     }
 }
 

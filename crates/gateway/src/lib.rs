@@ -47,6 +47,7 @@ mod pair;
 mod prefill;
 mod relay;
 mod stream;
+mod texts;
 
 mod abort;
 mod connection;

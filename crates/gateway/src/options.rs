@@ -222,6 +222,12 @@ options! {
             worker_startup_timeout_secs: u64 = 0, range(0..=604_800);
         }
         observability {
+            /// Record what was asked and answered too: the texts of prompts and replies, and the tokens' log-probabilities where
+            /// the reply has them. Whoever can read the run can then read them. Needs --record.
+            record_text: bool = false;
+            /// Bytes that are kept of each of a request's texts; the items of a batch share them. The rest is left out, and
+            /// the profile tells so.
+            record_text_limit_bytes: usize = 256 << 10, range(1..=1 << 20);
             /// What the gateway tells of on stderr: this and what is graver.
             log_level: LogLevel = LogLevel::Info;
             /// Port of a further listener for /metrics alone; 0 picks a free one. /metrics is on the gateway's own port

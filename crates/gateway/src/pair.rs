@@ -94,7 +94,7 @@ async fn unary(
         answer.body.end(Outcome::Completed, None);
         return Ok(landing(flight, answer.head, body, (Outcome::Completed, None)));
     };
-    let reading = Reading::of(&reply);
+    let reading = Reading::of(&reply, flight.text_share());
     answer.body.report(reading.said);
     if let Some(failure) = reading.failure {
         answer.body.end(Outcome::Failed, Some(failure));

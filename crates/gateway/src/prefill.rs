@@ -182,7 +182,7 @@ async fn run(
             (reading, is_finished) = read_events(&collected.bytes, samples, &mut share);
         } else if let Ok(reply) = Reply::scan(&collected.bytes) {
             share.add(&reply);
-            reading = Reading::of(&reply);
+            reading = Reading::of(&reply, None);
         }
     }
     answer.body.report(reading.said);
@@ -200,7 +200,7 @@ async fn run(
 /// Reads a streamed reply that is there as a whole: what it says, and whether it said all it had to say.
 fn read_events(body: &Chunks, samples: usize, share: &mut PrefillShare) -> (Reading, bool) {
     let mut splitter = EventSplitter::new(usize::MAX);
-    let mut words = LastWords::new(samples);
+    let mut words = LastWords::new(samples, None);
     for piece in body.pieces() {
         splitter.push(piece.clone());
     }

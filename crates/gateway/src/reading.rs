@@ -2,7 +2,9 @@
 
 use memchr::memmem;
 use rollscope_trace::{Report, ReportReader, Scalar};
-use rollscope_wire::{Chunks, Element, Malformed, Reply, Scalar as WireScalar, read_pairs};
+use rollscope_wire::{Chunks, Element, Malformed, Output, Reply, Scalar as WireScalar, read_pairs};
+
+use crate::texts::{Hearing, Share};
 
 /// What a reply says.
 #[derive(Debug, Default)]
@@ -23,8 +25,8 @@ pub(crate) enum Said {
     Reply(Chunks),
     /// In the last event of each sample.
     Events(Vec<Option<Chunks>>),
-    /// In a reply that was too large to be kept for it.
-    Reports(Vec<Report>),
+    /// In a reply that was too large to be kept for it, or in events that belong together.
+    Read(Vec<Report>, Vec<Output>),
 }
 
 /// What a stream of events has said so far: the last word on each sample.
@@ -34,6 +36,8 @@ pub(crate) struct LastWords {
     words: Vec<Option<Word>>,
     /// `[DONE]` was seen.
     pub(crate) is_done: bool,
+    /// What is said in words, if that is recorded.
+    hearing: Option<Hearing>,
 }
 
 /// The last word on a sample.
@@ -58,11 +62,11 @@ const MAX_KEPT_BYTES: usize = 64 << 10;
 // === impl Reading ===
 
 impl Reading {
-    /// Of a reply.
-    pub(crate) fn of(reply: &Reply<'_>) -> Self {
+    /// Of a reply; with `texts`, what it says in words too.
+    pub(crate) fn of(reply: &Reply<'_>, texts: Option<Share>) -> Self {
         let source = reply.source();
         let said = if source.len() > MAX_KEPT_BYTES {
-            Said::Reports(reports(reply))
+            Said::Read(reports(reply), texts.map(|share| share.read(source)).unwrap_or_default())
         } else {
             Said::Reply(source.clone())
         };
@@ -70,11 +74,17 @@ impl Reading {
     }
 
     /// Of a body; one that is no reply says nothing.
-    pub(crate) fn of_body(body: &Chunks) -> Self {
+    pub(crate) fn of_body(body: &Chunks, texts: Option<Share>) -> Self {
         if body.len() <= MAX_KEPT_BYTES && !may_tell_failure(body) {
             return Self { said: Said::Reply(body.clone()), failure: None };
         }
-        Reply::scan(body).map(|reply| Self::of(&reply)).unwrap_or_default()
+        Reply::scan(body).map(|reply| Self::of(&reply, texts)).unwrap_or_default()
+    }
+
+    /// Adds what was said in words in a reply of which only the abridgement is kept.
+    pub(crate) fn with_outputs(mut self, outputs: Vec<Output>) -> Self {
+        self.said = Said::Read(self.said.reports(), outputs);
+        self
     }
 }
 
@@ -134,14 +144,30 @@ impl Said {
             Self::Nothing => Vec::new(),
             Self::Reply(body) => read_reports(body),
             Self::Events(payloads) => payloads.iter().map(of_payload).collect(),
-            Self::Reports(reports) => reports.clone(),
+            Self::Read(reports, _) => reports.clone(),
+        }
+    }
+
+    /// Reads what it says of each sample in words.
+    pub(crate) fn outputs(&self, share: Share) -> Vec<Output> {
+        let of_payload = |payload: &Option<Chunks>| {
+            payload.as_ref().map(|payload| share.read_one(payload)).unwrap_or_default()
+        };
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::Reply(body) => share.read(body),
+            Self::Events(payloads) => payloads.iter().map(of_payload).collect(),
+            Self::Read(_, outputs) => outputs.clone(),
         }
     }
 
     /// Bytes that it holds.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::Nothing | Self::Reports(_) => 0,
+            Self::Nothing => 0,
+            Self::Read(_, outputs) => {
+                outputs.iter().map(|output| output.text.text.len() + output.logprobs.text.len()).sum()
+            }
             Self::Reply(body) => body.len(),
             Self::Events(payloads) => payloads.iter().flatten().map(Chunks::len).sum(),
         }
@@ -160,9 +186,10 @@ fn scalar<'a>(value: &'a WireScalar<'_>) -> Scalar<'a> {
 // === impl LastWords ===
 
 impl LastWords {
-    /// Of so many samples.
-    pub(crate) fn new(samples: usize) -> Self {
-        Self { words: (0..samples.max(1)).map(|_| None).collect(), is_done: false }
+    /// Of so many samples; with `texts`, what they say in words too.
+    pub(crate) fn new(samples: usize, texts: Option<Share>) -> Self {
+        let words = (0..samples.max(1)).map(|_| None).collect();
+        Self { words, is_done: false, hearing: texts.map(Hearing::new) }
     }
 
     /// Whether an event must be read to tell whose it is.
@@ -172,12 +199,20 @@ impl LastWords {
 
     /// Takes an event's payload, which belongs to this sample.
     pub(crate) fn note(&mut self, index: usize, payload: Chunks) {
+        self.hear(&payload);
         self.put(index, Word { payload, end: None });
     }
 
     /// The same of a payload that has been read, so that it need not be once more.
     pub(crate) fn note_read(&mut self, element: &Element<'_>, payload: Chunks) {
+        self.hear(&payload);
         self.put(element.index().unwrap_or(0), Word { payload, end: Some(SampleEnd::by(element)) });
+    }
+
+    fn hear(&mut self, payload: &Chunks) {
+        if let Some(hearing) = &mut self.hearing {
+            hearing.event(payload);
+        }
     }
 
     fn put(&mut self, index: usize, word: Word) {
@@ -189,9 +224,11 @@ impl LastWords {
     /// What the stream said in the end, and whether it said all it had to say: its last mark, or a finish reason or an
     /// error for each sample.
     pub(crate) fn read(&self) -> (Reading, bool) {
-        let (mut failed, mut is_finished, mut reports) = (None, true, Vec::new());
+        let (mut failed, mut is_finished, mut reports, mut outputs) = (None, true, Vec::new(), Vec::new());
+        let share = self.hearing.as_ref().map(Hearing::share);
+        let heard = self.hearing.as_ref().and_then(Hearing::heard);
         let kept_bytes: usize = self.words.iter().flatten().map(|word| word.payload.len()).sum();
-        let is_kept = kept_bytes <= MAX_KEPT_BYTES;
+        let is_kept = kept_bytes <= MAX_KEPT_BYTES && heard.is_none();
         for word in &self.words {
             let word = word.as_ref();
             let known = word.and_then(|word| word.end.clone());
@@ -203,11 +240,14 @@ impl LastWords {
             failed = failed.or(end.failure);
             if !is_kept {
                 reports.push(element.map(report).unwrap_or_default());
+                let output = share.zip(word).map(|(share, word)| share.read_one(&word.payload));
+                outputs.push(output.unwrap_or_default());
             }
         }
         let payloads =
             || self.words.iter().map(|word| word.as_ref().map(|word| word.payload.clone())).collect();
-        let said = if is_kept { Said::Events(payloads()) } else { Said::Reports(reports) };
+        let said =
+            if is_kept { Said::Events(payloads()) } else { Said::Read(reports, heard.unwrap_or(outputs)) };
         (Reading { said, failure: failed }, is_finished || self.is_done)
     }
 }
@@ -233,7 +273,7 @@ mod tests {
             r#"[{"meta_info":{"finish_reason":{"type":"stop"},"prompt_tokens":3}},
                 {"meta_info":{"finish_reason":{"type":"abort","message":"no room","status_code":500}}}]"#,
         );
-        let reading = Reading::of_body(&body);
+        let reading = Reading::of_body(&body, None);
         assert_eq!(reading.failure.as_deref(), Some("aborted: no room"));
         let kinds: Vec<_> = reading
             .said
@@ -242,21 +282,21 @@ mod tests {
             .map(|report| report.finish.as_ref().map(|finish| finish.kind.clone()))
             .collect();
         assert_eq!(kinds, [Some(FinishKind::Stop), Some(FinishKind::Abort)]);
-        assert_eq!(Reading::of_body(&Chunks::from("no JSON")).said.reports(), []);
+        assert_eq!(Reading::of_body(&Chunks::from("no JSON"), None).said.reports(), []);
         for failing in
             [r#"{"error":"x"}"#, r#"{"\u0065rror":"x"}"#, r#"{"meta_info":{"finish_reason":"ab\u006frt"}}"#]
         {
             let (begin, end) = failing.split_at(5);
             let pieces: Chunks = [begin, end].map(|part| Bytes::from(part.as_bytes())).into_iter().collect();
-            assert!(Reading::of_body(&Chunks::from(failing)).failure.is_some(), "{failing}");
-            assert!(Reading::of_body(&pieces).failure.is_some(), "{failing} in two pieces");
+            assert!(Reading::of_body(&Chunks::from(failing), None).failure.is_some(), "{failing}");
+            assert!(Reading::of_body(&pieces, None).failure.is_some(), "{failing} in two pieces");
         }
     }
 
     #[test]
     fn a_stream_is_finished_by_its_mark_or_by_every_samples_finish() {
         let finished = r#"{"meta_info":{"finish_reason":{"type":"stop"}}}"#;
-        let mut words = LastWords::new(2);
+        let mut words = LastWords::new(2, None);
         assert!(!words.read().1);
         words.note(0, finished.into());
         words.note(7, finished.into());
@@ -268,7 +308,7 @@ mod tests {
             (reading.said.reports().len(), reading.failure.as_deref()),
             (2, Some("the reply is an error"))
         );
-        let mut words = LastWords::new(1);
+        let mut words = LastWords::new(1, None);
         words.is_done = true;
         assert!(words.read().1);
     }
@@ -277,7 +317,7 @@ mod tests {
     fn a_large_last_word_is_read_at_once_instead_of_being_kept() {
         let text = "x".repeat(MAX_KEPT_BYTES);
         let large = format!(r#"{{"text":"{text}","meta_info":{{"finish_reason":{{"type":"length"}}}}}}"#);
-        let mut words = LastWords::new(2);
+        let mut words = LastWords::new(2, None);
         words.note(1, Chunks::from(large.into_bytes()));
         let said = words.read().0.said;
         assert_eq!(said.bytes(), 0);

@@ -25,8 +25,13 @@ struct Relay {
     refusal: Option<String>,
     /// What the reply says of itself so far, if its measurements are to be read.
     read: Option<Abridged>,
+    /// The reply itself so far, if what it says in words is recorded.
+    heard: Option<Chunks>,
     is_over: bool,
 }
+
+/// Of a reply that is not received at once, so much is held to find its texts.
+const MAX_HEARD_BYTES: usize = 16 << 20;
 
 /// Passes a reply on. With `is_read`, what it says of itself goes into the profile.
 pub(crate) async fn relay(flight: Arc<Flight>, mut answer: Answer, is_read: bool) -> Response<ReplyBody> {
@@ -44,7 +49,7 @@ pub(crate) async fn relay(flight: Arc<Flight>, mut answer: Answer, is_read: bool
 fn pass(flight: Arc<Flight>, mut answer: Answer, body: Chunks, is_read: bool) -> Response<ReplyBody> {
     let mut reading = Reading::default();
     if is_read && answer.is_success() {
-        reading = Reading::of_body(&body);
+        reading = Reading::of_body(&body, flight.text_share());
         answer.body.report(reading.said);
     }
     let refusal = (!answer.is_success()).then(|| format!("worker answered {}", answer.head.status));
@@ -68,6 +73,7 @@ pub(crate) fn relay_with(
         refusal: (!head.status.is_success()).then(|| format!("worker answered {}", head.status)),
         read: (is_read && head.status.is_success())
             .then(|| Abridged::new(flight.core.options.startup().max_merge_bytes)),
+        heard: flight.text_share().filter(|_| is_read && head.status.is_success()).map(|_| Chunks::new()),
         ahead: ahead.into_iter().collect::<Vec<_>>().into_iter(),
         flight,
         body,
@@ -95,6 +101,9 @@ impl Relay {
             None => match self.body.next().await {
                 Ok(Some(piece)) => {
                     self.read.iter_mut().for_each(|read| read.push(&piece));
+                    if let Some(heard) = self.heard.as_mut().filter(|heard| heard.len() < MAX_HEARD_BYTES) {
+                        heard.push(piece.clone());
+                    }
                     piece
                 }
                 Ok(None) => {
@@ -123,7 +132,10 @@ impl Relay {
     fn conclude(&mut self) {
         self.is_over = true;
         let said = self.read.take().and_then(Abridged::finish);
-        let reading = said.map(|said| Reading::of_body(&said)).unwrap_or_default();
+        let mut reading = said.map(|said| Reading::of_body(&said, None)).unwrap_or_default();
+        if let Some((share, heard)) = self.flight.text_share().zip(self.heard.take()) {
+            reading = reading.with_outputs(share.read(&heard));
+        }
         self.body.report(reading.said);
         let failure = self.refusal.take().or(reading.failure);
         let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Completed };

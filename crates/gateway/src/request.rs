@@ -25,6 +25,7 @@ use crate::pair::Pair;
 use crate::relay::relay;
 use crate::reply::refuse;
 use crate::stream::EventRelay;
+use crate::texts::{Share, Texts};
 use crate::watch::Watch;
 
 /// What is asked for, as far as the gateway must know.
@@ -126,9 +127,13 @@ async fn attend(
     let body = read_body(&flight.core, incoming, limit_bytes).await?;
     let dialect = endpoint.dialect().filter(|_| is_plain(&head.headers));
     let request = dialect.map(|dialect| GenerateRequest::scan(&body, dialect)).transpose()?;
-    if let (Some(request), Some(flight)) = (&request, Arc::get_mut(flight)) {
+    if let (Some(request), Some(dialect), Some(flight)) = (&request, dialect, Arc::get_mut(flight)) {
         flight.name(request.rids.clone());
         (flight.facts.shape, flight.facts.stream) = (request.shape, request.stream);
+        flight.facts.texts = flight.core.text_limit_bytes().map(|limit_bytes| {
+            let share = Share::new(limit_bytes, request.shape.samples());
+            Texts { prompts: request.prompts(dialect, share.limit_bytes()), share }
+        });
     }
     let prompt =
         request.as_ref().filter(|_| flight.core.choosers.reads_prompt).and_then(GenerateRequest::prompt);

@@ -187,13 +187,7 @@ fn record_bytes(record: &Record) -> usize {
     size_of::<Command>()
         + match record {
             Record::Profile(profile) => profile_bytes(profile),
-            Record::Span(span) => {
-                let attr = |(name, value): &(Box<str>, Attr)| {
-                    let text = if let Attr::Text(text) = value { text.len() } else { 0 };
-                    size_of::<(Box<str>, Attr)>() + name.len() + text
-                };
-                span.name.len() + key_bytes(&span.key) + span.attrs.iter().map(attr).sum::<usize>()
-            }
+            Record::Span(span) => span.name.len() + key_bytes(&span.key) + attrs_bytes(&span.attrs),
             Record::Sample(mark) => {
                 let texts = [mark.category.as_deref(), mark.dataset.as_deref()];
                 key_bytes(&mark.key) + texts.into_iter().map(text_bytes).sum::<usize>()
@@ -220,6 +214,15 @@ fn profile_bytes(profile: &Profile) -> usize {
         + profile.decision.len()
         + texts.iter().map(|text| text_bytes(text.as_deref())).sum::<usize>()
         + profile.legs.iter().map(leg_bytes).sum::<usize>()
+        + attrs_bytes(&profile.attrs)
+}
+
+fn attrs_bytes(attrs: &[(Box<str>, Attr)]) -> usize {
+    let attr = |(name, value): &(Box<str>, Attr)| {
+        let text = if let Attr::Text(text) = value { text.len() } else { 0 };
+        size_of::<(Box<str>, Attr)>() + name.len() + text
+    };
+    attrs.iter().map(attr).sum()
 }
 
 fn leg_bytes(leg: &Leg) -> usize {
@@ -240,7 +243,7 @@ fn text_bytes(text: Option<&str>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use rollscope_trace::{SampleKey, SampleMark};
+    use rollscope_trace::{Nanos, RequestId, SampleKey, SampleMark, UnixNs};
     use tokio::sync::oneshot::{self, error::TryRecvError};
 
     use super::*;
@@ -258,6 +261,14 @@ mod tests {
         assert_eq!(inbox.lost(), Lost { profiles: 0, user_records: 2 });
         assert_eq!(inbox.take(Duration::ZERO).0.len(), 3);
         inbox.put_all(vec![mark("f")]).unwrap();
+    }
+
+    #[test]
+    fn the_texts_of_a_profile_count() {
+        let mut profile = Profile::new(RequestId(1), UnixNs(1), Nanos(1));
+        let before = profile_bytes(&profile);
+        profile.attrs = vec![("prompt_text".into(), Attr::from("x".repeat(1000)))];
+        assert!(profile_bytes(&profile) > before + 1000);
     }
 
     #[test]

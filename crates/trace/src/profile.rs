@@ -38,7 +38,8 @@ pub struct Profile {
     pub retries: u32,
     /// Upstream calls in order of dispatch; after a retry the earlier ones stay.
     pub legs: Vec<Leg>,
-    /// Anything more that its source said, where it was not recorded by a gateway but imported.
+    /// Anything more: what its source said, where it was imported; and the texts of prompt and reply, where a gateway was
+    /// told to record them.
     pub attrs: Vec<(Box<str>, Attr)>,
 }
 

@@ -8,10 +8,12 @@ use rollscope_trace::{Attr, Leg, Profile, SampleTrace};
 use serde::Serialize;
 
 use crate::step::StepView;
-use crate::strings::Strings;
+use crate::strings::{Strings, cut};
 
 /// Places that are told; of more only their count.
 const MAX_TOLD: usize = 20_000;
+/// An attribute that is not searched.
+const LOGPROBS: &str = "output_token_logprobs";
 
 /// The texts of a step and where they stand.
 #[derive(Debug)]
@@ -108,6 +110,8 @@ impl Texts {
         for (name, value) in attrs {
             self.text(name);
             match value {
+                // A list of numbers, which nobody looks for.
+                Attr::Text(_) if **name == *LOGPROBS => {}
                 Attr::Text(text) => self.text(text),
                 Attr::Int(value) => self.text(&value.to_string()),
                 Attr::Bool(_) | Attr::Float(_) => {}
@@ -129,7 +133,7 @@ impl Texts {
     }
 
     fn text(&mut self, text: &str) {
-        let lower = text.to_lowercase();
+        let lower = cut(text).to_lowercase();
         let index = self.strings.index(&lower);
         self.numbers.push(index);
     }

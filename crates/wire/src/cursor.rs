@@ -80,6 +80,11 @@ impl<'a> Cursor<'a> {
         Self { source, next: number + 1, piece, at: (offset - base).min(piece.len()), base }
     }
 
+    /// What it goes over.
+    pub(crate) fn source(&self) -> &'a Chunks {
+        self.source
+    }
+
     /// Bytes before the cursor.
     pub(crate) fn offset(&self) -> usize {
         self.base + self.at

@@ -9,6 +9,7 @@
 //! - [`GenerateRequest`]: the shape of a request, and its bootstrap fields;
 //! - [`Reply`] and [`PrefillShare`]: what workers measured, and the merge of a prefill reply into a decode reply;
 //! - [`Abridged`]: what a reply says, taken from it while it passes by;
+//! - [`read_outputs`]: what it says in words;
 //! - [`EventSplitter`]: a stream of server-sent events, cut at whatever places the network cut it.
 //!
 //! Invariant: no body becomes a tree; memory beyond the body itself does not depend on its depth.
@@ -23,10 +24,12 @@ mod merge;
 mod nesting;
 mod object;
 mod pairs;
+mod prompts;
 mod reply;
 mod request;
 mod scalar;
 mod splice;
+mod texts;
 
 pub use abridged::Abridged;
 pub use chunks::Chunks;
@@ -37,3 +40,4 @@ pub use pairs::read_pairs;
 pub use reply::{Element, Reply};
 pub use request::{Bootstrap, Dialect, GenerateRequest, Ranks, Shape};
 pub use scalar::Scalar;
+pub use texts::{Output, Words, read_outputs};

@@ -4,8 +4,10 @@ use crate::chunks::Chunks;
 use crate::cursor::{Cursor, Kind};
 use crate::error::{Malformed, Problem};
 use crate::object::Object;
+use crate::prompts::read_prompts;
 use crate::scalar::Scalar;
 use crate::splice::{Fate, Splicer};
+use crate::texts::Words;
 
 /// The body of a generation request, of whatever dialect.
 #[derive(Debug)]
@@ -122,6 +124,18 @@ impl<'a> GenerateRequest<'a> {
         let fields = PROMPT_FIELDS.iter().filter_map(|name| self.object.get(name));
         let mut prompts = fields.filter(|field| matches!(field.kind, Kind::Text | Kind::Array));
         prompts.next().map(|field| self.source.slice(field.value.clone()))
+    }
+
+    /// The prompts in words, each up to a limit, a chat as one; none of token ids.
+    pub fn prompts(&self, dialect: Dialect, limit_bytes: usize) -> Vec<Words> {
+        let (name, is_chat): (&[u8], _) = match dialect {
+            Dialect::Generate => (b"text", false),
+            Dialect::Chat => (b"messages", true),
+            Dialect::Completions => (b"prompt", false),
+        };
+        let field = self.object.get(name);
+        let prompts = field.map(|field| read_prompts(self.source, field.value.start, limit_bytes, is_chat));
+        prompts.unwrap_or_default()
     }
 
     /// The body with all that says where it is served, in place of the client's own: bootstrap fields, as scalars for a

@@ -75,6 +75,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if recording.record.is_none() && recording.archive.is_some() {
         return Err(Failure::Usage(anyhow!("--archive needs --record: what is copied is a run")));
     }
+    if recording.record.is_none() && options.record_text {
+        return Err(Failure::Usage(anyhow!("--record-text needs --record: texts are kept in a run")));
+    }
     let further = further_passes(&recording)?;
     block_on(async {
         let shutdown = shutdown(&lifetime)?;

@@ -31,6 +31,8 @@ mod stream;
 #[cfg(test)]
 mod surface;
 #[cfg(test)]
+mod texts;
+#[cfg(test)]
 mod tls;
 #[cfg(test)]
 mod tries;

@@ -67,6 +67,9 @@ fn hint(run: &Run, steps: &[StepNumber], id: &str) -> Result<String, Failure> {
     Ok(named.unwrap_or_default())
 }
 
+/// A longer attribute, such as the text of a reply, is cut; `--json` has all of it.
+const MAX_TOLD_BYTES: usize = 2000;
+
 /// A line per span: begin since the sample's own, length, name; then its attributes, indented.
 fn lines(spans: &[Span]) -> Vec<String> {
     let Some(root) = spans.first() else { return Vec::new() };
@@ -83,7 +86,12 @@ fn lines(spans: &[Span]) -> Vec<String> {
             _ => format!(" (placed within ±{})", duration(span.bound.as_secs_f64())),
         };
         lines.push(format!("{begin:>9} {length:>10}  {indent}{}{placed}", span.name));
-        let attr = |(name, value): &(_, Attr)| format!("{:22}{indent}  {name} = {}", "", attr_json(value));
+        let attr = |(name, value): &(_, Attr)| {
+            let told = attr_json(value).to_string();
+            let kept = told.floor_char_boundary(MAX_TOLD_BYTES);
+            let more = if kept < told.len() { format!("… ({} bytes)", told.len()) } else { String::new() };
+            format!("{:22}{indent}  {name} = {}{more}", "", &told[..kept])
+        };
         lines.extend(span.attrs.iter().map(attr));
     }
     lines
