@@ -220,12 +220,12 @@ impl Demands {
             if let Some(kind) = rope.rope_type.as_deref().filter(|kind| *kind != "default") {
                 return Some(format!("rope type {kind:?}"));
             }
-            if let Some(factor) = rope.factor.filter(|factor| *factor != 1.0) {
+            if let Some(factor) = rope.factor.filter(|factor| ![1.0].contains(factor)) {
                 return Some(format!("rope factor {factor}"));
             }
         }
         let of_rope = self.rope_parameters.as_ref().and_then(|rope| rope.partial_rotary_factor);
-        if let Some(part) = self.partial_rotary_factor.or(of_rope).filter(|part| *part != 1.0) {
+        if let Some(part) = self.partial_rotary_factor.or(of_rope).filter(|part| ![1.0].contains(part)) {
             return Some(format!("partial_rotary_factor {part}"));
         }
         if let Some(kind) = self.layer_types.iter().find(|kind| *kind != "full_attention") {
