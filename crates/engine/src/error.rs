@@ -47,6 +47,9 @@ pub enum EngineError {
     /// The scheduler ended by itself, which is a fault of the program.
     #[error("the scheduler has stopped")]
     SchedulerStopped,
+    /// Pages, metadata slots or rooms are held without a request, or twice, which is one as well.
+    #[error("the scheduler's books do not balance: {0}")]
+    Unbalanced(String),
 }
 
 // === impl EngineError ===
@@ -57,7 +60,7 @@ impl EngineError {
         match self {
             Self::Config(_) | Self::CostModel(_) | Self::Model { .. } | Self::ContextLength { .. } => true,
             // The same options are fine once the port is free.
-            Self::Listen { .. } | Self::Thread(_) | Self::SchedulerStopped => false,
+            Self::Listen { .. } | Self::Thread(_) | Self::SchedulerStopped | Self::Unbalanced(_) => false,
         }
     }
 }

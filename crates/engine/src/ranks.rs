@@ -3,6 +3,7 @@
 //! A request goes to the rank that it asks for; one with a room to the room's rank, which is the room modulo the number of ranks, so
 //! that its other half finds it; any other to the next rank in turn.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -45,16 +46,38 @@ impl Ranks {
         self.postboxes.len()
     }
 
-    /// Hands a request over, and returns its rank and where its output will be.
-    pub(crate) async fn generate(&self, spec: GenerateSpec) -> Result<(usize, Listener), SchedulerGone> {
+    /// Hands the requests of a batch over, those of a rank as one, and returns the rank of each and where its output will be.
+    pub(crate) async fn generate(
+        &self,
+        specs: Vec<GenerateSpec>,
+    ) -> Result<Vec<(usize, Listener)>, SchedulerGone> {
+        let mut by_rank: BTreeMap<usize, (Vec<usize>, Vec<GenerateSpec>)> = BTreeMap::new();
+        for (index, spec) in specs.into_iter().enumerate() {
+            let (indices, specs) = by_rank.entry(self.rank_of(&spec)).or_default();
+            indices.push(index);
+            specs.push(spec);
+        }
+        // Nothing is handed over before there is room for all: what is said of the batch finds none of it or all.
+        let mut places = Vec::with_capacity(by_rank.len());
+        for (rank, (indices, specs)) in by_rank {
+            let place = self.postboxes.get(rank).ok_or(SchedulerGone)?.reserve().await?;
+            places.push((rank, indices, specs, place));
+        }
+        let mut listeners = BTreeMap::new();
+        for (rank, indices, specs, place) in places {
+            let of_rank = place.generate(specs).into_iter().map(|listener| (rank, listener));
+            listeners.extend(indices.into_iter().zip(of_rank));
+        }
+        Ok(listeners.into_values().collect())
+    }
+
+    fn rank_of(&self, spec: &GenerateSpec) -> usize {
         let room = spec.room.as_ref().map(|room| room.number).filter(|number| *number != 0);
-        let rank = match (spec.dp_rank, room) {
+        match (spec.dp_rank, room) {
             (Some(rank), _) => rank,
             (None, Some(room)) => rank_of_room(room, self.count()),
             (None, None) => self.turn.fetch_add(1, Ordering::Relaxed) % self.count(),
-        };
-        let postbox = self.postboxes.get(rank).ok_or(SchedulerGone)?;
-        Ok((rank, postbox.generate(spec).await?))
+        }
     }
 
     /// Gives requests up; when this returns, they have ended.

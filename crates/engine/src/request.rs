@@ -46,6 +46,8 @@ pub(crate) struct GenerateSpec {
     pub(crate) room: Option<Room>,
     /// Prompts share cached beginnings with those of the same key alone.
     pub(crate) extra_key: Option<Arc<str>>,
+    /// A health check: no client's, and not counted among theirs.
+    pub(crate) is_probe: bool,
     pub(crate) stamps: Stamps,
 }
 
@@ -105,6 +107,8 @@ pub(crate) struct Request {
     pub(crate) weight_version: Option<Arc<str>>,
     /// Of its transfer, once it is in a queue of one.
     pub(crate) poll: Option<KvPoll>,
+    /// When its latest token was chosen, if it has more than the first.
+    pub(crate) latest_token: Option<Stamp>,
     /// When it came into its queue, in time during which the scheduler was not paused.
     pub(crate) queued: Stamp,
     output: Publisher,
@@ -185,6 +189,7 @@ impl Request {
             kept,
             weight_version: None,
             poll: None,
+            latest_token: None,
             output,
         }
     }

@@ -144,7 +144,7 @@ impl Engine {
     /// within the limit of `shutdown_timeout`, and the others are aborted with 503.
     ///
     /// # Errors
-    /// The scheduler ended by itself.
+    /// The scheduler ended by itself, or something is held at its end that no request has.
     pub async fn serve(
         mut self,
         listener: TcpListener,
@@ -170,13 +170,16 @@ impl Engine {
         let one_ended = select_all(schedulers.iter_mut().map(|scheduler| &mut scheduler.ended));
         let end = tokio::select! {
             () = shutdown => self.drain().await,
-            _ = one_ended => Err(EngineError::SchedulerStopped),
+            (ended, ..) = one_ended => match ended {
+                Ok(Some(finding)) => Err(EngineError::Unbalanced(finding)),
+                _ => Err(EngineError::SchedulerStopped),
+            },
         };
         drop(stop);
         drop(tokio::time::timeout(LAST_REPLIES, servers.join_next()).await);
         self.disagg.shutdown().await;
-        drop(schedulers);
-        end
+        // Each is finished, whatever was wrong before.
+        schedulers.into_iter().map(SchedulerThread::finish).fold(end, Result::and)
     }
 
     /// Lets the running requests end, within the limit. Those that stand still will not, and end at once.

@@ -177,11 +177,6 @@ impl Stamps {
         seconds(Some(self.created), self.prefill_finished)
     }
 
-    /// Seconds from the first token to the last.
-    pub(crate) fn decoding_s(&self) -> Option<f64> {
-        seconds(self.prefill_finished, self.completion)
-    }
-
     /// Seconds from the arrival to the last token.
     pub(crate) fn whole_s(&self) -> Option<f64> {
         seconds(Some(self.created), self.completion)

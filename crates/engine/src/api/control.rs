@@ -8,7 +8,7 @@ use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use rollscope_model::sampling::SamplingParams;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -43,8 +43,8 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<(), ApiError> 
 pub(super) async fn health_generate(State(app): State<Arc<App>>) -> Result<(), ApiError> {
     app.check_open()?;
     let before = inspect_awake(&app).await?;
-    let ask = |rank| app.ranks.generate(probe(&app, rank));
-    let probed = try_join_all((0..app.ranks.count()).map(ask)).await?;
+    let one_a_rank = (0..app.ranks.count()).map(|rank| probe(&app, rank)).collect();
+    let probed = app.ranks.generate(one_a_rank).await?;
     let others_are_served = async {
         loop {
             tokio::time::sleep(HEALTH_STEP).await;
@@ -109,6 +109,7 @@ fn probe(app: &App, dp_rank: usize) -> GenerateSpec {
             prefill_rank: None,
         }),
         extra_key: None,
+        is_probe: true,
         stamps: Stamps::new(app.clock.now()),
     }
 }

@@ -19,6 +19,7 @@ use super::parse::Call;
 use super::render::{Reply, Subject};
 use super::respond::ApiError;
 use crate::output::{Finish, Listener, Progress};
+use crate::request::GenerateSpec;
 use crate::stamps::Stamps;
 
 /// A request that is being computed. Dropping it ends the request.
@@ -47,21 +48,18 @@ pub(super) async fn generate(
 /// Hands the requests of a call to the scheduler.
 pub(super) async fn start(app: &App, call: Call, is_stream: bool) -> Result<Vec<Live>, ApiError> {
     let Call { specs, is_batch, with_text, .. } = call;
-    let mut live = Vec::with_capacity(specs.len());
-    for (index, spec) in specs.into_iter().enumerate() {
-        let mut subject = Subject {
-            rid: spec.rid.clone(),
-            dp_rank: 0,
-            prompt_tokens: spec.input_ids.len(),
-            logprobs: spec.logprobs,
-            with_text,
-            index: (is_batch && is_stream).then_some(index),
-        };
-        let (dp_rank, listener) = app.ranks.generate(spec).await?;
-        subject.dp_rank = dp_rank;
-        live.push(Live { subject, listener });
-    }
-    Ok(live)
+    let subject = |(index, spec): (usize, &GenerateSpec)| Subject {
+        rid: spec.rid.clone(),
+        dp_rank: 0,
+        prompt_tokens: spec.input_ids.len(),
+        logprobs: spec.logprobs,
+        with_text,
+        index: (is_batch && is_stream).then_some(index),
+    };
+    let subjects: Vec<_> = specs.iter().enumerate().map(subject).collect();
+    let started = app.ranks.generate(specs).await?;
+    let live = |(subject, (dp_rank, listener))| Live { subject: Subject { dp_rank, ..subject }, listener };
+    Ok(subjects.into_iter().zip(started).map(live).collect())
 }
 
 /// The replies when all have ended. An error of one is the answer to all, and ends the others.

@@ -210,7 +210,7 @@ fn core(app: &App, snapshot: &Snapshot) -> Value {
         "token_usage": token_usage,
         "gen_throughput": snapshot.gen_throughput,
         "cache_hit_rate": snapshot.counts.cache_hit_rate(),
-        "utilization": token_usage.max(snapshot.running as f64 / max_running as f64),
+        "utilization": snapshot.utilization(max_running),
     })
 }
 

@@ -97,6 +97,7 @@ impl Call {
                 tells_kept,
                 room,
                 extra_key: Some(extra_keys[index].as_str()).filter(|key| !key.is_empty()).map(Arc::from),
+                is_probe: false,
                 stamps,
             });
         }

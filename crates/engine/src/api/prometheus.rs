@@ -15,6 +15,7 @@ use crate::scheduler::{Histogram, Observations, Snapshot};
 struct Page<'a> {
     text: String,
     mode: DisaggregationMode,
+    max_running: usize,
     /// Of each rank, with the labels of its samples.
     ranks: &'a [(String, Snapshot)],
 }
@@ -43,7 +44,8 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
     };
     let ranks: Vec<_> =
         snapshots.into_iter().enumerate().map(|(rank, snapshot)| (labels(rank), snapshot)).collect();
-    let mut page = Page { text: String::new(), mode, ranks: &ranks };
+    let max_running = app.published.resolved().max_running_requests;
+    let mut page = Page { text: String::new(), mode, max_running, ranks: &ranks };
     page.gauges();
     page.counters();
     page.histogram("queue_time_seconds", |of| &of.queue_time_seconds);
@@ -79,6 +81,8 @@ impl Page<'_> {
         self.values("gauge", "num_used_tokens", |of| of.used_tokens as f64);
         self.values("gauge", "max_total_num_tokens", |of| of.total_tokens as f64);
         self.values("gauge", "token_usage", |of| share(of.used_tokens as f64, of.total_tokens as f64));
+        let max_running = self.max_running;
+        self.values("gauge", "utilization", |of| of.utilization(max_running));
         self.values("gauge", "cache_hit_rate", |of| of.counts.cache_hit_rate());
         self.values("gauge", "gen_throughput", |of| of.gen_throughput);
         match self.mode {
@@ -118,6 +122,17 @@ impl Page<'_> {
         for (labels, of) in self.ranks {
             let labels = format!("{labels},cache_source=\"device\"");
             self.sample("cached_tokens_total", &labels, of.counts.cached_tokens as f64);
+        }
+        self.head("counter", "realtime_tokens_total");
+        for (labels, of) in self.ranks {
+            for (mode, count) in [
+                ("prefill_compute", of.counts.computed_prompt_tokens),
+                ("prefill_cache", of.counts.cached_tokens),
+                ("decode", of.counts.computed_next_tokens),
+            ] {
+                let labels = format!("{labels},mode=\"{mode}\"");
+                self.sample("realtime_tokens_total", &labels, count as f64);
+            }
         }
         self.of_publishers(PASSES_DROPPED, |of| of.passes_dropped);
         self.of_publishers(TURNED_AWAY, |of| of.subscribers_turned_away);

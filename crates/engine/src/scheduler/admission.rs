@@ -37,7 +37,7 @@ impl Scheduler {
             return self.give_up(Box::new(Request::new(spec, output, pair)), refusal);
         }
         let core = &mut self.core;
-        core.counts.requests += 1;
+        core.counts.requests += u64::from(!spec.is_probe);
         let mut request = Box::new(Request::new(spec, output, pair));
         match &mut self.side {
             Side::Alone => {

@@ -48,6 +48,8 @@ impl Core {
         let end = self.clock.now();
         let load = self.load(&parts);
         self.profiler.end(&self.clock, Work::Forward(load), Some(begin));
+        self.counts.computed_prompt_tokens += load.prompt_tokens as u64;
+        self.counts.computed_next_tokens += load.requests as u64;
         match outcome {
             Ok(()) => {
                 self.report_step(&parts, end.since(begin));
@@ -98,32 +100,24 @@ impl Core {
         let mut running = std::mem::take(&mut self.running);
         let logits = std::mem::take(&mut self.logits);
         let mut harvests: Vec<Option<Harvest>> = running.iter().map(|_| None).collect();
-        let mut first_row = 0;
+        let (mut first_row, mut chosen) = (0, 0);
         for part in parts {
-            let harvest = self.harvest_part(&mut running[part.index], part, (&logits, first_row));
+            let request = &mut running[part.index];
+            let before = request.generated();
+            let harvest = self.harvest_part(request, part, (&logits, first_row));
+            chosen += request.generated() - before;
             harvests[part.index] = Some(harvest);
             first_row += part.logit_rows();
         }
         self.logits = logits;
-        let mut chosen = 0;
         for (mut request, harvest) in running.into_iter().zip(harvests) {
             if matches!(harvest, Some(Harvest::Token | Harvest::Prefilled)) && request.generated() == 1 {
                 self.share(&mut request);
             }
             match harvest {
-                None | Some(Harvest::Chunk) => self.running.push_back(request),
-                Some(Harvest::Token) => {
-                    chosen += 1;
-                    self.running.push_back(request);
-                }
-                Some(Harvest::Prefilled) => {
-                    chosen += 1;
-                    self.prefilled.push_back(request);
-                }
-                Some(Harvest::End(finish)) => {
-                    chosen += 1;
-                    self.complete(request, finish);
-                }
+                None | Some(Harvest::Chunk | Harvest::Token) => self.running.push_back(request),
+                Some(Harvest::Prefilled) => self.prefilled.push_back(request),
+                Some(Harvest::End(finish)) => self.complete(request, finish),
                 Some(Harvest::Failed(why)) => self.doomed.push((request, why)),
             }
         }

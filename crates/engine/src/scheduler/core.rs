@@ -34,13 +34,17 @@ pub(crate) struct Counts {
     pub(crate) transfer_failed: u64,
     /// Requests that ended otherwise than by their last token.
     pub(crate) aborted: u64,
-    /// Requests that were taken in.
+    /// Requests that were taken in, but for health checks.
     pub(crate) requests: u64,
     /// Tokens of prompts that were computed, or found in the prefix cache.
     pub(crate) prompt_tokens: u64,
     /// Those of them that were found.
     pub(crate) cached_tokens: u64,
+    /// Tokens that were chosen here; on decode, all but the first.
     pub(crate) generated_tokens: u64,
+    /// Tokens that forward passes have had so far, of prompts (or again, after a retraction) and as next tokens.
+    pub(crate) computed_prompt_tokens: u64,
+    pub(crate) computed_next_tokens: u64,
     pub(crate) timeouts: Timeouts,
 }
 

@@ -83,6 +83,12 @@ const STRETCH: Duration = Duration::from_secs(1);
 // === impl Snapshot ===
 
 impl Snapshot {
+    /// The larger of the parts that are taken: of the KV cache, and of the requests that may run.
+    pub(crate) fn utilization(&self, max_running: usize) -> f64 {
+        let part = |of: usize, all: usize| of as f64 / all.max(1) as f64;
+        part(self.used_tokens, self.total_tokens).max(part(self.running, max_running))
+    }
+
     /// Requests that have not ended.
     pub(crate) fn live(&self) -> usize {
         self.running

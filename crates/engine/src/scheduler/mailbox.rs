@@ -15,8 +15,8 @@ use crate::scheduler::profile::Recording;
 /// What the scheduler is asked to do.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Compute this.
-    Generate(Box<GenerateSpec>, Publisher),
+    /// Compute these: a batch comes whole, so that what is said of it reaches all of it.
+    Generate(Vec<(GenerateSpec, Publisher)>),
     /// Give up these.
     Abort {
         whom: Whom,
@@ -95,6 +95,13 @@ pub(crate) struct Postbox {
     clock: Arc<Clock>,
 }
 
+/// Room for one command in a scheduler's queue.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    permit: mpsc::Permit<'a, Command>,
+    postbox: &'a Postbox,
+}
+
 /// Ends the pause of the scheduler's thread, or its next one.
 #[derive(Clone, Debug)]
 pub(crate) struct Waker(Thread);
@@ -116,14 +123,10 @@ impl Postbox {
         Self { commands, waker, clock }
     }
 
-    /// Hands a request over, and returns where its output will be.
-    pub(crate) async fn generate(&self, mut spec: GenerateSpec) -> Result<Listener, SchedulerGone> {
+    /// A place in the queue, for requests that are handed over together.
+    pub(crate) async fn reserve(&self) -> Result<Place<'_>, SchedulerGone> {
         let permit = self.commands.reserve().await.map_err(|_| SchedulerGone)?;
-        spec.stamps.dispatched = Some(self.clock.now());
-        let (publisher, listener) = output(spec.stamps.clone(), self.waker.clone());
-        permit.send(Command::Generate(Box::new(spec), publisher));
-        self.waker.wake();
-        Ok(listener)
+        Ok(Place { permit, postbox: self })
     }
 
     /// Gives requests up; when this returns, they have ended.
@@ -201,6 +204,27 @@ impl Postbox {
         self.commands.send(command(answer)).await.map_err(|_| SchedulerGone)?;
         self.waker.wake();
         answered.await.map_err(|_| SchedulerGone)
+    }
+}
+
+// === impl Place ===
+
+impl Place<'_> {
+    /// Hands requests over, and returns where the output of each will be.
+    pub(crate) fn generate(self, specs: Vec<GenerateSpec>) -> Vec<Listener> {
+        let Self { permit, postbox } = self;
+        let dispatched = Some(postbox.clock.now());
+        let (batch, listeners) = specs
+            .into_iter()
+            .map(|mut spec| {
+                spec.stamps.dispatched = dispatched;
+                let (publisher, listener) = output(spec.stamps.clone(), postbox.waker.clone());
+                ((spec, publisher), listener)
+            })
+            .unzip();
+        permit.send(Command::Generate(batch));
+        postbox.waker.wake();
+        listeners
     }
 }
 

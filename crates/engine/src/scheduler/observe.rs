@@ -46,11 +46,11 @@ impl Histogram {
         Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
 
-    /// Counts a value so many times; one that was not measured not at all.
-    fn observe(&mut self, value: Option<f64>, times: u64) {
+    /// Counts a value; one that was not measured not at all.
+    fn observe(&mut self, value: Option<f64>) {
         if let Some(value) = value {
-            self.counts[self.bounds.partition_point(|bound| *bound < value)] += times;
-            self.sum += value * times as f64;
+            self.counts[self.bounds.partition_point(|bound| *bound < value)] += 1;
+            self.sum += value;
         }
     }
 
@@ -76,28 +76,24 @@ impl Histogram {
 
 impl Observations {
     /// A request has come to its end, whichever.
-    fn ended(&mut self, stamps: &Stamps, generated: u64) {
+    fn ended(&mut self, stamps: &Stamps) {
         let Self { queue_time_seconds: queue, time_to_first_token_seconds: first, .. } = self;
-        queue.observe(stamps.queue_s(), 1);
-        first.observe(stamps.first_token_s(), 1);
-        self.e2e_request_latency_seconds.observe(stamps.whole_s(), 1);
-        let intervals = generated.saturating_sub(1);
-        let decoding =
-            stamps.decoding_s().filter(|_| intervals > 0).map(|decoding| decoding / intervals as f64);
-        self.inter_token_latency_seconds.observe(decoding, intervals);
+        queue.observe(stamps.queue_s());
+        first.observe(stamps.first_token_s());
+        self.e2e_request_latency_seconds.observe(stamps.whole_s());
         for (stage, seconds) in stamps.stages_s() {
             if seconds.is_some() {
                 let histogram = self.per_stage_req_latency_seconds.entry(stage);
-                histogram.or_insert_with(|| Histogram::new(SECONDS)).observe(seconds, 1);
+                histogram.or_insert_with(|| Histogram::new(SECONDS)).observe(seconds);
             }
         }
         if let Some(transfer) = stamps.transfer {
             let (bootstrap, alloc) = stamps.before_prefill_s();
-            self.kv_transfer_bootstrap_ms.observe(bootstrap.map(|seconds| seconds * 1e3), 1);
-            self.kv_transfer_alloc_ms.observe(alloc.map(|seconds| seconds * 1e3), 1);
-            self.kv_transfer_latency_ms.observe(Some(transfer.busy_s * 1e3), 1);
-            self.kv_transfer_speed_gb_s.observe(transfer.speed_gib_s(), 1);
-            self.kv_transfer_total_mb.observe(Some(transfer.bytes as f64 / f64::from(1 << 20)), 1);
+            self.kv_transfer_bootstrap_ms.observe(bootstrap.map(|seconds| seconds * 1e3));
+            self.kv_transfer_alloc_ms.observe(alloc.map(|seconds| seconds * 1e3));
+            self.kv_transfer_latency_ms.observe(Some(transfer.busy_s * 1e3));
+            self.kv_transfer_speed_gb_s.observe(transfer.speed_gib_s());
+            self.kv_transfer_total_mb.observe(Some(transfer.bytes as f64 / f64::from(1 << 20)));
         }
     }
 }
@@ -125,7 +121,19 @@ impl Default for Observations {
 impl Core {
     /// Takes the measurements of a request that has come to its last token.
     pub(super) fn observe(&mut self, request: &Request) {
-        self.observations.ended(&request.spec.stamps, request.generated() as u64);
+        if !request.spec.is_probe {
+            self.observations.ended(&request.spec.stamps);
+        }
+    }
+
+    /// A token was chosen for a request that is to be appended: measures from the one before. The first came with the prompt's end.
+    pub(super) fn observe_token(&mut self, request: &mut Request) {
+        if request.generated() > 0 {
+            let now = self.clock.now();
+            let before = request.latest_token.replace(now).or(request.spec.stamps.prefill_finished);
+            let gap_s = before.map(|before| now.since(before).as_secs_f64());
+            self.observations.inter_token_latency_seconds.observe(gap_s);
+        }
     }
 }
 
@@ -137,11 +145,11 @@ mod tests {
     fn values_are_counted_where_they_fall() {
         let mut histogram = Histogram::new(TRANSFER_GB_S);
         for value in [0.1, 0.3, 5.0, 1000.0] {
-            histogram.observe(Some(value), 2);
+            histogram.observe(Some(value));
         }
-        histogram.observe(None, 1);
-        assert_eq!((histogram.count(), histogram.sum()), (8, 2.0 * 1005.4));
+        histogram.observe(None);
+        assert_eq!((histogram.count(), histogram.sum()), (4, 1005.4));
         let counts: Vec<_> = histogram.cumulative().map(|(_, count)| count).collect();
-        assert_eq!(counts, [2, 4, 4, 6, 6, 6, 6, 6, 6, 6]);
+        assert_eq!(counts, [1, 2, 2, 3, 3, 3, 3, 3, 3, 3]);
     }
 }

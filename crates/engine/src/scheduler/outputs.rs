@@ -79,6 +79,8 @@ impl Core {
         };
         if is_prefill {
             self.write_row(request, &chosen);
+        } else {
+            self.observe_token(request);
         }
         match self.accept(request, chosen) {
             Ok(_) if is_prefill => Harvest::Prefilled,

@@ -6,12 +6,17 @@ use std::time::Duration;
 use rollscope_config::{Options, Published};
 use rollscope_model::sampling::SamplingParams;
 use rollscope_model::{KvPool, Model};
+use tokio::sync::mpsc;
 
+use super::mailbox::{Command, Postbox, Waker};
 use super::{Limits, Means, PauseMode, Rooms, SchedulerThread};
 use crate::clock::Clock;
 use crate::disagg::Identity;
+use crate::error::EngineError;
 use crate::options::{DisaggregationMode, EngineOptions};
-use crate::request::{GenerateSpec, Sampling};
+use crate::output::output;
+use crate::ranks::Ranks;
+use crate::request::{GenerateSpec, KvPoll, Pair, Request, Sampling};
 use crate::sim::CostModel;
 use crate::stamps::Stamps;
 use crate::warn::Warnings;
@@ -20,10 +25,16 @@ const TOKENS: usize = 100_000;
 
 /// A server alone, of which each token takes a millisecond.
 fn slow() -> SchedulerThread {
+    slow_with(|_| ())
+}
+
+/// It with a KV cache that something was done to.
+fn slow_with(prepare: impl FnOnce(&mut KvPool)) -> SchedulerThread {
     let costs = r#"{"prefill": {"base_s": 0, "per_token_s": 0}, "context_length": 100000,
         "decode": {"base_s": 0.001, "per_request_s": 0, "per_kv_token_s": 0}}"#;
     let model = Arc::new(Model::simulated(TOKENS).unwrap());
-    let kv = KvPool::new(model.config(), TOKENS / 16, 16).unwrap();
+    let mut kv = KvPool::new(model.config(), TOKENS / 16, 16).unwrap();
+    prepare(&mut kv);
     let identity = Identity {
         model: Arc::clone(&model),
         dtype: "float32",
@@ -79,6 +90,7 @@ pub(super) fn endless() -> GenerateSpec {
         tells_kept: false,
         room: None,
         extra_key: None,
+        is_probe: false,
         stamps: Stamps::new(Clock::new().now()),
     }
 }
@@ -87,7 +99,7 @@ pub(super) fn endless() -> GenerateSpec {
 async fn nothing_is_computed_while_weights_are_replaced() {
     let scheduler = slow();
     let postbox = &scheduler.postbox;
-    let mut listener = postbox.generate(endless()).await.unwrap();
+    let mut listener = postbox.reserve().await.unwrap().generate(vec![endless()]).pop().unwrap();
     listener.changed().await;
     postbox.pause(PauseMode::InPlace).await.unwrap();
     assert_eq!(postbox.quiesce().await.unwrap(), 1);
@@ -102,5 +114,53 @@ async fn nothing_is_computed_while_weights_are_replaced() {
     postbox.proceed(false).await.unwrap();
     while listener.read(|progress| progress.output_ids.len()) == made {
         listener.changed().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_without_a_request_is_told_at_the_end() {
+    let scheduler = slow();
+    drop(scheduler.postbox.reserve().await.unwrap().generate(vec![endless(), endless()]));
+    assert!(scheduler.finish().is_ok());
+    let leaking = slow_with(|kv| drop(kv.alloc(3).unwrap()));
+    match leaking.finish() {
+        Err(EngineError::Unbalanced(finding)) => {
+            let free = TOKENS / 16 - 3;
+            assert_eq!(finding, format!("0 pages are held and {free} free, of {}", TOKENS / 16));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_handed_over_as_one() {
+    let postbox = || {
+        let (commands, taken) = mpsc::channel(4);
+        (Postbox::new(commands, Waker::of_current_thread(), Arc::new(Clock::new())), taken)
+    };
+    let ((first, mut of_first), (second, mut of_second)) = (postbox(), postbox());
+    let ranks = Ranks::new(vec![first, second]);
+    let specs = [0, 1, 1, 0, 1].map(|rank| GenerateSpec { dp_rank: Some(rank), ..endless() });
+    let started = ranks.generate(specs.to_vec()).await.unwrap();
+    let found: Vec<_> = started.iter().map(|(rank, _)| *rank).collect();
+    assert_eq!(found, [0, 1, 1, 0, 1]);
+    for (taken, expected) in [(&mut of_first, 2), (&mut of_second, 3)] {
+        assert!(matches!(taken.try_recv(), Ok(Command::Generate(batch)) if batch.len() == expected));
+        assert!(taken.try_recv().is_err());
+    }
+}
+
+#[test]
+fn the_state_of_a_transfer_only_grows() {
+    let all = [KvPoll::Bootstrapping, KvPoll::WaitingForInput, KvPoll::Transferring, KvPoll::Success];
+    for (before, poll) in all.iter().enumerate() {
+        for (after, next) in all.iter().enumerate() {
+            let spec = endless();
+            let (publisher, _) = output(spec.stamps.clone(), Waker::of_current_thread());
+            let mut request = Request::new(spec, publisher, Pair::Alone);
+            request.raise(*poll);
+            request.raise(*next);
+            assert_eq!(request.poll, Some(all[before.max(after)]));
+        }
     }
 }

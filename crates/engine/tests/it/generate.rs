@@ -307,6 +307,14 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
     }
     let (status, reply) = server.text(hyper::Method::POST, "/generate", "{\"text\": ").await;
     assert!(status == StatusCode::BAD_REQUEST && reply.contains("not JSON"), "{reply}");
+    // Numbers that JSON does not have, or that no float holds.
+    for number in ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"] {
+        for name in ["temperature", "top_p", "min_p"] {
+            let body = format!("{{\"text\": \"1\", \"sampling_params\": {{\"{name}\": {number}}}}}");
+            let (status, reply) = server.text(hyper::Method::POST, "/generate", &body).await;
+            assert!(status == StatusCode::BAD_REQUEST && reply.contains("not JSON"), "{body}: {reply}");
+        }
+    }
     // A byte more than a body may have.
     let long = "1".repeat((32 << 20) + 1);
     for path in ["/generate", "/abort_request"] {

@@ -17,7 +17,7 @@ fn long(text: &str) -> Value {
 }
 
 /// The numbers of a base64 list of little-endian int32.
-fn numbers(list: &Value) -> Vec<i32> {
+pub(crate) fn numbers(list: &Value) -> Vec<i32> {
     let bytes = STANDARD.decode(list.as_str().unwrap_or_else(|| panic!("no list: {list}"))).unwrap();
     bytes.chunks_exact(4).map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
@@ -267,8 +267,17 @@ async fn requests_that_lose_their_pages_lose_no_token() {
         })
         .collect();
     let expected = join_all(bodies.iter().map(|body| alone.generate(body))).await;
-    let found = join_all(bodies.iter().map(|body| small.generate(body))).await;
-    let paired = join_all(bodies.iter().map(|body| pair.generate(body))).await;
+    // All are there before the first goes on, so that they do not fit.
+    let held = async |server: &Server| {
+        server.until("all are there", |load| live(load) == bodies.len() as u64).await;
+        server.post("/continue_generation", &json!({})).await;
+    };
+    for server in [&small, &pair.decode] {
+        server.post("/pause_generation", &json!({"mode": "in_place"})).await;
+    }
+    let (found, ()) = tokio::join!(join_all(bodies.iter().map(|body| small.generate(body))), held(&small));
+    let (paired, ()) =
+        tokio::join!(join_all(bodies.iter().map(|body| pair.generate(body))), held(&pair.decode));
     let mut retractions = [0; 2];
     for ((expected, found), (_, decode)) in expected.iter().zip(&found).zip(&paired) {
         for (place, found) in [found, decode].into_iter().enumerate() {

@@ -7,6 +7,8 @@ mod generate;
 #[cfg(test)]
 mod invariance;
 #[cfg(test)]
+mod kept;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod metrics;

@@ -1,10 +1,12 @@
 //! The simulated backend, and the metrics that every server tells.
 
+use std::time::{Duration, Instant};
+
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use serde_json::json;
 
-use crate::support::{Pair, Server};
+use crate::support::{PATIENCE, Pair, SLOW, Server, endless};
 
 /// A cost model's file.
 fn costs(dir: &tempfile::TempDir, text: &str) -> String {
@@ -40,6 +42,40 @@ async fn a_simulated_server_serves_what_none_could_compute() {
     pair.until_free().await;
     let real = Server::start(&[]).await;
     assert_eq!(real.get("/server_info").await["simulated"], false);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_counted_is_what_happened() {
+    let server = Server::start(&[]).await;
+    let (status, _) = server.text(Method::GET, "/health_generate", "").await;
+    assert_eq!(status, StatusCode::OK);
+    // No client's request.
+    assert_eq!(server.metric("num_requests_total", "").await, "0");
+    assert_eq!(server.metric("e2e_request_latency_seconds_count", "").await, "0");
+    let health = server.metric("generation_tokens_total", "").await;
+    server.generate(&json!({"text": "1+2=?\n", "sampling_params": {"max_new_tokens": 0}})).await;
+    assert_eq!(server.metric("generation_tokens_total", "").await, health);
+    assert_eq!(server.metric("num_requests_total", "").await, "1");
+    assert_eq!(server.metric("realtime_tokens_total", "prefill_cache").await, "0");
+    server.until_free().await;
+
+    // From token to token, not when the request ends.
+    let slow = Server::start(&SLOW).await;
+    let body = endless("long").to_string();
+    let ask = slow.text(Method::POST, "/generate", &body);
+    let watch = async {
+        let deadline = Instant::now() + PATIENCE;
+        for name in ["inter_token_latency_seconds_count", "realtime_tokens_total"] {
+            while slow.metric(name, if name.starts_with("real") { "decode" } else { "" }).await == "0" {
+                assert!(Instant::now() < deadline, "{name} waits for the end");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        assert_ne!(slow.metric("utilization", "").await, "0");
+        slow.post("/abort_request", &json!({"rid": "long"})).await;
+    };
+    tokio::join!(ask, watch);
+    slow.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,15 +15,18 @@ use rollscope_config::{Options, Published};
 use rollscope_engine::{Engine, EngineError, EngineOptions};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// A served engine; it stops when dropped.
+/// A served engine. When dropped it stops, and it must end well.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     client: Client<HttpConnector, Full<Bytes>>,
     stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<Result<(), EngineError>>,
+    runtime: Handle,
+    /// None for a client alone.
+    task: Option<JoinHandle<Result<(), EngineError>>>,
 }
 
 /// A prefill and a decode server.
@@ -68,13 +71,13 @@ impl Server {
             stopped.await.ok();
         }));
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { address, client, stop: Some(stop), task }
+        Self { address, client, runtime: Handle::current(), stop: Some(stop), task: Some(task) }
     }
 
     /// A client of another server of this host.
     pub(crate) fn at(&self, port: u64) -> Self {
         let address = SocketAddr::new(self.address.ip(), port as u16);
-        Self { address, client: self.client.clone(), stop: None, task: tokio::spawn(async { Ok(()) }) }
+        Self { address, client: self.client.clone(), runtime: self.runtime.clone(), stop: None, task: None }
     }
 
     /// What tells the server to stop.
@@ -82,14 +85,30 @@ impl Server {
         self.stop.take().unwrap()
     }
 
-    pub(crate) async fn ended(self) -> Result<(), EngineError> {
-        tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap()
+    pub(crate) async fn ended(mut self) -> Result<(), EngineError> {
+        tokio::time::timeout(PATIENCE, self.task.take().unwrap()).await.unwrap().unwrap()
     }
 
     /// Ends the server at once, as if it had been killed.
-    pub(crate) async fn kill(self) {
-        self.task.abort();
-        drop(self.task.await);
+    pub(crate) async fn kill(mut self) {
+        let task = self.task.take().unwrap();
+        task.abort();
+        drop(task.await);
+    }
+
+    /// Gives up what a test has left, stops, and checks that the scheduler had not stopped before and that its audits, when it was
+    /// idle and at its end, have found nothing.
+    async fn end(&self, task: JoinHandle<Result<(), EngineError>>, stop: Option<oneshot::Sender<()>>) {
+        if let Some(stop) = stop {
+            let request = Request::post(format!("http://{}/abort_request", self.address))
+                .body(Full::new(Bytes::from_static(b"{\"abort_all\": true}")))
+                .unwrap();
+            // It fails where the scheduler is gone, which is told below.
+            drop(tokio::time::timeout(PATIENCE, self.client.request(request)).await);
+            stop.send(()).ok();
+        }
+        let ended = tokio::time::timeout(PATIENCE, task).await.expect("the server never ends");
+        ended.unwrap().expect("a server that was told to stop ends well");
     }
 
     pub(crate) async fn send(&self, method: Method, path: &str, body: &str) -> Response<Incoming> {
@@ -201,6 +220,15 @@ impl Server {
         assert_eq!(status, StatusCode::OK, "{body}");
         let (status, body) = self.text(Method::GET, "/health", "").await;
         assert_eq!(status, StatusCode::OK, "{body}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let (Some(task), false) = (self.task.take(), std::thread::panicking()) {
+            let stop = self.stop.take();
+            tokio::task::block_in_place(|| self.runtime.block_on(self.end(task, stop)));
+        }
     }
 }
 
