@@ -14,7 +14,7 @@ use serde::de::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::record::{ForwardPassMetrics, QueuedRequests, ScheduledRequests};
+use crate::record::{ForwardPassMetrics, MAX_WORKER_ID_BYTES, QueuedRequests, ScheduledRequests};
 
 /// The version that is written, and the only one that is read.
 const VERSION: u64 = 1;
@@ -38,6 +38,9 @@ pub enum DecodeError {
     /// Of a version that is not known here.
     #[error("unknown version of the record: {0}")]
     Version(u64),
+    /// A worker's name that is too long to be kept.
+    #[error("worker's name longer than {MAX_WORKER_ID_BYTES} bytes: {0}")]
+    LongName(usize),
     /// A number that measures nothing.
     #[error("not a finite number that is 0 or above: {0}")]
     Implausible(&'static str),
@@ -146,6 +149,9 @@ impl Record<'_> {
     fn metrics(self) -> Result<ForwardPassMetrics, DecodeError> {
         if self.version != VERSION {
             return Err(DecodeError::Version(self.version));
+        }
+        if self.worker_id.len() > MAX_WORKER_ID_BYTES {
+            return Err(DecodeError::LongName(self.worker_id.len()));
         }
         let (scheduled, queued) = (&self.scheduled_requests, &self.queued_requests);
         for (name, value) in [

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ pub struct Base(Endpoint);
 /// Where one rank publishes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Endpoint {
-    /// `ipc://PATH`: a socket in the file system.
+    /// `ipc://PATH`: a socket in the file system. The path is absolute if it was read from a text.
     Ipc(PathBuf),
     /// `tcp://HOST:PORT`; the host `*` is every address of the machine.
     Tcp {
@@ -32,7 +33,8 @@ pub enum Endpoint {
 /// What a person gave: a rank's endpoint, or a base whose ranks are looked for again and again.
 ///
 /// Other hosts' ranks cannot be seen, so a TCP address is one rank's. On this machine `ipc://PATH` is a rank's own if there is
-/// a socket, and else the base of those that are at `PATH.0`, `PATH.1` … `PATH.3` may be both while nothing is there.
+/// a socket, and else the base of those that are at `PATH.0`, `PATH.1` …: what else bears the name, such as the temporary file from
+/// which a server made its base, says nothing. `PATH.3` may be both while nothing is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     given: Endpoint,
@@ -56,6 +58,15 @@ pub enum EndpointError {
     /// Neither of the two forms.
     #[error("neither ipc://PATH nor tcp://HOST:PORT: {0}")]
     Form(String),
+    /// A name that is not in the file system, whose ranks nobody could find.
+    #[error("not the path of a file, such as ipc:///run/fpm: {0}")]
+    NoPath(String),
+    /// It names every address of a machine, and a subscriber goes to one.
+    #[error("every address of a machine, where one is wanted to listen to: {0}")]
+    EveryHost(String),
+    /// The folder that a path starts from is not known.
+    #[error("no folder that the path starts from: {0}")]
+    NoFolder(String),
     /// The rank's port would be above 65535.
     #[error("no port for rank {rank} above the base's port: {port}")]
     Port {
@@ -82,7 +93,11 @@ fn ranks_at(base: &Path) -> BTreeSet<u32> {
         (text == rank.to_string()).then_some(rank)
     };
     let files = std::fs::read_dir(folder_of(base)).into_iter().flatten().flatten();
-    files.filter_map(|file| rank_of(&file.file_name())).collect()
+    files.filter_map(|file| rank_of(&file.file_name()).filter(|_| is_socket(&file.path()))).collect()
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
 /// Whether a path looks like a rank's own.
@@ -102,7 +117,7 @@ impl Address {
             let seen = ranks_at(path);
             match &mut self.meant {
                 Meant::Base(ranks) => ranks.extend(seen),
-                meant if path.exists() => *meant = Meant::Rank,
+                meant if is_socket(path) => *meant = Meant::Rank,
                 meant if !seen.is_empty() => *meant = Meant::Base(seen),
                 _ => {}
             }
@@ -125,7 +140,11 @@ impl FromStr for Address {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
-        Ok(Self { given: text.parse()?, meant: Meant::Either })
+        let given = text.parse()?;
+        if matches!(&given, Endpoint::Tcp { host, .. } if host == "*") {
+            return Err(EndpointError::EveryHost(text.to_owned()));
+        }
+        Ok(Self { given, meant: Meant::Either })
     }
 }
 
@@ -201,7 +220,16 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, EndpointError> {
         let form = || EndpointError::Form(text.to_owned());
         if let Some(path) = text.strip_prefix("ipc://") {
-            return if path.is_empty() { Err(form()) } else { Ok(Self::Ipc(path.into())) };
+            if path.is_empty() {
+                return Err(form());
+            }
+            // ZeroMQ takes these for a name without a file, and for any path that is free.
+            if path.starts_with('@') || path == "*" {
+                return Err(EndpointError::NoPath(text.to_owned()));
+            }
+            // Whoever is told of it may have been started in another folder.
+            let absolute = std::path::absolute(path);
+            return absolute.map(Self::Ipc).map_err(|_| EndpointError::NoFolder(text.to_owned()));
         }
         let (host, port) =
             text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')).ok_or_else(form)?;
@@ -230,6 +258,8 @@ impl fmt::Display for Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     #[test]
@@ -250,6 +280,14 @@ mod tests {
         }
         assert!("tcp://::1:5".parse::<Endpoint>().is_err());
         assert!("inproc://a".parse::<Base>().is_err());
+        for text in ["ipc://@fpm", "ipc://*"] {
+            assert_eq!(text.parse::<Base>(), Err(EndpointError::NoPath(text.to_owned())));
+        }
+        let here = std::env::current_dir().unwrap();
+        let relative: Base = "ipc://rel/fpm".parse().unwrap();
+        assert_eq!(relative.to_string(), format!("ipc://{}/rel/fpm", here.display()));
+        let every = "tcp://*:20380";
+        assert_eq!(every.parse::<Address>(), Err(EndpointError::EveryHost(every.to_owned())));
     }
 
     #[test]
@@ -257,22 +295,32 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fpm");
         let base = format!("ipc://{}", path.display());
-        let touch = |end: &str| std::fs::write(format!("{}{end}", path.display()), "").unwrap();
+        let at = |end: &str| format!("{}{end}", path.display());
+        // A socket's file stays when its owner is gone.
+        let touch = |end: &str| drop(UnixListener::bind(at(end)).unwrap());
         let look = |address: &mut Address| {
             address.look().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
         let of = |text: &str| text.parse::<Address>().unwrap();
         let mut server = of(&base);
         assert_eq!(look(&mut server), format!("{base}.0"));
+        // A server that makes its base from a temporary file leaves that; another has a folder of the name.
+        std::fs::write(&path, "").unwrap();
         // The second could not bind its own, and the third comes late.
         for rank in ["0", "11", "07", "x", "4096"] {
             touch(&format!(".{rank}"));
         }
+        std::fs::write(at(".5"), "no socket").unwrap();
+        std::fs::create_dir(at(".6")).unwrap();
         assert_eq!(look(&mut server), format!("{base}.0 {base}.11"));
         touch(".2");
-        std::fs::remove_file(format!("{}.11", path.display())).unwrap();
+        std::fs::remove_file(at(".11")).unwrap();
         let all = format!("{base}.0 {base}.2 {base}.11");
         assert_eq!(look(&mut server), all, "one that is away for a moment is not forgotten");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(look(&mut of(&base)), format!("{base}.0 {base}.2"), "a folder of that name");
+        std::fs::remove_dir(&path).unwrap();
         touch("");
         assert_eq!(look(&mut server), all, "what it means does not change");
         assert_eq!(look(&mut of(&base)), base, "a socket of that name");

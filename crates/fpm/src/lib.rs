@@ -24,7 +24,7 @@ pub use codec::{DecodeError, decode, encode};
 pub use endpoint::{Address, Base, Endpoint, EndpointError, MAX_RANKS};
 pub use listener::BindError;
 pub use publisher::{Pass, Publisher, QUEUE_RECORDS, Refusal};
-pub use record::{ForwardPassMetrics, QueuedRequests, ScheduledRequests};
+pub use record::{ForwardPassMetrics, MAX_WORKER_ID_BYTES, QueuedRequests, ScheduledRequests};
 pub use statistics::Statistics;
 pub use subscriber::{Heard, Message, Origin, Subscription, Subscriptions, What};
 pub use zmtp::TransportError;

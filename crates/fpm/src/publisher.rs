@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 
 use crate::endpoint::Endpoint;
 use crate::listener::{BindError, Bound};
-use crate::record::{QueuedRequests, ScheduledRequests};
+use crate::record::{MAX_WORKER_ID_BYTES, QueuedRequests, ScheduledRequests};
 use crate::sending::Sending;
 
 /// A forward pass, as the scheduler knows it.
@@ -108,7 +108,8 @@ impl Publisher {
     /// Binds the endpoint of a rank and starts to publish there; the scheduler rests until told otherwise.
     ///
     /// # Errors
-    /// The endpoint cannot be bound, or the thread not be started. Then nothing is left behind.
+    /// The endpoint cannot be bound, the thread not be started, or the name is longer than [`MAX_WORKER_ID_BYTES`]. Then nothing
+    /// is left behind.
     pub fn bind(endpoint: &Endpoint, worker_id: &str, dp_rank: u32) -> Result<Self, BindError> {
         Self::bind_telling(endpoint, worker_id, dp_rank, |_| {})
     }
@@ -123,8 +124,12 @@ impl Publisher {
         dp_rank: u32,
         told: impl Fn(Refusal) + Send + Sync + 'static,
     ) -> Result<Self, BindError> {
-        let (bound, bound_to) = Bound::bind(endpoint)?;
         let failed = |source: io::Error| BindError { endpoint: endpoint.clone(), source };
+        if worker_id.len() > MAX_WORKER_ID_BYTES {
+            let long = format!("worker's name longer than {MAX_WORKER_ID_BYTES} bytes");
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, long)));
+        }
+        let (bound, bound_to) = Bound::bind(endpoint)?;
         let shared = Arc::new(Shared { state: AtomicU64::new(RESTING), ..Shared::default() });
         let (queue, take) = touched_ring();
         let source = Source { shared: Arc::clone(&shared), queue: take };

@@ -1,9 +1,12 @@
 //! The record of a forward pass, version 1.
 
+/// No worker's name is longer, bytes: a subscriber keeps the name of each.
+pub const MAX_WORKER_ID_BYTES: usize = 256;
+
 /// One iteration of one rank's scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ForwardPassMetrics {
-    /// Who served it, as the server was told to call itself; empty where it was not.
+    /// Who served it, as the server was told to call itself; empty where it was not. Of [`MAX_WORKER_ID_BYTES`] at most.
     pub worker_id: Box<str>,
     /// Data-parallel rank.
     pub dp_rank: u32,

@@ -94,8 +94,8 @@ const MAX_REASONS: usize = 16;
 const SILENCE_UNTIL_PROBE: Duration = Duration::from_secs(15);
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
-/// No record is longer, whatever keys are added to it.
-const MAX_FRAME_BYTES: usize = 1 << 20;
+/// No record is longer, whatever keys are added to it: those of version 1 take 400 bytes and the worker's name.
+const MAX_FRAME_BYTES: usize = 64 * 1024;
 /// Topic, sequence number, record.
 const FRAMES: usize = 3;
 

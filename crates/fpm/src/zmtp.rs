@@ -80,6 +80,8 @@ pub(crate) enum Subscribing<'a> {
 }
 
 const GREETING_BYTES: usize = 64;
+/// What is told of a peer's own words.
+const MAX_WORDS_BYTES: usize = 256;
 /// Read at a time at least.
 const READ_BYTES: usize = 16 * 1024;
 
@@ -228,7 +230,7 @@ fn ready(kind: Kind) -> Vec<u8> {
 fn check_ready(body: &[u8], kind: Kind) -> Result<(), TransportError> {
     if let Some(reason) = body.strip_prefix(b"\x05ERROR") {
         let reason = reason.get(1..).unwrap_or_default();
-        return Err(TransportError::Refused(String::from_utf8_lossy(reason).into_owned()));
+        return Err(TransportError::Refused(told(reason)));
     }
     let cut = TransportError::Protocol("READY is cut short");
     let Some(mut properties) = body.strip_prefix(b"\x05READY") else {
@@ -240,11 +242,16 @@ fn check_ready(body: &[u8], kind: Kind) -> Result<(), TransportError> {
         let length = u32::from_be_bytes(*length) as usize;
         let Some((value, rest)) = rest.split_at_checked(length) else { return Err(cut) };
         if name.eq_ignore_ascii_case(b"Socket-Type") && !kind.partners().contains(&value) {
-            return Err(TransportError::Kind(String::from_utf8_lossy(value).into_owned()));
+            return Err(TransportError::Kind(told(value)));
         }
         properties = rest;
     }
     Ok(())
+}
+
+/// A peer's words, the begin of them.
+fn told(words: &[u8]) -> String {
+    String::from_utf8_lossy(words.get(..MAX_WORDS_BYTES).unwrap_or(words)).into_owned()
 }
 
 /// The context of a PING, which its answer repeats.

@@ -356,6 +356,8 @@ async fn an_endpoint_in_use_is_an_error_and_a_dead_ones_file_is_not() {
     let taken: Endpoint = format!("tcp://{}", owner.local_addr().unwrap()).parse().unwrap();
     let error = Publisher::bind(&taken, "", 0).unwrap_err();
     assert_eq!(error.source.kind(), std::io::ErrorKind::AddrInUse);
+    let error = Publisher::bind(&ipc(&folder, "b.0"), &"n".repeat(257), 0).unwrap_err();
+    assert_eq!(error.source.to_string(), "worker's name longer than 256 bytes");
     let nowhere = ipc(&folder, "no/such/folder");
     Publisher::bind(&nowhere, "", 0).unwrap_err();
     Publisher::bind(&ipc(&folder, &"long".repeat(40)), "", 0).unwrap_err();
@@ -524,6 +526,7 @@ async fn a_publisher_that_dies_or_lies_is_told_of_and_looked_for_again() {
             "peer broke the protocol: a message is not topic, sequence number and record",
         ),
         ("a frame of 2^40 bytes", b"\x02\0\0\x01\0\0\0\0\0", "frame too long, bytes: 1099511627776"),
+        ("more than any record", b"\x02\0\0\0\0\0\x01\0\x01", "frame too long, bytes: 65537"),
     ] {
         play(&owner, bytes).await;
         listening.connected(1).await;

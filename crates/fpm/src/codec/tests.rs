@@ -224,3 +224,13 @@ proptest! {
         prop_assert!(decode(&bytes[..at.index(bytes.len())]).is_err());
     }
 }
+
+#[test]
+fn a_name_too_long_to_be_kept_is_refused() {
+    let named = |bytes: usize| {
+        encoded(&ForwardPassMetrics { worker_id: "w".repeat(bytes).into(), ..ForwardPassMetrics::default() })
+    };
+    assert_eq!(decode(&named(MAX_WORKER_ID_BYTES)).unwrap().worker_id.len(), MAX_WORKER_ID_BYTES);
+    let error = decode(&named(MAX_WORKER_ID_BYTES + 1)).unwrap_err();
+    assert_eq!(error.to_string(), "worker's name longer than 256 bytes: 257");
+}
