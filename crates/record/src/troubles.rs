@@ -99,9 +99,22 @@ pub struct PassTroubles(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     counters: Counters,
-    /// When each was told last.
-    told: Mutex<BTreeMap<String, Instant>>,
+    /// When each was told last. Not by their texts, in which peers have a say: one that has ever new words would mute the others.
+    told: Mutex<BTreeMap<Topic, Instant>>,
     tell: Option<Tell>,
+}
+
+/// What a trouble is about: its kind, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Topic {
+    kind: &'static str,
+    whose: Whose,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Whose {
+    Publisher(Endpoint),
+    Worker(Arc<str>),
 }
 
 type Tell = Box<dyn Fn(&str) + Send + Sync>;
@@ -121,6 +134,37 @@ struct Counters {
 const AGAIN_AFTER: Duration = Duration::from_mins(10);
 /// Troubles that are told within that time; others are only counted.
 const MAX_TOLD: usize = 256;
+
+// === impl PassTrouble ===
+
+impl PassTrouble {
+    fn topic(&self) -> Topic {
+        let (kind, endpoint) = match self {
+            Self::Lost { endpoint, source } => (lost(source), endpoint),
+            Self::Missing { endpoint, .. } => ("missing", endpoint),
+            Self::Malformed { endpoint, .. } => ("malformed", endpoint),
+            Self::Endless { endpoint, .. } => ("endless", endpoint),
+            Self::Refused { endpoint } => ("refused", endpoint),
+            Self::Shared { endpoint, .. } => ("shared", endpoint),
+            Self::Told { url, .. } => return Topic { kind: "told", whose: Whose::Worker(Arc::clone(url)) },
+        };
+        Topic { kind, whose: Whose::Publisher(endpoint.clone()) }
+    }
+}
+
+/// One of few reasons for which a publisher is not there.
+fn lost(error: &TransportError) -> &'static str {
+    match error {
+        TransportError::Closed => "closed",
+        TransportError::Late => "late",
+        TransportError::Io { .. } => "unreachable",
+        TransportError::Greeting
+        | TransportError::Kind(_)
+        | TransportError::Refused(_)
+        | TransportError::Protocol(_)
+        | TransportError::TooLong(_) => "no publisher",
+    }
+}
 
 // === impl PassTroubles ===
 
@@ -165,18 +209,17 @@ impl PassTroubles {
         };
         counter.fetch_add(count, Ordering::Relaxed);
         let Some(tell) = &self.0.tell else { return };
-        let text = sentence(trouble);
-        if self.is_due(&text, Instant::now()) {
-            tell(&text);
+        if self.is_due(trouble.topic(), Instant::now()) {
+            tell(&sentence(trouble));
         }
     }
 
-    fn is_due(&self, text: &str, now: Instant) -> bool {
+    fn is_due(&self, topic: Topic, now: Instant) -> bool {
         let mut told = self.0.told.lock();
         told.retain(|_, at| now.duration_since(*at) < AGAIN_AFTER);
-        let is_due = told.len() < MAX_TOLD && !told.contains_key(text);
+        let is_due = told.len() < MAX_TOLD && !told.contains_key(&topic);
         if is_due {
-            told.insert(text.to_owned(), now);
+            told.insert(topic, now);
         }
         is_due
     }
@@ -210,12 +253,19 @@ mod tests {
         assert_eq!(*texts.lock(), expected);
         let counts = PassCounts { connections_lost: 3, missing: 15, ..PassCounts::default() };
         assert_eq!(troubles.counts(), counts);
+        // A peer that says something else each time is one trouble.
+        for number in 0..2 * MAX_TOLD {
+            let source = TransportError::Refused(format!("reason {number}"));
+            troubles.tell(&PassTrouble::Lost { endpoint: endpoint(0), source });
+            troubles.tell(&PassTrouble::Endless { endpoint: endpoint(0), seconds: number as f64 });
+        }
+        assert_eq!(texts.lock().len(), 4, "its words fill what is told");
         for number in 0..2 * MAX_TOLD {
             troubles.tell(&lost(number));
         }
         assert_eq!(texts.lock().len(), MAX_TOLD, "more were told, or fewer");
         let later = Instant::now() + AGAIN_AFTER;
-        assert!(troubles.is_due(expected[0], later), "it goes on");
+        assert!(troubles.is_due(lost(0).topic(), later), "it goes on");
         assert_eq!(troubles.0.told.lock().len(), 1);
     }
 }
