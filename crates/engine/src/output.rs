@@ -241,6 +241,11 @@ impl Abort {
     pub(crate) fn asked_for() -> Self {
         Self { message: "Aborted by AbortReq.".to_owned(), status: None }
     }
+
+    /// What the other half of a pair ends with. What was asked for here was not asked for there.
+    pub(crate) fn status_of_peer(&self) -> u16 {
+        self.status.unwrap_or(500)
+    }
 }
 
 #[cfg(test)]

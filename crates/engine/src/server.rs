@@ -103,7 +103,7 @@ impl Engine {
                 random_seed: random_seed.wrapping_add(rank as u64),
                 identity: Arc::clone(&identity),
                 simulated: simulated.clone(),
-                rooms: rooms.clone(),
+                rooms: rooms.of_rank(rank),
                 publisher: publishers.next(),
                 published: published.clone(),
                 warnings: warnings.clone(),

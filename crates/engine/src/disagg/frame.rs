@@ -17,7 +17,7 @@
 //! 6  Row          prefill   room: u64, a metadata row
 //! 7  Received     decode    room: u64, bytes: u64
 //! 8  Done         decode    room: u64
-//! 9  Abort        either    room: u64, prepared: u8 (0 or 1), why: text
+//! 9  Abort        either    room: u64, prepared: u8 (0 or 1), status: u16 (400 to 599), why: text
 //! ```
 //!
 //! # Course
@@ -32,7 +32,8 @@
 //! room's own page 0. `Received` confirms the payload bytes of one frame as soon as they have arrived, for measuring.
 //! `Done` says that the decode server has taken everything over, and so confirms the rest. `Abort` ends the room at any
 //! time; from the decode server it tells whether the room had been prepared before, so that an abort that crosses the end
-//! of a transfer is told from one that comes before the prefill server's own request.
+//! of a transfer is told from one that comes before the prefill server's own request. The other half of the request ends with
+//! its status, as of HTTP.
 //!
 //! Either may end an open connection with `Refuse`, which names why the two do not fit any more: its weights were replaced.
 //!
@@ -66,7 +67,7 @@ pub(crate) enum Frame {
     /// The decode server has taken the room over.
     Done { room: u64 },
     /// The room is given up.
-    Abort { room: u64, prepared: bool, why: String },
+    Abort { room: u64, prepared: bool, status: u16, why: String },
 }
 
 /// What two servers must agree in to exchange pages.
@@ -122,7 +123,7 @@ pub(crate) const SMALL_BYTES: usize = 64 * 1024;
 /// What `Pages` carries beside the pages.
 pub(crate) const PAGES_OVERHEAD_BYTES: usize = 12;
 
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// The kinds of frames.
 mod kind {
     pub(super) const HELLO: u8 = 1;
@@ -208,9 +209,10 @@ impl Frame {
                 body.put_u64_le(*bytes);
             }
             Self::Done { room } => body.put_u64_le(*room),
-            Self::Abort { room, prepared, why } => {
+            Self::Abort { room, prepared, status, why } => {
                 body.put_u64_le(*room);
                 body.put_u8(u8::from(*prepared));
+                body.put_u16_le(*status);
                 body.extend_from_slice(cut(why).as_bytes());
             }
         }
@@ -247,10 +249,10 @@ impl Frame {
             kind::RECEIVED => need(bytes == 16).map(|()| Self::Received { room, bytes: body.get_u64_le() }),
             kind::DONE => need(bytes == 8).map(|()| Self::Done { room }),
             _ => {
-                need(bytes >= 9)?;
-                let prepared = body.get_u8();
-                need(prepared <= 1)?;
-                Ok(Self::Abort { room, prepared: prepared == 1, why: text(body)? })
+                need(bytes >= 11)?;
+                let (prepared, status) = (body.get_u8(), body.get_u16_le());
+                need(prepared <= 1 && (400..600).contains(&status))?;
+                Ok(Self::Abort { room, prepared: prepared == 1, status, why: text(body)? })
             }
         }
     }
@@ -391,11 +393,8 @@ mod tests {
             (any::<u64>(), data()).prop_map(|(room, data)| Frame::Row { room, data }),
             any::<(u64, u64)>().prop_map(|(room, bytes)| Frame::Received { room, bytes }),
             any::<u64>().prop_map(|room| Frame::Done { room }),
-            (any::<u64>(), any::<bool>(), text).prop_map(|(room, prepared, why)| Frame::Abort {
-                room,
-                prepared,
-                why
-            }),
+            (any::<u64>(), any::<bool>(), 400_u16..600, text)
+                .prop_map(|(room, prepared, status, why)| { Frame::Abort { room, prepared, status, why } }),
         ]
     }
 
@@ -466,7 +465,7 @@ mod tests {
             row_bytes: 8,
         }));
         hello[9] = 9;
-        assert_eq!(read_all(&hello, 4096).1.to_string(), "protocol version 9, this server speaks 2");
+        assert_eq!(read_all(&hello, 4096).1.to_string(), "protocol version 9, this server speaks 3");
         hello[5] = b'X';
         assert!(matches!(read_all(&hello, 4096).1, FrameError::Magic));
     }

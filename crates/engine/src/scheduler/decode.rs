@@ -91,10 +91,10 @@ impl DecodeSide {
                     self.closed(core, link, &Abort::failure(why));
                 }
             }
-            What::Frame(Frame::Abort { room, why, .. }) => {
+            What::Frame(Frame::Abort { room, status, why, .. }) => {
                 let found = self.transfer.iter().position(|request| is_on(request, link, room));
                 if let Some(request) = found.and_then(|index| self.transfer.remove(index)) {
-                    core.fail(request, Abort::failure(why));
+                    core.fail(request, Abort { message: why, status: Some(status) });
                 }
             }
             // The connection lets nothing else through.
@@ -122,8 +122,8 @@ impl DecodeSide {
         if let (Pair::Decode(incoming), Some(room)) = (&request.pair, &request.spec.room)
             && request.poll != Some(KvPoll::Success)
         {
-            let (prepared, why) = (incoming.prepared, why.message.clone());
-            self.tell(room, Frame::Abort { room: room.number, prepared, why });
+            let (prepared, status, why) = (incoming.prepared, why.status_of_peer(), why.message.clone());
+            self.tell(room, Frame::Abort { room: room.number, prepared, status, why });
         }
         core.fail(request, why);
     }

@@ -8,6 +8,7 @@ mod admission;
 mod batch;
 mod core;
 mod decode;
+mod early;
 mod inspect;
 mod late;
 mod mailbox;
@@ -399,7 +400,8 @@ impl Scheduler {
                 answer(reply, ());
             }
         }
-        if is_idle || self.core.active.is_paused() {
+        let expects = matches!(&self.side, Side::Prefill(side) if side.expects());
+        if (is_idle && !expects) || self.core.active.is_paused() {
             self.core.passes.rest();
             // Whatever changes this wakes the thread, room for what waits to be sent included.
             std::thread::park();

@@ -6,8 +6,9 @@
 //! inflight    all computed; pages, row and the decode side's confirmation are outstanding
 //! ```
 //!
-//! The two halves of a request come in either order, and either may be given up before the other has come. What is known of
-//! a room without a request is kept in [`PrefillSide::early`].
+//! The two halves of a request come in either order, and either may be given up before the other has come. Rooms that the decode
+//! side waits for are in [`PrefillSide::early`], those that a half was given up of are with the rooms of all ranks: the decode
+//! side may come to another rank than the request.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,7 @@ use bytes::BytesMut;
 use rollscope_model::KvPool;
 
 use super::core::{Core, Queue};
+use super::early::{Announced, Early, MAX_OF_LINK, Turned};
 use super::late::{TimeLimit, take_late};
 use super::occupation::WEIGHTS_REPLACED;
 use super::{Limits, take_where};
@@ -29,22 +31,8 @@ pub(super) struct PrefillSide {
     pub(super) bootstrap: Queue,
     pub(super) inflight: Queue,
     links: BTreeMap<LinkId, Link>,
-    /// By room.
-    early: BTreeMap<u64, Early>,
+    early: Early,
 }
-
-/// What is known of a room whose request is not here.
-#[derive(Debug)]
-enum Early {
-    /// The decode side waits for it.
-    Announced { link: LinkId, pages: u32, at: Stamp },
-    /// One half was given up before the other came.
-    Gone { why: String, at: Stamp },
-}
-
-/// Rooms that may be known without a request. Beyond, those that are gone are forgotten, so that who still looks for one
-/// waits for its timeout; then announcements are turned down.
-const MAX_EARLY: usize = 65_536;
 
 // === impl PrefillSide ===
 
@@ -59,13 +47,12 @@ impl PrefillSide {
             request.stamps().bootstrap_done = Some(now);
             return self.bootstrap.push_back(request);
         }
-        match self.early.remove(&room) {
-            Some(Early::Announced { link, pages, at }) => {
-                self.bootstrap.push_back(request);
-                self.announce(core, link, (room, pages), at);
-            }
-            Some(Early::Gone { why, .. }) => core.fail(request, Abort::failure(why)),
-            None => self.bootstrap.push_back(request),
+        if let Some(why) = gone(core, room) {
+            return core.fail(request, why);
+        }
+        self.bootstrap.push_back(request);
+        if let Some(Announced { link, pages, at, .. }) = self.early.take(room) {
+            self.announce(core, link, (room, pages), at);
         }
     }
 
@@ -88,8 +75,9 @@ impl PrefillSide {
                 }
             }
             What::Frame(Frame::Done { room }) => self.done(core, link, (room, at)),
-            What::Frame(Frame::Abort { room, prepared, why }) => {
-                self.abort(core, link, (room, prepared), &why);
+            What::Frame(Frame::Abort { room, prepared, status, why }) => {
+                let message = format!("decode server gave the request up: {why}");
+                self.abort(core, link, (room, prepared), Abort { message, status: Some(status) });
             }
             // The connection lets nothing else through, and only a decode server looks for others.
             What::Frame(_) | What::Found { .. } => {}
@@ -100,6 +88,11 @@ impl PrefillSide {
     /// Sends what did not fit before.
     pub(super) fn flush(&mut self) {
         self.links.values_mut().for_each(Link::flush);
+    }
+
+    /// Whether rooms were announced whose requests have not come.
+    pub(super) fn expects(&self) -> bool {
+        !self.early.is_empty()
     }
 
     pub(super) fn advance(&mut self, core: &mut Core) {
@@ -126,18 +119,16 @@ impl PrefillSide {
             return core.fail(request, why);
         }
         let room = request.room();
-        let told = format!("prefill server gave the request up: {}", why.message);
-        let announced = match self.early.remove(&room) {
-            Some(Early::Announced { link, .. }) => Some(link),
-            _ => None,
-        };
+        let message = format!("prefill server gave the request up: {}", why.message);
+        let told = Abort { message, status: Some(why.status_of_peer()) };
+        let announced = self.early.take(room).map(|announced| announced.link);
         let link = match &request.pair {
             Pair::Prefill(Outgoing { link: Some(link), .. }) => Some(*link),
             _ => announced,
         };
         match link {
             Some(link) => self.tell_abort(link, room, told),
-            None => self.remember(room, told, core.clock.now()),
+            None => core.rooms.remember(room, told, core.clock.now()),
         }
         core.fail(request, why);
     }
@@ -152,38 +143,53 @@ impl PrefillSide {
             let request = &mut self.bootstrap[index];
             let Pair::Prefill(outgoing) = &mut request.pair else { return };
             if outgoing.link.is_some() {
-                return self.tell_abort(link, room, format!("bootstrap_room was announced twice: {room}"));
+                return self.tell_abort(link, room, announced_twice(room));
             }
             outgoing.link = Some(link);
             request.raise(KvPoll::WaitingForInput);
             request.stamps().bootstrap_done = request.stamps().bootstrap_queue_entry.max(Some(at));
             return;
         }
-        let why = format!(
+        let why = Abort::failure(format!(
             "the two halves of room {room} differ: its prompt takes {expected} pages, decode allocated {pages}"
-        );
+        ));
         self.tell_abort(link, room, why.clone());
         if let Some(request) = self.bootstrap.remove(index) {
-            core.fail(request, Abort::failure(why));
+            core.fail(request, why);
         }
     }
 
     /// The decode side has allocated pages for a room whose request is not here, or has its decode side already.
-    fn announce_early(&mut self, core: &Core, link: LinkId, (room, pages): (u64, u32), at: Stamp) {
-        let why = match self.early.remove(&room) {
-            _ if core.rooms.own().contains(&room) => format!("bootstrap_room is in use: {room}"),
-            Some(announced @ Early::Announced { .. }) => {
-                self.early.insert(room, announced);
-                format!("bootstrap_room was announced twice: {room}")
+    fn announce_early(&mut self, core: &mut Core, link: LinkId, (room, pages): (u64, u32), at: Stamp) {
+        let why = if core.rooms.own().contains(&room) {
+            Abort::failure(format!("bootstrap_room is in use: {room}"))
+        } else if let Some(why) = astray(core, room).or_else(|| gone(core, room)) {
+            why
+        } else {
+            let announced = Announced { link, pages, at, queued: core.active_now() };
+            match self.early.announce(room, announced) {
+                Ok(()) => return,
+                Err(Turned::Twice) => announced_twice(room),
+                Err(Turned::Greedy) => return self.refuse_greedy(core, link, room),
+                Err(Turned::Full) => {
+                    let why = Abort::unavailable("too many rooms wait for their prefill half");
+                    core.rooms.remember(room, why.clone(), core.clock.now());
+                    why
+                }
             }
-            Some(Early::Gone { why, .. }) => why,
-            None if self.make_place() => {
-                self.early.insert(room, Early::Announced { link, pages, at });
-                return;
-            }
-            None => "too many rooms wait for their prefill half".to_owned(),
         };
         self.tell_abort(link, room, why);
+    }
+
+    /// Ends the connection of a decode server that would take the place of the others.
+    fn refuse_greedy(&mut self, core: &mut Core, link: LinkId, room: u64) {
+        let why = format!("more than {MAX_OF_LINK} rooms of one decode server wait for their prefill half");
+        if let Some(link) = self.links.get_mut(&link) {
+            link.send(Frame::Refuse(why.clone()));
+        }
+        let why = Abort::unavailable(why);
+        core.rooms.remember(room, why.clone(), core.clock.now());
+        self.closed(core, link, &why);
     }
 
     /// The decode side has taken everything over.
@@ -210,7 +216,7 @@ impl PrefillSide {
     }
 
     /// The decode side gives a room up.
-    fn abort(&mut self, core: &mut Core, link: LinkId, (room, prepared): (u64, bool), why: &str) {
+    fn abort(&mut self, core: &mut Core, link: LinkId, (room, prepared): (u64, bool), why: Abort) {
         let is_it = |request: &Request| match &request.pair {
             Pair::Prefill(outgoing) if request.room() == room => {
                 outgoing.link == Some(link) || (!prepared && outgoing.link.is_none())
@@ -221,23 +227,25 @@ impl PrefillSide {
             let index = queue.iter().position(|request| is_it(request))?;
             queue.remove(index)
         });
-        let why = format!("decode server gave the request up: {why}");
         if let Some(request) = found {
-            return core.fail(request, Abort::failure(why));
+            return core.fail(request, why);
         }
-        let was_announced =
-            matches!(self.early.get(&room), Some(Early::Announced { link: of, .. }) if *of == link);
         // Otherwise it crosses the end of a transfer, or the other half's own abort.
+        let was_announced = self.early.is_of(room, link);
         if was_announced || (!prepared && !core.rooms.own().contains(&room)) {
-            self.early.remove(&room);
-            self.remember(room, why, core.clock.now());
+            if was_announced {
+                self.early.take(room);
+            }
+            core.rooms.remember(room, why, core.clock.now());
         }
     }
 
     /// A connection is over: so are its rooms.
     fn closed(&mut self, core: &mut Core, link: LinkId, why: &Abort) {
         self.links.remove(&link);
-        self.early.retain(|_, early| !matches!(early, Early::Announced { link: of, .. } if *of == link));
+        for (room, _) in self.early.take_where(|_, announced| announced.link == link) {
+            core.rooms.remember(room, why.clone(), core.clock.now());
+        }
         let lost = |request: &Request| match &request.pair {
             Pair::Prefill(outgoing) => outgoing.link == Some(link),
             _ => false,
@@ -298,32 +306,43 @@ impl PrefillSide {
             core.count_timeout(&request);
             self.give_up(core, request, why);
         }
-        let now = core.clock.now();
-        self.early.retain(|_, early| match early {
-            // The decode side has its own limit and gives them up.
-            Early::Announced { .. } => true,
-            Early::Gone { at, .. } => now.since(*at) <= bootstrap_timeout,
-        });
+        self.time_out_early(core);
     }
 
-    /// Keeps that a half of a room was given up, for the other one when it comes.
-    fn remember(&mut self, room: u64, why: String, at: Stamp) {
-        if self.make_place() {
-            self.early.insert(room, Early::Gone { why, at });
+    /// Gives up the halves whose other half has gone, or is at another rank, or does not come.
+    fn time_out_early(&mut self, core: &mut Core) {
+        let Limits { bootstrap_timeout, waiting_timeout, transfer_timeout, .. } = core.limits;
+        core.rooms.expire(core.clock.now(), bootstrap_timeout);
+        let has_gone = |request: &Request| {
+            request.poll == Some(KvPoll::Bootstrapping) && gone(core, request.room()).is_some()
+        };
+        for request in take_where(&mut self.bootstrap, has_gone) {
+            let why = gone(core, request.room()).unwrap_or_else(Abort::asked_for);
+            core.fail(request, why);
+        }
+        // The decode side has a limit of its own; this one is for those that have gone without a word.
+        let (limit, active) =
+            (bootstrap_timeout.max(waiting_timeout).max(transfer_timeout), core.active_now());
+        let lost = |room: u64, announced: &Announced| {
+            let is_late = active.since(announced.queued) > limit;
+            is_late || core.rooms.elsewhere(room).is_some() || gone(core, room).is_some()
+        };
+        for (room, Announced { link, .. }) in self.early.take_where(lost) {
+            let why = astray(core, room).or_else(|| gone(core, room)).unwrap_or_else(|| {
+                let why =
+                    format!("the prefill half of room {room} has not come for {}s", limit.as_secs_f64());
+                let why = Abort::failure(why);
+                core.rooms.remember(room, why.clone(), core.clock.now());
+                why
+            });
+            self.tell_abort(link, room, why);
         }
     }
 
-    /// Whether there is a place for one more early room.
-    fn make_place(&mut self) -> bool {
-        if self.early.len() >= MAX_EARLY {
-            self.early.retain(|_, early| matches!(early, Early::Announced { .. }));
-        }
-        self.early.len() < MAX_EARLY
-    }
-
-    fn tell_abort(&mut self, link: LinkId, room: u64, why: String) {
+    fn tell_abort(&mut self, link: LinkId, room: u64, why: Abort) {
         if let Some(link) = self.links.get_mut(&link) {
-            link.send(Frame::Abort { room, prepared: true, why });
+            let status = why.status_of_peer();
+            link.send(Frame::Abort { room, prepared: true, status, why: why.message });
         }
     }
 
@@ -342,6 +361,24 @@ impl PrefillSide {
             _ => None,
         }
     }
+}
+
+fn announced_twice(room: u64) -> Abort {
+    Abort::failure(format!("bootstrap_room was announced twice: {room}"))
+}
+
+/// How a half of a room ends whose other half was given up.
+fn gone(core: &Core, room: u64) -> Option<Abort> {
+    core.rooms.gone(room, core.clock.now(), core.limits.bootstrap_timeout)
+}
+
+/// How the decode half of a room ends whose request is at another rank, where the request is left word.
+fn astray(core: &Core, room: u64) -> Option<Abort> {
+    let rank = core.rooms.elsewhere(room)?;
+    let here = core.rooms.rank();
+    let why = format!("decode server announced bootstrap_room at another data-parallel rank: {here}");
+    core.rooms.remember(room, Abort::refused(why), core.clock.now());
+    Some(Abort::refused(format!("bootstrap_room is at another data-parallel rank: {rank}")))
 }
 
 /// Sends what is complete and was not sent, as far as the connection takes it.

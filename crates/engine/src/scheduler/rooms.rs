@@ -1,24 +1,60 @@
-//! The rooms of live requests: no two of a server have the same, whichever rank they are at.
+//! The rooms of a server: no two live requests have the same, whichever rank they are at, and of those that a half was given
+//! up of, all ranks know.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Those of one rank, who knows of the others'. A clone is for a further rank and has none itself.
+use crate::clock::Stamp;
+use crate::output::Abort;
+
+/// Those of one rank, who knows of the others'.
 #[derive(Debug, Default)]
 pub(crate) struct Rooms {
+    rank: usize,
     own: BTreeSet<u64>,
-    all: Arc<Mutex<BTreeSet<u64>>>,
+    all: Arc<Mutex<All>>,
 }
+
+/// What the ranks share.
+#[derive(Debug, Default)]
+struct All {
+    /// The ranks of live requests, by room.
+    ranks: BTreeMap<u64, usize>,
+    /// By room: one half was given up when the other could not be told.
+    gone: BTreeMap<u64, Gone>,
+}
+
+#[derive(Debug)]
+struct Gone {
+    /// How the other half ends.
+    why: Abort,
+    at: Stamp,
+}
+
+/// Rooms that are remembered without a request. Beyond, all are forgotten, so that who still looks for one waits for its
+/// timeout.
+const MAX_GONE: usize = 65_536;
 
 // === impl Rooms ===
 
 impl Rooms {
+    /// Those of another rank of the same server, which has none yet.
+    pub(crate) fn of_rank(&self, rank: usize) -> Self {
+        Self { rank, own: BTreeSet::new(), all: Arc::clone(&self.all) }
+    }
+
     /// Takes a room; `false` if another live request of the server has it. Room 0 is none, and anyone's.
     pub(super) fn take(&mut self, room: u64) -> bool {
-        let is_free = room == 0 || self.all.lock().insert(room);
-        if is_free && room != 0 {
+        if room == 0 {
+            return true;
+        }
+        let mut all = self.all.lock();
+        let is_free = !all.ranks.contains_key(&room);
+        if is_free {
+            all.ranks.insert(room, self.rank);
             self.own.insert(room);
         }
         is_free
@@ -27,7 +63,7 @@ impl Rooms {
     /// Gives a room back, if it is one of this rank's.
     pub(super) fn give_back(&mut self, room: u64) {
         if self.own.remove(&room) {
-            self.all.lock().remove(&room);
+            self.all.lock().ranks.remove(&room);
         }
     }
 
@@ -35,10 +71,38 @@ impl Rooms {
     pub(super) fn own(&self) -> &BTreeSet<u64> {
         &self.own
     }
-}
 
-impl Clone for Rooms {
-    fn clone(&self) -> Self {
-        Self { own: BTreeSet::new(), all: Arc::clone(&self.all) }
+    pub(super) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The rank of the room's live request, if that is another than this.
+    pub(super) fn elsewhere(&self, room: u64) -> Option<usize> {
+        self.all.lock().ranks.get(&room).copied().filter(|rank| *rank != self.rank)
+    }
+
+    /// Keeps that a half of a room was given up, for the other one: whenever it comes, and at whichever rank.
+    pub(super) fn remember(&self, room: u64, why: Abort, at: Stamp) {
+        let mut all = self.all.lock();
+        if all.gone.len() >= MAX_GONE {
+            all.gone.clear();
+        }
+        all.gone.entry(room).or_insert(Gone { why, at });
+    }
+
+    /// Why the other half of a room was given up, if it was and that is no older than this.
+    pub(super) fn gone(&self, room: u64, now: Stamp, kept_for: Duration) -> Option<Abort> {
+        let mut all = self.all.lock();
+        let gone = all.gone.get(&room)?;
+        if now.since(gone.at) > kept_for {
+            all.gone.remove(&room);
+            return None;
+        }
+        Some(gone.why.clone())
+    }
+
+    /// Forgets what is older than this.
+    pub(super) fn expire(&self, now: Stamp, kept_for: Duration) {
+        self.all.lock().gone.retain(|_, gone| now.since(gone.at) <= kept_for);
     }
 }

@@ -266,6 +266,47 @@ async fn an_abort_of_one_half_ends_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_room_that_one_half_was_given_up_of_ends_both_halves_at_once_until_it_is_forgotten() {
+    let pair = Pair::start(&[]).await;
+    let (body, abort) = (pair.paired(&endless("it")), json!({"rid": "it"}));
+    let waits = |load: &Value| load["disaggregation"]["decode_transfer_queue_reqs"] == 1;
+    let alone = async |pair: &Pair, body: &Value| {
+        let end = async {
+            pair.decode.until("it waits for prefill", waits).await;
+            pair.decode.post("/abort_request", &abort).await;
+        };
+        tokio::join!(pair.decode.post("/generate", body), end);
+    };
+    alone(&pair, &body).await;
+    let told = "decode server gave the request up: Aborted by AbortReq.";
+    for (first, second) in [(&pair.prefill, &pair.decode), (&pair.decode, &pair.prefill)] {
+        for server in [first, second] {
+            let (status, reply) = server.post("/generate", &body).await;
+            assert_eq!(
+                (status, &reply["error"]["message"]),
+                (StatusCode::INTERNAL_SERVER_ERROR, &json!(told))
+            );
+        }
+    }
+    pair.until_free().await;
+
+    let pair = Pair::start_with(&["--disaggregation-bootstrap-timeout", "1"], &[]).await;
+    let mut body = pair.paired(&endless("it"));
+    alone(&pair, &body).await;
+    body["sampling_params"] = greedy(4);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (prefill, decode) =
+            tokio::join!(pair.prefill.post("/generate", &body), pair.decode.post("/generate", &body));
+        if (prefill.0, decode.0) == (StatusCode::OK, StatusCode::OK) {
+            break check_stages(&prefill.1["meta_info"], &decode.1["meta_info"]);
+        }
+        assert!(Instant::now() < deadline, "the room is never free: {} {}", prefill.1, decode.1);
+    }
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_of_one_half_ends_the_other() {
     let small = ["--max-total-tokens", "64"];
     let body = json!({"input_ids": vec![49; 70], "sampling_params": greedy(4)});
@@ -291,7 +332,7 @@ async fn a_refusal_of_one_half_ends_the_other() {
                 tokio::join!(refuse, other.post("/generate", &body))
             };
             assert_eq!(status, StatusCode::BAD_REQUEST, "{reply}");
-            assert_eq!(other_status, StatusCode::INTERNAL_SERVER_ERROR, "{other_reply}");
+            assert_eq!(other_status, StatusCode::BAD_REQUEST, "{other_reply}");
             let expected = format!("{refuses} server gave the request up: The request needs");
             let message = other_reply["error"]["message"].as_str().unwrap();
             assert!(message.contains(&expected), "{message}");

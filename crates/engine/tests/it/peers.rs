@@ -89,7 +89,7 @@ impl Peer {
 }
 
 fn hello(fingerprint: u64) -> Vec<u8> {
-    let mut hello = b"RSKV\x02\x00".to_vec();
+    let mut hello = b"RSKV\x03\x00".to_vec();
     hello.extend(fingerprint.to_le_bytes());
     hello.extend(16_u32.to_le_bytes());
     hello.extend((PAGE_BYTES as u64).to_le_bytes());
@@ -317,7 +317,7 @@ async fn rooms_that_were_given_up_leave_place_for_others() {
     let pair = Pair::start(&[]).await;
     let (mut decode, _) = Peer::decode(pair.bootstrap_port, 0).await;
     // As many as a prefill server remembers, none of which it has heard of.
-    let abort = |room: u64| [&[9, 0, 0, 0, ABORT][..], &room.to_le_bytes(), &[0]].concat();
+    let abort = |room: u64| [&[11, 0, 0, 0, ABORT][..], &room.to_le_bytes(), &[0, 0xf4, 1]].concat();
     let aborts: Vec<u8> = (0..65_536).flat_map(|index| abort((1 << 50) + index)).collect();
     decode.stream.write_all(&aborts).await.unwrap();
     // All have been taken once this is answered: room and count do not fit.
@@ -354,6 +354,50 @@ async fn a_decode_peer_that_only_makes_the_server_answer_is_given_up() {
     timeout(PATIENCE, nag).await.unwrap();
     pair.generate(&json!({"text": PROMPT, "sampling_params": greedy(64)})).await;
     pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decode_peer_that_announces_too_much_is_given_up_and_its_rooms_are_known() {
+    let pair = Pair::start(&[]).await;
+    let (mut decode, _) = Peer::decode(pair.bootstrap_port, 0).await;
+    let first = fresh_room();
+    let prepare = |room: u64| {
+        [&12_u32.to_le_bytes()[..], &[PREPARE], &room.to_le_bytes(), &1_u32.to_le_bytes()].concat()
+    };
+    let rooms: Vec<u64> = std::iter::once(first).chain((1 << 50)..(1 << 50) + 8192).collect();
+    let prepares: Vec<u8> = rooms.iter().flat_map(|room| prepare(*room)).collect();
+    decode.stream.write_all(&prepares).await.unwrap();
+    let why = "more than 8192 rooms of one decode server wait for their prefill half";
+    assert_eq!(decode.receive().await, (REFUSE, why.as_bytes().to_vec()));
+    decode.until_closed().await;
+    for room in [first, *rooms.last().unwrap()] {
+        let (status, reply) = pair.prefill.post("/generate", &prefill_request(room)).await;
+        assert_eq!((status, message(&reply)), (StatusCode::SERVICE_UNAVAILABLE, why));
+    }
+    pair.generate(&json!({"text": PROMPT, "sampling_params": greedy(4)})).await;
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_room_that_is_announced_and_never_asked_for_is_given_up() {
+    let limits = [
+        "--disaggregation-bootstrap-timeout",
+        "0.2",
+        "--disaggregation-waiting-timeout",
+        "0.2",
+        "--disaggregation-transfer-timeout",
+        "0.3",
+    ];
+    let prefill = Pair::start_prefill(&limits).await;
+    let (mut decode, _) = Peer::decode(crate::support::bootstrap_port(&prefill).await, 0).await;
+    let room = fresh_room();
+    decode.prepare(room, 1).await;
+    let (kind, told) = decode.receive().await;
+    let head = [&room.to_le_bytes()[..], &[1], &500_u16.to_le_bytes()].concat();
+    assert_eq!((kind, &told[..11]), (ABORT, &head[..]));
+    let why = format!("the prefill half of room {room} has not come for 0.3s");
+    assert_eq!(String::from_utf8_lossy(&told[11..]), why);
+    prefill.until_free().await;
 }
 
 /// What a prefill server sends of a room, and what the room fails with.
@@ -411,7 +455,8 @@ async fn what_was_given_up_before_the_connection_is_told_when_it_opens() {
     };
     let ((status, _), abort) = tokio::join!(decode.post("/generate", &body), prefill);
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
-    assert_eq!(abort, (ABORT, [&room.to_le_bytes()[..], &[0], b"Aborted by AbortReq."].concat()));
+    let told = [&room.to_le_bytes()[..], &[0], &500_u16.to_le_bytes(), b"Aborted by AbortReq."].concat();
+    assert_eq!(abort, (ABORT, told));
     decode.until_free().await;
 }
 
@@ -440,10 +485,13 @@ async fn what_was_given_up_before_the_server_is_found_is_told_when_it_is() {
     let mut prefill = Peer { stream };
     assert_eq!(prefill.receive().await.0, HELLO);
     prefill.send(WELCOME, &[]).await;
-    for (room, why) in [(room, "Aborted by AbortReq."), (refused, "The request needs 70 tokens")] {
+    for (room, status, why) in
+        [(room, 500_u16, "Aborted by AbortReq."), (refused, 400, "The request needs 70 tokens")]
+    {
         let (kind, told) = prefill.receive().await;
-        assert_eq!((kind, &told[..9]), (ABORT, &[&room.to_le_bytes()[..], &[0]].concat()[..]));
-        assert!(String::from_utf8_lossy(&told[9..]).starts_with(why));
+        let head = [&room.to_le_bytes()[..], &[0], &status.to_le_bytes()].concat();
+        assert_eq!((kind, &told[..11]), (ABORT, &head[..]));
+        assert!(String::from_utf8_lossy(&told[11..]).starts_with(why));
     }
     decode.until_free().await;
 }

@@ -174,6 +174,61 @@ async fn halves_of_a_request_meet_at_the_rank_of_its_room() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn halves_at_different_ranks_are_refused_by_name() {
+    let pair = Pair::start_with(&["--dp-size", "3"], &["--max-total-tokens", "64"]).await;
+    let misled = |body: &Value| {
+        let body = pair.paired(body);
+        let room = body["bootstrap_room"].as_u64().unwrap();
+        let (asked, found) = ((room + 1) % 3, room % 3);
+        let mut prefill = body.clone();
+        prefill["routed_dp_rank"] = json!(asked);
+        (prefill, body, asked, found)
+    };
+    for prefill_first in [true, false] {
+        let (prefill, decode, asked, found) = misled(&short());
+        let (first, second) = if prefill_first {
+            let second = async {
+                let waits = |load: &Value| load["disaggregation"]["prefill_bootstrap_queue_reqs"] == 1;
+                pair.prefill.until_rank(asked as usize, "prefill waits", waits).await;
+                pair.decode.post("/generate", &decode).await
+            };
+            tokio::join!(pair.prefill.post("/generate", &prefill), second)
+        } else {
+            let second = async {
+                let waits = |load: &Value| load["disaggregation"]["decode_transfer_queue_reqs"] == 1;
+                pair.decode.until("decode waits", waits).await;
+                pair.prefill.post("/generate", &prefill).await
+            };
+            let (decode, prefill) = tokio::join!(pair.decode.post("/generate", &decode), second);
+            (prefill, decode)
+        };
+        for ((status, reply), expected) in [
+            (first, format!("decode server announced bootstrap_room at another data-parallel rank: {found}")),
+            (second, format!("bootstrap_room is at another data-parallel rank: {asked}")),
+        ] {
+            assert_eq!(
+                (status, &reply["error"]["message"]),
+                (StatusCode::BAD_REQUEST, &json!(expected)),
+                "prefill first: {prefill_first}"
+            );
+        }
+    }
+    // What decode gives up reaches the request all the same.
+    let (prefill, decode, asked, _) =
+        misled(&json!({"input_ids": vec![49; 70], "sampling_params": greedy(4)}));
+    let refused = async {
+        pair.prefill.until_rank(asked as usize, "prefill waits", |load| live(load) == 1).await;
+        pair.decode.post("/generate", &decode).await
+    };
+    let ((status, reply), _) = tokio::join!(pair.prefill.post("/generate", &prefill), refused);
+    assert!(
+        status == StatusCode::BAD_REQUEST && reply.to_string().contains("decode server gave the request up"),
+        "{reply}"
+    );
+    pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_that_one_rank_needs_is_released_by_none_and_all_else_stays() {
     let server = Server::start(&["--dp-size", "2"]).await;
     let weights = json!({"tags": ["weights"]});
