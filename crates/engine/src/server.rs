@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::api::{self, App};
 use crate::chat::Chat;
 use crate::clock::Clock;
-use crate::disagg::{Identity, RankAddress, Registry, accept, bootstrap_router, row_bytes};
+use crate::disagg::{Identity, MAX_PAGE_BYTES, RankAddress, Registry, accept, bootstrap_router, row_bytes};
 use crate::error::EngineError;
 use crate::metrics;
 use crate::options::{DisaggregationMode, EngineOptions};
@@ -83,6 +83,13 @@ impl Engine {
         }
         let (page_tokens, page_bytes) =
             pools.first().map_or((0, 0), |kv| (kv.page_tokens(), kv.page_bytes()));
+        let is_half = options.disaggregation_mode != DisaggregationMode::Null;
+        if is_half && page_bytes > MAX_PAGE_BYTES {
+            return Err(ConfigError::Conflict(format!(
+                "page_size ({page_tokens} tokens) makes pages of {page_bytes} bytes, a transfer carries {MAX_PAGE_BYTES} at most"
+            ))
+            .into());
+        }
         let identity = Arc::new(Identity {
             model: Arc::clone(&model),
             dtype: KV_DTYPE,

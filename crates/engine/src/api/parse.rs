@@ -278,7 +278,9 @@ fn rooms(app: &App, fields: &mut Fields, batch: Batch) -> Result<Vec<Option<Room
         }
         let prefill = match host.filter(|host| !host.is_empty()) {
             _ if mode == DisaggregationMode::Prefill => None,
-            Some(host) => Some(BootstrapAddr::new(host, port.unwrap_or(default_port))),
+            Some(host) => Some(BootstrapAddr::new(host, port.unwrap_or(default_port)).ok_or_else(|| {
+                ApiError::bad_request("bootstrap_host must be the name or the address of a host")
+            })?),
             None => {
                 return Err(ApiError::bad_request("Disaggregated request received without bootstrap_host"));
             }

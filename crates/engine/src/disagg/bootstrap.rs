@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Query, State};
+use axum::http::uri::Authority;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -111,6 +113,8 @@ struct RouteQuery {
 /// The host that stands for no host: nothing is transferred. Health checks use it.
 pub(crate) const FAKE_BOOTSTRAP_HOST: &str = "2.2.2.2";
 
+/// Of a name; an address is shorter.
+const MAX_HOST_BYTES: usize = 255;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES: usize = 64 * 1024;
 
@@ -241,13 +245,19 @@ fn one() -> usize {
 // === impl BootstrapAddr ===
 
 impl BootstrapAddr {
-    pub(crate) fn new(host: &str, port: u16) -> Self {
-        // A bare IPv6 address needs brackets before a port can follow.
-        if host.contains(':') && !host.starts_with('[') {
-            Self(format!("[{host}]:{port}"))
-        } else {
-            Self(format!("{host}:{port}"))
+    /// `None` if no host has such a name.
+    pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
+        if host.len() > MAX_HOST_BYTES || host.contains('@') {
+            return None;
         }
+        // A bare IPv6 address needs brackets before a port can follow.
+        let addr = if host.parse::<Ipv6Addr>().is_ok() {
+            format!("[{host}]:{port}")
+        } else {
+            format!("{host}:{port}")
+        };
+        let authority: Authority = addr.parse().ok()?;
+        (authority.port_u16() == Some(port) && !authority.host().is_empty()).then_some(Self(addr))
     }
 
     /// The host, brackets and all.
@@ -303,6 +313,28 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_host_is_a_name_or_an_address() {
+        for (host, expected) in [
+            ("10.0.0.1", Some("10.0.0.1:7")),
+            ("prefill-0.prefill", Some("prefill-0.prefill:7")),
+            ("::1", Some("[::1]:7")),
+            ("[::1]", Some("[::1]:7")),
+            ("a b", None),
+            ("a/b", None),
+            ("a?b", None),
+            ("user@a", None),
+            ("a:1", None),
+            ("[::1", None),
+            ("\u{e4}", None),
+            ("\n", None),
+            (&"a".repeat(255), Some(&*format!("{}:7", "a".repeat(255)))),
+            (&"a".repeat(256), None),
+        ] {
+            assert_eq!(BootstrapAddr::new(host, 7).map(|addr| addr.0).as_deref(), expected, "{host}");
+        }
+    }
+
     #[tokio::test]
     async fn a_server_is_found_when_all_its_ranks_are_registered() {
         let model = Arc::new(Model::simulated(64).unwrap());
@@ -311,7 +343,7 @@ mod tests {
         let registry = Registry::new(identity, 2);
         registry.register(0, RankAddress { rank_ip: "127.0.0.1".to_owned(), rank_port: 7 });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = BootstrapAddr::new("127.0.0.1", listener.local_addr().unwrap().port());
+        let addr = BootstrapAddr::new("127.0.0.1", listener.local_addr().unwrap().port()).unwrap();
         tokio::spawn(async move { axum::serve(listener, bootstrap_router(registry)).await });
         let client = Client::builder(TokioExecutor::new()).build_http();
         let send = async |method: &str, path: &str, body: &str| {

@@ -122,6 +122,8 @@ pub(crate) enum FrameError {
 pub(crate) const SMALL_BYTES: usize = 64 * 1024;
 /// What `Pages` carries beside the pages.
 pub(crate) const PAGES_OVERHEAD_BYTES: usize = 12;
+/// The largest page that a frame can carry.
+pub(crate) const MAX_PAGE_BYTES: usize = u32::MAX as usize - PAGES_OVERHEAD_BYTES;
 
 pub(crate) const VERSION: u16 = 3;
 /// The kinds of frames.
@@ -217,6 +219,7 @@ impl Frame {
             }
         }
         let mut head = Vec::with_capacity(HEADER_BYTES + body.len());
+        // No page is larger than MAX_PAGE_BYTES, and all else is small.
         head.put_u32_le((body.len() + payload.len()) as u32);
         head.put_u8(self.kind());
         head.extend_from_slice(&body);

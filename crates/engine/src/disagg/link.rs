@@ -10,12 +10,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncWriteExt, BufWriter};
+use bytes::{Buf, BytesMut};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 
-use super::frame::{Compat, Frame, FrameError, PAGES_OVERHEAD_BYTES, read_frame, write_frame};
+use super::frame::{Compat, Frame, FrameError, PAGES_OVERHEAD_BYTES, read_frame};
 use crate::clock::{Clock, Stamp};
 use crate::options::DisaggregationMode;
 use crate::output::Abort;
@@ -49,8 +50,10 @@ pub(crate) enum What {
 /// Why a connection is over, or has never been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It broke, nobody was there, or one of the two did not keep to the protocol.
+    /// It broke, or one of the two did not keep to the protocol.
     Lost(String),
+    /// Nobody was there, however often it was tried.
+    Unfound(String),
     /// The two servers do not fit, or do not any more.
     Refused(String),
 }
@@ -133,12 +136,13 @@ async fn after(dropped: oneshot::Receiver<()>) {
 }
 
 async fn write(
-    writer: OwnedWriteHalf,
+    mut writer: OwnedWriteHalf,
     mut outgoing: mpsc::Receiver<Frame>,
     mut received: mpsc::Receiver<Frame>,
     events: &EventSender,
 ) -> Result<(), FrameError> {
-    let mut writer = BufWriter::with_capacity(WRITE_BUFFER_BYTES, writer);
+    // Small frames go out together; the payload goes from where it is, behind them.
+    let mut heads = BytesMut::with_capacity(WRITE_BUFFER_BYTES);
     loop {
         let frame = tokio::select! {
             biased;
@@ -146,9 +150,11 @@ async fn write(
             frame = outgoing.recv() => frame,
         };
         let Some(frame) = frame else { return Ok(()) };
-        write_frame(&mut writer, &frame).await?;
-        if outgoing.is_empty() && received.is_empty() {
-            writer.flush().await?;
+        let (head, payload) = frame.encode();
+        heads.extend_from_slice(&head);
+        let is_last = outgoing.is_empty() && received.is_empty();
+        if is_last || !payload.is_empty() || heads.len() >= WRITE_BUFFER_BYTES {
+            writer.write_all_buf(&mut (&mut heads).chain(payload)).await?;
         }
         // There is room in the outbox again.
         events.waker.wake();
@@ -215,6 +221,7 @@ impl End {
     pub(crate) fn told(self, tell: impl FnOnce(String) -> String) -> Self {
         match self {
             Self::Lost(why) => Self::Lost(tell(why)),
+            Self::Unfound(why) => Self::Unfound(tell(why)),
             Self::Refused(why) => Self::Refused(tell(why)),
         }
     }
@@ -233,7 +240,7 @@ impl From<FrameError> for End {
 impl From<End> for Abort {
     fn from(end: End) -> Self {
         match end {
-            End::Lost(why) => Self::failure(why),
+            End::Lost(why) | End::Unfound(why) => Self::failure(why),
             End::Refused(why) => Self::unavailable(why),
         }
     }
@@ -244,6 +251,10 @@ impl From<End> for Abort {
 impl EventSender {
     pub(crate) fn new(events: mpsc::Sender<Event>, waker: Waker, clock: Arc<Clock>) -> Self {
         Self { events, waker, clock }
+    }
+
+    pub(crate) fn now(&self) -> Stamp {
+        self.clock.now()
     }
 
     /// Reports to the scheduler, waiting while it is behind. A scheduler that has ended is told nothing.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -17,6 +18,9 @@ use crate::options::DisaggregationMode;
 /// Decode servers that one prefill server talks to at once.
 const MAX_PEERS: usize = 1024;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection on which nothing comes is asked after so often, and is over when that is not answered so many times.
+const KEEPALIVE_PAUSE: Duration = Duration::from_secs(10);
+const KEEPALIVE_TRIES: u32 = 3;
 /// A decode server asks for a prefill server that does not answer so often,
 const TRIES: u32 = 15;
 /// after pauses that double from the first to the last of these.
@@ -91,11 +95,18 @@ async fn persist<T, F: Future<Output = Result<T, LookupError>>>(attempt: impl Fn
         };
         tried += 1;
         if tried == TRIES {
-            return Err(End::Lost(format!("prefill server not found after {TRIES} tries: {error}")));
+            return Err(End::Unfound(format!("prefill server not found after {TRIES} tries: {error}")));
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);
     }
+}
+
+/// Small frames go out at once, and a peer whose machine is gone ends the connection.
+fn set_up(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_PAUSE).with_interval(KEEPALIVE_PAUSE);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_TRIES))
 }
 
 /// Looks up, connects and says hello, once.
@@ -111,7 +122,7 @@ async fn introduce(
     let agreed = async {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let mut stream = TcpStream::connect((host, port)).await?;
-        stream.set_nodelay(true)?;
+        set_up(&stream)?;
         write_frame(&mut stream, &Frame::Hello(compat.clone())).await?;
         let answer = read_frame(&mut stream, SMALL_BYTES).await?;
         Ok::<_, FrameError>((stream, answer))
@@ -129,7 +140,7 @@ async fn introduce(
 /// replaced since it connected.
 async fn welcome(mut stream: TcpStream, identity: &Identity) -> Result<(TcpStream, Compat), FrameError> {
     let agreed = async {
-        stream.set_nodelay(true)?;
+        set_up(&stream)?;
         let hello = read_frame(&mut stream, SMALL_BYTES).await;
         let compat = identity.compat();
         let trouble = match hello {

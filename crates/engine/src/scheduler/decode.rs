@@ -14,12 +14,12 @@ use tokio::runtime::Handle;
 use super::core::{Core, Queue};
 use super::late::{TimeLimit, take_late};
 use super::occupation::WEIGHTS_REPLACED;
-use super::prefills::{Connector, Prefill, asks_too_much, prefill_of};
+use super::prefills::{Connector, Peer, Prefill, asks_too_much, prefill_of};
 use super::{Limits, take_where};
 use crate::clock::Stamp;
 use crate::disagg::frame::Frame;
 use crate::disagg::{
-    BootstrapAddr, Event, EventSender, FirstToken, Identity, Link, LinkId, PrefillTiming, What,
+    BootstrapAddr, End, Event, EventSender, FirstToken, Identity, LinkId, PrefillTiming, What,
 };
 use crate::output::Abort;
 use crate::request::{Incoming, KvPoll, Pair, Request, Room};
@@ -63,6 +63,11 @@ impl DecodeSide {
     }
 
     pub(super) fn handle(&mut self, core: &mut Core, Event { link, at, what }: Event) {
+        if matches!(what, What::Frame(_))
+            && let Some(peer) = self.peer(link)
+        {
+            peer.heard = Some(at);
+        }
         match what {
             What::Found { dp_size } => {
                 let found = self.prefills.values_mut().find(|prefill| prefill.id == link);
@@ -75,8 +80,7 @@ impl DecodeSide {
                 self.closed(core, link, &Abort::unavailable(WEIGHTS_REPLACED));
             }
             What::Opened { outbox, .. } => {
-                let mut peers = self.prefills.values_mut().flat_map(|prefill| prefill.peers.values_mut());
-                if let Some(peer) = peers.find(|peer| peer.id == link) {
+                if let Some(peer) = self.peer(link) {
                     peer.link.open(outbox);
                     peer.open_since = Some(at);
                 }
@@ -99,13 +103,14 @@ impl DecodeSide {
             }
             // The connection lets nothing else through.
             What::Frame(_) => {}
+            What::Closed(End::Unfound(why)) => self.unfound(core, link, &Abort::failure(why)),
             What::Closed(end) => self.closed(core, link, &end.into()),
         }
     }
 
     /// Sends what did not fit before.
     pub(super) fn flush(&mut self) {
-        for peer in self.prefills.values_mut().flat_map(|prefill| prefill.peers.values_mut()) {
+        for peer in self.prefills.values_mut().flat_map(Prefill::connections) {
             peer.link.flush();
         }
     }
@@ -123,7 +128,11 @@ impl DecodeSide {
             && request.poll != Some(KvPoll::Success)
         {
             let (prepared, status, why) = (incoming.prepared, why.status_of_peer(), why.message.clone());
-            self.tell(room, Frame::Abort { room: room.number, prepared, status, why });
+            let abort = Frame::Abort { room: room.number, prepared, status, why };
+            match incoming.link {
+                Some(link) => self.send(link, abort),
+                None => self.tell(room, abort),
+            }
         }
         core.fail(request, why);
     }
@@ -188,7 +197,8 @@ impl DecodeSide {
         }
         let mut index = 0;
         while let Some(request) = self.prealloc.get_mut(index) {
-            if request.poll == Some(KvPoll::Bootstrapping) {
+            let is_met = matches!(&request.pair, Pair::Decode(incoming) if incoming.link.is_some());
+            if !is_met && !request.is_fake() {
                 index += 1;
                 continue;
             }
@@ -210,12 +220,10 @@ impl DecodeSide {
                 continue;
             }
             let pages = core.kv.pages_for(request.prompt_len()) as u32;
+            let prepare = Frame::Prepare { room: request.room(), pages };
             if let Pair::Decode(incoming) = &mut request.pair {
                 (incoming.slot, incoming.prepared) = (core.slots.alloc(), true);
-            }
-            let prepare = Frame::Prepare { room: request.room(), pages };
-            if let Some(link) = self.link(&request) {
-                link.send(prepare);
+                incoming.link.into_iter().for_each(|link| self.send(link, prepare.clone()));
             }
             self.transfer.push_back(request);
         }
@@ -288,8 +296,8 @@ impl DecodeSide {
                     if let Some(slot) = incoming.slot.take() {
                         core.slots.release(slot);
                     }
-                    if let Some(link) = self.link(&request) {
-                        link.send(Frame::Done { room });
+                    if let Some(link) = incoming.link {
+                        self.send(link, Frame::Done { room });
                     }
                     request.computed = request.prompt_len();
                     request.raise(KvPoll::Success);
@@ -308,29 +316,48 @@ impl DecodeSide {
 
     /// A connection is over, or has never been: so are the requests that wait for it.
     fn closed(&mut self, core: &mut Core, link: LinkId, why: &Abort) {
-        let is_it =
-            |prefill: &Prefill| prefill.id == link || prefill.peers.values().any(|peer| peer.id == link);
-        let Some(addr) =
-            self.prefills.iter().find(|(_, prefill)| is_it(prefill)).map(|(addr, _)| addr.clone())
-        else {
-            return;
-        };
-        let Some(mut prefill) = self.prefills.remove(&addr) else { return };
-        let lost = |request: &Request| {
-            let rank = request.spec.room.as_ref().and_then(|room| prefill.rank_of(room));
-            let peer = rank.and_then(|rank| prefill.peers.get(&rank));
-            prefill_of(request) == Some(&addr) && peer.map_or(prefill.id, |peer| peer.id) == link
-        };
-        let mut failed: Vec<_> = take_where(&mut self.prealloc, lost).into();
-        failed.extend(take_where(&mut self.transfer, lost));
-        prefill.peers.retain(|_, peer| peer.id != link);
-        // With its last connection it may have gone: whoever asks for it next looks for it anew.
-        if !prefill.peers.is_empty() {
-            self.prefills.insert(addr, prefill);
-        }
-        for request in failed {
+        for request in self.drop_connection(link, |_, _| true) {
             core.fail(request, why.clone());
         }
+    }
+
+    /// Nobody was found however often it was tried, which ends those that have waited for all of that. Others have it begun anew.
+    fn unfound(&mut self, core: &mut Core, link: LinkId, why: &Abort) {
+        let was_there = |request: &Request, since| request.spec.stamps.prealloc_queue_entry <= Some(since);
+        for request in self.drop_connection(link, was_there) {
+            core.fail(request, why.clone());
+        }
+    }
+
+    /// Drops a connection or search, and takes the requests that wait for it and are to end with it; the condition is told when it
+    /// began.
+    fn drop_connection(&mut self, link: LinkId, ends: impl Fn(&Request, Stamp) -> bool) -> Queue {
+        let mut all = self.prefills.iter_mut();
+        let began = |prefill: &mut Prefill| {
+            let peer = prefill.connections().find(|peer| peer.id == link).map(|peer| peer.since);
+            peer.or((prefill.id == link).then_some(prefill.since))
+        };
+        let found = all.find_map(|(addr, prefill)| Some((addr.clone(), began(prefill)?)));
+        let Some((addr, since)) = found else { return Queue::new() };
+        let Some(mut prefill) = self.prefills.remove(&addr) else { return Queue::new() };
+        let lost = |request: &Request| {
+            let on = if let Pair::Decode(Incoming { link: Some(on), .. }) = &request.pair {
+                *on
+            } else {
+                let rank = request.spec.room.as_ref().and_then(|room| prefill.rank_of(room));
+                rank.and_then(|rank| prefill.peers.get(&rank)).map_or(prefill.id, |peer| peer.id)
+            };
+            prefill_of(request) == Some(&addr) && on == link && ends(request, since)
+        };
+        let mut taken = take_where(&mut self.prealloc, lost);
+        taken.extend(take_where(&mut self.transfer, lost));
+        prefill.peers.retain(|_, peer| peer.id != link);
+        prefill.silent.retain(|peer| peer.id != link);
+        // With its last connection it may have gone: whoever asks for it next looks for it anew.
+        if !prefill.peers.is_empty() || !prefill.silent.is_empty() {
+            self.prefills.insert(addr, prefill);
+        }
+        taken
     }
 
     /// Ends all connections: what was agreed on is no longer so, and the other halves learn of it.
@@ -343,7 +370,7 @@ impl DecodeSide {
         for request in failed {
             self.give_up(core, request, Abort::unavailable(WEIGHTS_REPLACED));
         }
-        for peer in self.prefills.values_mut().flat_map(|prefill| prefill.peers.values_mut()) {
+        for peer in self.prefills.values_mut().flat_map(Prefill::connections) {
             peer.link.send(Frame::Refuse(WEIGHTS_REPLACED.to_owned()));
         }
         self.prefills.clear();
@@ -370,19 +397,55 @@ impl DecodeSide {
         late.extend(take_late(&mut self.transfer, active, &of_transfer));
         for (request, why) in late {
             core.count_timeout(&request);
+            let prepared = match &request.pair {
+                Pair::Decode(Incoming { link: Some(link), prepared: true, .. }) => Some(*link),
+                _ => None,
+            };
+            let since = request.spec.stamps.transfer_queue_entry;
             self.give_up(core, request, why);
+            if let (Some(link), Some(since)) = (prepared, since) {
+                self.doubt(link, since);
+            }
+        }
+        let Self { transfer, prefills, .. } = self;
+        prefills.retain(|_, prefill| {
+            let was_silent = !prefill.silent.is_empty();
+            prefill.silent.retain(|peer| transfer.iter().any(|request| is_at(request, peer.id)));
+            !was_silent || !prefill.silent.is_empty() || !prefill.peers.is_empty()
+        });
+    }
+
+    /// A room was given up. If nothing came on its connection since it was prepared, that may be frozen: others connect anew. Those
+    /// that are prepared stay, as the prefill server may have had nothing to say.
+    fn doubt(&mut self, link: LinkId, since: Stamp) {
+        let mut prefills = self.prefills.values_mut();
+        if !prefills.any(|prefill| prefill.doubt(link, since)) {
+            return;
+        }
+        for request in self.prealloc.iter_mut().filter(|request| is_at(request, link)) {
+            if let Pair::Decode(incoming) = &mut request.pair {
+                incoming.link = None;
+            }
         }
     }
 
-    /// The connection to the rank that a request's pages come from.
-    fn link(&mut self, request: &Request) -> Option<&mut Link> {
-        let prefill = self.prefills.get_mut(prefill_of(request)?)?;
-        let rank = prefill.rank_of(request.spec.room.as_ref()?)?;
-        prefill.peers.get_mut(&rank).map(|peer| &mut peer.link)
+    fn peer(&mut self, link: LinkId) -> Option<&mut Peer> {
+        self.prefills.values_mut().flat_map(Prefill::connections).find(|peer| peer.id == link)
     }
+
+    fn send(&mut self, link: LinkId, frame: Frame) {
+        if let Some(peer) = self.peer(link) {
+            peer.link.send(frame);
+        }
+    }
+}
+
+/// Whether a request goes over a connection.
+fn is_at(request: &Request, link: LinkId) -> bool {
+    matches!(&request.pair, Pair::Decode(incoming) if incoming.link == Some(link))
 }
 
 /// Whether a request is that of a room on a connection.
 fn is_on(request: &Request, link: LinkId, room: u64) -> bool {
-    request.room() == room && matches!(&request.pair, Pair::Decode(incoming) if incoming.link == Some(link))
+    request.room() == room && is_at(request, link)
 }

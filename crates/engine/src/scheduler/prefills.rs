@@ -17,10 +17,14 @@ use crate::request::{Request, Room};
 pub(super) struct Prefill {
     /// The search for it.
     pub(super) id: LinkId,
+    /// When that began.
+    pub(super) since: Stamp,
     /// How many ranks it has, once it is found.
     pub(super) dp_size: Option<usize>,
     /// Those that were needed.
     pub(super) peers: BTreeMap<usize, Peer>,
+    /// Connections that nothing more is expected of, with the rooms that are still on them.
+    pub(super) silent: Vec<Peer>,
     /// Aborts of rooms whose rank is not known yet.
     unheard: Vec<(Room, Frame)>,
 }
@@ -29,8 +33,12 @@ pub(super) struct Prefill {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) id: LinkId,
+    /// When it was begun to connect.
+    pub(super) since: Stamp,
     pub(super) link: Link,
     pub(super) open_since: Option<Stamp>,
+    /// When it last said anything.
+    pub(super) heard: Option<Stamp>,
 }
 
 /// Looks for servers and connects to them.
@@ -58,6 +66,22 @@ impl Prefill {
         Some(asked.unwrap_or(rank_of_room(room.number, dp_size)))
     }
 
+    /// Its connections, those that are silent too.
+    pub(super) fn connections(&mut self) -> impl Iterator<Item = &mut Peer> {
+        self.peers.values_mut().chain(&mut self.silent)
+    }
+
+    /// Gives a connection no more rooms if nothing was heard on it since a moment; whoever needs the rank next connects anew.
+    /// Returns whether that is so.
+    pub(super) fn doubt(&mut self, link: LinkId, since: Stamp) -> bool {
+        let is_it = |peer: &Peer| peer.id == link && peer.heard.is_none_or(|heard| heard < since);
+        let found = self.peers.iter().find(|(_, peer)| is_it(peer)).map(|(rank, _)| *rank);
+        let silent = found.and_then(|rank| self.peers.remove(&rank));
+        let is_silent = silent.is_some();
+        self.silent.extend(silent);
+        is_silent
+    }
+
     /// It is found. Returns what it is to be told.
     pub(super) fn found(&mut self, dp_size: usize) -> Vec<(Room, Frame)> {
         self.dp_size = Some(dp_size);
@@ -80,10 +104,11 @@ impl Connector {
     }
 
     pub(super) fn seek(&mut self, addr: BootstrapAddr) -> Prefill {
-        let id = self.fresh();
+        let (id, since) = (self.fresh(), self.events.now());
         let search = seek(addr, id, Arc::clone(&self.identity), self.events.clone());
         self.tasks.spawn_on(search, &self.runtime);
-        Prefill { id, dp_size: None, peers: BTreeMap::new(), unheard: Vec::new() }
+        let (peers, silent, unheard) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Prefill { id, since, dp_size: None, peers, silent, unheard }
     }
 
     /// A rank of a server, which is connected to unless it is already.
@@ -96,7 +121,7 @@ impl Connector {
             let id = self.fresh();
             let (identity, events) = (Arc::clone(&self.identity), self.events.clone());
             self.tasks.spawn_on(connect((addr.clone(), rank), id, identity, events), &self.runtime);
-            Peer { id, link: Link::default(), open_since: None }
+            Peer { id, since: self.events.now(), link: Link::default(), open_since: None, heard: None }
         })
     }
 

@@ -90,14 +90,16 @@ impl Rooms {
         all.gone.entry(room).or_insert(Gone { why, at });
     }
 
-    /// Why the other half of a room was given up, if it was and that is no older than this.
+    /// Why the other half of a room was given up, if it was and that is no older than this. It is kept as long again, as the halves of
+    /// a second try do not come at one moment.
     pub(super) fn gone(&self, room: u64, now: Stamp, kept_for: Duration) -> Option<Abort> {
         let mut all = self.all.lock();
-        let gone = all.gone.get(&room)?;
+        let gone = all.gone.get_mut(&room)?;
         if now.since(gone.at) > kept_for {
             all.gone.remove(&room);
             return None;
         }
+        gone.at = now;
         Some(gone.why.clone())
     }
 

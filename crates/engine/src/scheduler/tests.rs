@@ -8,15 +8,17 @@ use rollscope_model::sampling::SamplingParams;
 use rollscope_model::{KvPool, Model};
 use tokio::sync::mpsc;
 
+use super::core::Core;
+use super::decode::DecodeSide;
 use super::mailbox::{Command, Postbox, Waker};
 use super::{Limits, Means, PauseMode, Rooms, SchedulerThread};
 use crate::clock::Clock;
-use crate::disagg::Identity;
+use crate::disagg::{BootstrapAddr, End, Event, EventSender, Identity, LinkId, What};
 use crate::error::EngineError;
 use crate::options::{DisaggregationMode, EngineOptions};
-use crate::output::output;
+use crate::output::{Listener, output};
 use crate::ranks::Ranks;
-use crate::request::{GenerateSpec, KvPoll, Pair, Request, Sampling};
+use crate::request::{GenerateSpec, Incoming, KvPoll, Pair, Request, Room, Sampling};
 use crate::sim::CostModel;
 use crate::stamps::Stamps;
 use crate::warn::Warnings;
@@ -30,11 +32,17 @@ fn slow() -> SchedulerThread {
 
 /// It with a KV cache that something was done to.
 fn slow_with(prepare: impl FnOnce(&mut KvPool)) -> SchedulerThread {
+    let (mut means, limits) = parts(DisaggregationMode::Null);
+    prepare(&mut means.kv);
+    SchedulerThread::start(means, limits).unwrap()
+}
+
+/// What such a server is made of.
+fn parts(mode: DisaggregationMode) -> (Means, Limits) {
     let costs = r#"{"prefill": {"base_s": 0, "per_token_s": 0}, "context_length": 100000,
         "decode": {"base_s": 0.001, "per_request_s": 0, "per_kv_token_s": 0}}"#;
     let model = Arc::new(Model::simulated(TOKENS).unwrap());
-    let mut kv = KvPool::new(model.config(), TOKENS / 16, 16).unwrap();
-    prepare(&mut kv);
+    let kv = KvPool::new(model.config(), TOKENS / 16, 16).unwrap();
     let identity = Identity {
         model: Arc::clone(&model),
         dtype: "float32",
@@ -55,7 +63,7 @@ fn slow_with(prepare: impl FnOnce(&mut KvPool)) -> SchedulerThread {
         warnings: Warnings::start(),
     };
     let limits = Limits {
-        mode: DisaggregationMode::Null,
+        mode,
         max_running: 4,
         max_queued: 4,
         chunk_tokens: 512,
@@ -66,7 +74,7 @@ fn slow_with(prepare: impl FnOnce(&mut KvPool)) -> SchedulerThread {
         transfer_timeout: Duration::MAX,
         prefill_timing: false,
     };
-    SchedulerThread::start(means, limits).unwrap()
+    (means, limits)
 }
 
 /// A request that takes a minute and a half.
@@ -163,4 +171,38 @@ fn the_state_of_a_transfer_only_grows() {
             assert_eq!(request.poll, Some(all[before.max(after)]));
         }
     }
+}
+
+#[tokio::test]
+async fn each_request_has_the_whole_search_for_its_prefill_server() {
+    let (means, limits) = parts(DisaggregationMode::Decode);
+    let (identity, clock) = (Arc::clone(&means.identity), Arc::clone(&means.clock));
+    let (events, _none) = mpsc::channel(64);
+    let events = EventSender::new(events, Waker::of_current_thread(), Arc::clone(&clock));
+    let mut core = Core::new(means, limits);
+    let mut side = DecodeSide::new(identity, events, tokio::runtime::Handle::current());
+    let submit = |core: &mut Core, side: &mut DecodeSide, number: u64| -> Listener {
+        let mut spec = endless();
+        // Nobody listens there.
+        let prefill = BootstrapAddr::new("127.0.0.1", 1);
+        spec.room = Some(Room { number, prefill, prefill_rank: None });
+        assert!(core.rooms.take(number));
+        let (publisher, listener) = output(spec.stamps.clone(), Waker::of_current_thread());
+        let request = Request::new(spec, publisher, Pair::Decode(Incoming::default()));
+        side.submit(core, Box::new(request));
+        side.advance(core);
+        listener
+    };
+    let unfound = |core: &mut Core, side: &mut DecodeSide, search: u64| {
+        let what = What::Closed(End::Unfound("not found".to_owned()));
+        side.handle(core, Event { link: LinkId(search), at: clock.now(), what });
+        side.advance(core);
+    };
+    let _first = submit(&mut core, &mut side, 1);
+    let _late = submit(&mut core, &mut side, 2);
+    unfound(&mut core, &mut side, 1);
+    // Who came while it went on has another one.
+    assert_eq!(side.prealloc.iter().map(|request| request.room()).collect::<Vec<_>>(), [2]);
+    unfound(&mut core, &mut side, 2);
+    assert_eq!((side.prealloc.len(), core.rooms.own().len()), (0, 0));
 }

@@ -1,6 +1,6 @@
 //! Prefill and decode servers together, as a router uses them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
@@ -19,6 +19,13 @@ fn seconds(meta: &Value, name: &str) -> f64 {
     let value = meta[name].as_f64().unwrap_or_else(|| panic!("no {name} in {meta}"));
     assert!(value >= 0.0, "{name} in {meta}");
     value
+}
+
+/// Whether a queue of this name has a request of that one.
+fn is_in(queue: &str, rid: &str, load: &Value) -> bool {
+    let queues = load["inflight"].as_array().unwrap();
+    let queue = queues.iter().find(|listed| listed["name"] == queue).unwrap();
+    queue["reqs"].as_array().unwrap().iter().any(|request| request["rid"] == rid)
 }
 
 /// All ten stages are there, and are where they belong.
@@ -182,6 +189,8 @@ async fn a_request_without_its_half_of_a_pair_is_refused() {
         (&pair.decode, with("bootstrap_room", json!(-4)), "bootstrap_room"),
         (&pair.decode, with("bootstrap_room", json!([1, 2])), "bootstrap_room has 2 entries"),
         (&pair.decode, with("bootstrap_port", json!(70_000)), "bootstrap_port"),
+        (&pair.decode, with("bootstrap_host", json!("a b")), "bootstrap_host must be"),
+        (&pair.decode, with("bootstrap_host", json!("a".repeat(5000))), "bootstrap_host must be"),
         (&pair.decode, with("sampling_params", json!({"n": 0})), "n must be"),
     ];
     for (server, body, reason) in cases {
@@ -268,7 +277,7 @@ async fn an_abort_of_one_half_ends_the_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_room_that_one_half_was_given_up_of_ends_both_halves_at_once_until_it_is_forgotten() {
     let pair = Pair::start(&[]).await;
-    let (body, abort) = (pair.paired(&endless("it")), json!({"rid": "it"}));
+    let (body, abort) = (pair.paired(&long(PROMPT)), json!({"abort_all": true}));
     let waits = |load: &Value| load["disaggregation"]["decode_transfer_queue_reqs"] == 1;
     let alone = async |pair: &Pair, body: &Value| {
         let end = async {
@@ -276,6 +285,8 @@ async fn a_room_that_one_half_was_given_up_of_ends_both_halves_at_once_until_it_
             pair.decode.post("/abort_request", &abort).await;
         };
         tokio::join!(pair.decode.post("/generate", body), end);
+        // What comes after it on the connection has come.
+        pair.generate(&json!({"text": PROMPT, "sampling_params": greedy(4)})).await;
     };
     alone(&pair, &body).await;
     let told = "decode server gave the request up: Aborted by AbortReq.";
@@ -291,7 +302,7 @@ async fn a_room_that_one_half_was_given_up_of_ends_both_halves_at_once_until_it_
     pair.until_free().await;
 
     let pair = Pair::start_with(&["--disaggregation-bootstrap-timeout", "1"], &[]).await;
-    let mut body = pair.paired(&endless("it"));
+    let mut body = pair.paired(&long(PROMPT));
     alone(&pair, &body).await;
     body["sampling_params"] = greedy(4);
     let deadline = Instant::now() + PATIENCE;
@@ -302,6 +313,8 @@ async fn a_room_that_one_half_was_given_up_of_ends_both_halves_at_once_until_it_
             break check_stages(&prefill.1["meta_info"], &decode.1["meta_info"]);
         }
         assert!(Instant::now() < deadline, "the room is never free: {} {}", prefill.1, decode.1);
+        // Each try is heard of, and keeps it.
+        tokio::time::sleep(Duration::from_millis(1200)).await;
     }
     pair.until_free().await;
 }
@@ -449,11 +462,6 @@ async fn nothing_waits_for_ever() {
 async fn an_abort_finds_a_request_in_whichever_queue_of_decode() {
     let one = [&SLOW[..], &["--max-running-requests", "1"]].concat();
     let pair = Pair::start_with(&SLOW, &one).await;
-    let is_in = |queue: &str, rid: &str, load: &Value| {
-        let queues = load["inflight"].as_array().unwrap();
-        let queue = queues.iter().find(|listed| listed["name"] == queue).unwrap();
-        queue["reqs"].as_array().unwrap().iter().any(|request| request["rid"] == rid)
-    };
     let bodies = ["running", "waiting", "transfer", "prealloc"].map(|rid| pair.paired(&endless(rid)));
     let [running, waiting, transfer, mut prealloc] = bodies;
     prealloc["bootstrap_port"] = json!(1);
@@ -492,4 +500,79 @@ async fn an_abort_finds_a_request_in_whichever_queue_of_decode() {
     }
     pair.decode.post("/continue_generation", &json!({})).await;
     pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_finds_a_request_in_whichever_queue_of_prefill() {
+    // A prompt takes more than a minute in more than two hundred chunks, and there are pages for one.
+    let costs = r#"{"prefill": {"base_s": 0, "per_token_s": 0.02}, "context_length": 65536,
+        "decode": {"base_s": 0, "per_request_s": 0, "per_kv_token_s": 0}}"#;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("costs.json"), costs).unwrap();
+    let model = format!("sim:{}", dir.path().join("costs.json").display());
+    let prefill = ["--model-path", &model, "--chunked-prefill-size", "16", "--max-total-tokens", "4096"];
+    let pair = Pair::start_with(&prefill, &["--model-path", &model]).await;
+    let ask = |rid: &str| {
+        pair.paired(&json!({"rid": rid, "input_ids": vec![49; 4000], "sampling_params": greedy(4)}))
+    };
+    let halves = async |body: &Value| {
+        tokio::join!(pair.prefill.post("/generate", body), pair.decode.post("/generate", body))
+    };
+    let abort = async |server: &Server, rid: &str| {
+        server.post("/abort_request", &json!({"rid": rid})).await;
+    };
+    let asked_for = "Aborted by AbortReq.";
+    let told = |reply: &Value, by: &str| {
+        let expected = format!("{by} server gave the request up: {asked_for}");
+        assert_eq!(reply["error"]["message"], expected, "{reply}");
+    };
+    let (runs, waits) = (ask("runs"), ask("waits"));
+    let end = async {
+        pair.prefill.until("it runs", |load| is_in("running", "runs", load)).await;
+        let end = async {
+            pair.prefill.until("it waits", |load| is_in("waiting", "waits", load)).await;
+            abort(&pair.prefill, "waits").await;
+        };
+        let ((prefill, decode), ()) = tokio::join!(halves(&waits), end);
+        assert_eq!(prefill.1["meta_info"]["finish_reason"]["message"], asked_for);
+        told(&decode.1, "prefill");
+        // Some of its pages have been sent, and it gives all of them back.
+        pair.decode
+            .until("pages are under way", |load| {
+                let queues = load["inflight"].as_array().unwrap();
+                let transfer = queues.iter().find(|listed| listed["name"] == "transfer").unwrap();
+                transfer["reqs"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .any(|request| request["waiting_for_input"] == false)
+            })
+            .await;
+        pair.prefill.post("/pause_generation", &json!({"mode": "retract"})).await;
+        let load = pair.prefill.load().await;
+        assert!(is_in("waiting", "runs", &load) && load["num_running_reqs"] == 0, "{load}");
+        abort(&pair.decode, "runs").await;
+    };
+    let ((prefill, decode), ()) = tokio::join!(halves(&runs), end);
+    told(&prefill.1, "decode");
+    assert_eq!(decode.1["error"]["message"], asked_for);
+    pair.prefill.post("/continue_generation", &json!({})).await;
+    pair.until_free().await;
+    // Between two chunks.
+    for (aborts, by) in [(&pair.prefill, "prefill"), (&pair.decode, "decode")] {
+        let body = ask("between");
+        let end = async {
+            pair.prefill.until("it runs", |load| is_in("running", "between", load)).await;
+            abort(aborts, "between").await;
+        };
+        let ((prefill, decode), ()) = tokio::join!(halves(&body), end);
+        if by == "prefill" {
+            assert_eq!(prefill.1["meta_info"]["finish_reason"]["message"], asked_for);
+            told(&decode.1, by);
+        } else {
+            told(&prefill.1, by);
+            assert_eq!(decode.1["error"]["message"], asked_for);
+        }
+        pair.until_free().await;
+    }
 }

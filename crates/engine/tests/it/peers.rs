@@ -437,6 +437,125 @@ async fn suitable_info(decode: &Server) -> Value {
     })
 }
 
+fn page(room: u64, first: u32, bytes: usize) -> (u8, Vec<u8>) {
+    (PAGES, [&room.to_le_bytes()[..], &first.to_le_bytes(), &vec![0; bytes]].concat())
+}
+
+fn row(room: u64, in_row: u64, token: u32) -> (u8, Vec<u8>) {
+    let mut row = vec![0; ROW_BYTES];
+    row[..4].copy_from_slice(&token.to_le_bytes());
+    row[ROW_BYTES - 64..][..8].copy_from_slice(&in_row.to_le_bytes());
+    (ROW, [&room.to_le_bytes()[..], &row].concat())
+}
+
+/// The next decode server that connects, welcomed.
+async fn welcomed(transfer: &TcpListener) -> Peer {
+    let mut peer = Peer { stream: transfer.accept().await.unwrap().0 };
+    assert_eq!(peer.receive().await.0, HELLO);
+    peer.send(WELCOME, &[]).await;
+    peer
+}
+
+/// Answers each room that is prepared, until the connection ends.
+async fn serve(mut peer: Peer, answer: impl Fn(u64) -> Vec<(u8, Vec<u8>)>) {
+    let mut header = [0; 5];
+    while peer.stream.read_exact(&mut header).await.is_ok() {
+        let mut body = vec![0; u32::from_le_bytes(header[..4].try_into().unwrap()) as usize];
+        peer.stream.read_exact(&mut body).await.unwrap();
+        if header[4] == PREPARE {
+            for (kind, body) in answer(u64::from_le_bytes(body[..8].try_into().unwrap())) {
+                peer.send(kind, &body).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_has_fallen_silent_is_not_used_again() {
+    let limit = ["--disaggregation-mode", "decode", "--disaggregation-waiting-timeout", "1"];
+    let decode = Server::start(&limit).await;
+    let (port, transfer) = raw_prefill(suitable_info(&decode).await).await;
+    tokio::spawn(async move {
+        let _silent = welcomed(&transfer).await;
+        loop {
+            let peer = welcomed(&transfer).await;
+            tokio::spawn(serve(peer, |room| vec![page(room, 0, PAGE_BYTES), row(room, room, 52)]));
+        }
+    });
+    let ask = async || {
+        let body = json!({
+            "text": PROMPT, "sampling_params": greedy(1),
+            "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": fresh_room(),
+        });
+        decode.post("/generate", &body).await
+    };
+    let (status, reply) = ask().await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(message(&reply).ends_with("timed out after 1s in KVPoll.WaitingForInput"), "{reply}");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (status, reply) = ask().await;
+        if status == StatusCode::OK {
+            break assert_eq!(reply["output_ids"], json!([52]));
+        }
+        assert!(Instant::now() < deadline, "it never connects anew: {reply}");
+    }
+    decode.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer_that_stops_half_way_ends_at_its_limit() {
+    let limit = ["--disaggregation-mode", "decode", "--disaggregation-transfer-timeout", "0.5"];
+    let decode = Server::start(&limit).await;
+    let (port, transfer) = raw_prefill(suitable_info(&decode).await).await;
+    tokio::spawn(async move {
+        loop {
+            let peer = welcomed(&transfer).await;
+            tokio::spawn(serve(peer, |room| vec![page(room, 0, PAGE_BYTES)]));
+        }
+    });
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let room = fresh_room();
+        let body = json!({
+            "input_ids": vec![49; 20], "sampling_params": greedy(1),
+            "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room,
+        });
+        let (status, reply) = decode.post("/generate", &body).await;
+        let expected = format!("Request {room} timed out after 0.5s in KVPoll.Transferring");
+        if status == StatusCode::INTERNAL_SERVER_ERROR && message(&reply) == expected {
+            break;
+        }
+        // The page came too late for it.
+        assert!(reply.to_string().contains("timed out") && Instant::now() < deadline, "{reply}");
+    }
+    decode.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_never_introduces_itself_is_not_waited_for() {
+    // A transfer listener that accepts and says nothing.
+    let limit = ["--disaggregation-mode", "decode", "--disaggregation-bootstrap-timeout", "0.5"];
+    let decode = Server::start(&limit).await;
+    let (port, transfer) = raw_prefill(suitable_info(&decode).await).await;
+    let room = fresh_room();
+    let body = json!({
+        "text": PROMPT, "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room,
+    });
+    let accept = async { Peer { stream: transfer.accept().await.unwrap().0 }.receive().await };
+    let ((status, reply), hello) = tokio::join!(decode.post("/generate", &body), accept);
+    assert_eq!((status, hello.0), (StatusCode::INTERNAL_SERVER_ERROR, HELLO));
+    let expected = format!("Request {room} timed out after 0.5s in KVPoll.Bootstrapping");
+    assert_eq!(message(&reply), expected);
+    decode.until_free().await;
+    // A decode server that connects and says nothing.
+    let pair = Pair::start(&[]).await;
+    let (silent, _) = Peer::connect(pair.bootstrap_port).await;
+    pair.generate(&json!({"text": PROMPT, "sampling_params": greedy(4)})).await;
+    silent.until_closed().await;
+    pair.until_free().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_given_up_before_the_connection_is_told_when_it_opens() {
     let decode = Server::start(&["--disaggregation-mode", "decode"]).await;
@@ -526,15 +645,6 @@ async fn a_peer_of_other_weights_says_so_and_is_no_fault() {
 async fn a_bad_prefill_peer_fails_its_rooms_and_harms_nobody() {
     let decode = Server::start(&["--disaggregation-mode", "decode"]).await;
     let info = suitable_info(&decode).await;
-    let page = |room: u64, first: u32, bytes: usize| {
-        (PAGES, [&room.to_le_bytes()[..], &first.to_le_bytes(), &vec![0; bytes]].concat())
-    };
-    let row = |room: u64, in_row: u64, token: u32| {
-        let mut row = vec![0; ROW_BYTES];
-        row[..4].copy_from_slice(&token.to_le_bytes());
-        row[ROW_BYTES - 64..][..8].copy_from_slice(&in_row.to_le_bytes());
-        (ROW, [&room.to_le_bytes()[..], &row].concat())
-    };
     let misdeeds: [Misdeed; 10] = [
         (&|_| vec![], "ended: connection"),
         (&|room| vec![page(room, 0, PAGE_BYTES)], "ended: connection"),
