@@ -5,8 +5,9 @@
 //! …                                            what the viewer put there
 //! ```
 //!
-//! It holds nothing that the parts do not hold. One that was made of other parts than those that the newest manifest
-//! names, or that a disk has changed, is as if it were not there.
+//! It holds nothing that the parts do not hold, and nothing of forward passes, which are still heard of when a step has
+//! ended. One that was made of other parts than those that the newest manifest names, or that a disk has changed, is as if
+//! it were not there.
 
 use std::path::PathBuf;
 
@@ -20,7 +21,7 @@ use crate::run::Run;
 
 const NAME: &str = "glance.bin";
 
-/// What is sealed of a step at one moment.
+/// What is sealed of a step at one moment, but for its forward passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedState {
     /// The parts, from the run's folder.
@@ -82,9 +83,10 @@ impl Run {
 
 impl SealedState {
     fn of(manifest: &Manifest, step: StepNumber) -> Self {
-        let parts = manifest.seals().flat_map(|seal| &seal.steps).filter(|parts| parts.step == step.0);
+        let sealed = manifest.seals().flat_map(|seal| &seal.steps).filter(|parts| parts.step == step.0);
+        let parts = sealed.flat_map(|parts| &parts.parts).filter(|part| !part.is_of_passes());
         Self {
-            made_of: parts.flat_map(|parts| &parts.parts).map(|part| part.path.clone()).collect(),
+            made_of: parts.map(|part| part.path.clone()).collect(),
             closes: manifest.closes().filter(|close| close.step == step).count(),
         }
     }

@@ -28,6 +28,9 @@ use crate::files;
 use crate::parts::rows::Rows;
 use crate::parts::table::Table;
 
+/// The table of forward passes.
+const PASSES: &str = "forward_passes";
+
 /// The records of a step that one seal found in a log, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct StepRows {
@@ -117,7 +120,7 @@ impl StepRows {
             place.write("requests", self.profiles.chunks(ROW_GROUP_ROWS).map(requests::table))?,
             place.write("legs", self.profiles.chunks(ROW_GROUP_ROWS).map(legs::table))?,
             place.write("spans", self.spans.chunks(ROW_GROUP_ROWS).map(spans::table))?,
-            place.write("forward_passes", self.passes.chunks(ROW_GROUP_ROWS).map(passes::table))?,
+            place.write(PASSES, self.passes.chunks(ROW_GROUP_ROWS).map(passes::table))?,
             place.write("samples", [samples::table(step, self)].into_iter())?,
         ];
         parts.parts = written.into_iter().flatten().collect();
@@ -159,7 +162,7 @@ pub(crate) fn step_folder(step: StepNumber) -> String {
 impl StepParts {
     /// Forward passes in them.
     pub(crate) fn passes_count(&self) -> u64 {
-        self.parts.iter().filter(|part| part.table == "forward_passes").map(|part| part.rows).sum()
+        self.parts.iter().filter(|part| part.is_of_passes()).map(|part| part.rows).sum()
     }
 
     /// The records that the parts were made from; a part that is damaged takes nothing from the others.
@@ -189,7 +192,7 @@ impl StepParts {
     /// The forward passes, in the order in which they were heard of.
     pub(crate) fn passes(&self, run: &Path) -> Result<Vec<ForwardPass>, RunError> {
         let step = StepNumber(self.step);
-        self.open(run, "forward_passes")?.map_or(Ok(Vec::new()), |rows| passes::read(step, &rows))
+        self.open(run, PASSES)?.map_or(Ok(Vec::new()), |rows| passes::read(step, &rows))
     }
 
     /// The names of the samples, as (group, sample).
@@ -206,6 +209,10 @@ impl StepParts {
 // === impl Part ===
 
 impl Part {
+    pub(crate) fn is_of_passes(&self) -> bool {
+        self.table == PASSES
+    }
+
     /// Whether the content of a file is what was written, as far as the manifest tells.
     fn is_written_as(&self, content: &[u8]) -> bool {
         self.bytes.is_none_or(|bytes| bytes == content.len() as u64)

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollscope_trace::{Record, StepNumber};
+use rollscope_trace::{ForwardPass, Record, StepNumber, UnixNs};
 
 use crate::make::{append, profile, run, writer};
 
@@ -22,6 +22,11 @@ fn it_is_there_for_as_long_as_it_is_of_all_that_is_sealed() {
     run.put_glance(STEP, state.clone(), b"first\nsight").unwrap();
     assert_eq!(run.glance(STEP).unwrap().as_deref(), Some(&b"first\nsight"[..]));
     assert_eq!(run.glance(StepNumber(2)).unwrap(), None);
+
+    let pass = ForwardPass { step: Some(STEP), ..ForwardPass::new("ipc:///tmp/passes.0", 1, UnixNs(1)) };
+    append(&mut writer, &[Record::ForwardPass(Box::new(pass))]);
+    sealer.seal(writer.position()).unwrap();
+    assert!(run.glance(STEP).unwrap().is_some(), "a worker's passes go on when its requests have ended");
 
     append(&mut writer, &[request(3)]);
     assert!(run.glance(STEP).unwrap().is_some(), "what is only logged is the reader's to see");
