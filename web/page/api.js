@@ -72,7 +72,8 @@ import { readTile } from '#tile';
  * @property {number} busy_s
  * @property {number} mean_batch
  * @property {number} slowest_s
- * @property {number} lost
+ * @property {number} not_found
+ * @property {number} lost  Of those, at least.
  * @property {number} shared_with
  *
  * @typedef {{ total: number, rows: number[], parts: number[] }} Matches

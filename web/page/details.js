@@ -217,7 +217,7 @@ function passSection(calls, pin, actions) {
       `${number(call.mean_batch)} requests in one`,
       `slowest ${duration(call.slowest_s * 1e9)}`,
       call.shared_with > 0 ? `shared with ${counted(call.shared_with, 'request')}` : '',
-      call.lost > 0 ? `${number(call.lost)} not heard of` : '',
+      call.lost > 0 ? `${number(call.not_found)} not found, at least ${number(call.lost)} of them lost` : '',
     ];
     return element('li', '', open, ` ${told.filter((text) => text !== '').join(' · ')}`);
   });

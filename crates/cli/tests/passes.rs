@@ -14,6 +14,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use common::{PATIENCE, Server, call_with, rollscope, run, run_well, stderr, stdout, until};
 use parking_lot::Mutex;
 use rollscope_fpm::{Base, Pass, Publisher};
+use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
+use rollscope_trace::{
+    ForwardPass, Join, Leg, LegRole, Nanos, PassLoad, Profile, Record, Report, RequestId, Scalar, StepNumber,
+    UnixNs, WorkerRef,
+};
 use serde_json::{Value, json};
 
 const ENGINE: [&str; 6] =
@@ -57,6 +62,58 @@ async fn generate(url: &str, text: &str, tokens: u32, sample: &str) {
     let called = call_with("POST", &url, body.to_string(), &[("x-rollscope-sample", sample)]).await;
     let (status, reply) = called.unwrap();
     assert_eq!(status, 200, "{reply}");
+}
+
+/// A run whose steps 3 and 4 overlap, of a server whose two ranks are workers of their own.
+fn overlapping(dir: &Path) -> (Run, LogWriter) {
+    const S: u64 = 1_000_000_000;
+    let worker = |url: String| WorkerRef { instance: url.clone().into(), url: url.into() };
+    let request = |id, (step, sample): (u64, &str), rank: u32, (start, end): (u64, u64), (first, last)| {
+        let told = [("forward_pass_first_counter_id", first), ("forward_pass_last_counter_id", last)];
+        let leg = Leg {
+            report: Report::from_pairs(told.map(|(name, number)| (name, Scalar::Number(number)))),
+            ..Leg::new(
+                LegRole::Regular,
+                worker(format!("http://h:1@{rank}")),
+                Nanos(0),
+                Nanos((end - start) * S),
+            )
+        };
+        let join = Join { step: Some(StepNumber(step)), sample: Some(sample.into()), ..Join::default() };
+        let profile =
+            Profile::new(RequestId(id), UnixNs(0).after(Nanos(start * S)), Nanos((end - start) * S));
+        Record::Profile(Box::new(Profile { join, legs: vec![leg], ..profile }))
+    };
+    let pass = |step: u64, dp_rank, number: u64| {
+        Record::ForwardPass(Box::new(ForwardPass {
+            step: Some(StepNumber(step)),
+            worker: Some(worker("http://h:1".to_owned())),
+            dp_rank,
+            wall: Nanos(S / 10),
+            scheduled: PassLoad { decode_requests: 2, ..PassLoad::default() },
+            ..ForwardPass::new("ipc://h.0", number, UnixNs(0).after(Nanos(number * S)))
+        }))
+    };
+    let info = RunInfo { producer: "test".to_owned(), created: UnixNs(0), config: Value::Null };
+    let run = Run::create(dir, &info).unwrap();
+    let mut log = run.writer("gateway", LogOptions::default()).unwrap();
+    // As soon as a request of step 4 is live, all passes stand with it; #19 is lost, and what comes after #21 is of others.
+    let in_three = (10..=12).map(|number| pass(3, 1, number));
+    let in_four = [13, 14, 15, 16, 17, 18, 20, 21, 30].map(|number| pass(4, 1, number));
+    let of_other_rank = (10..=21).map(|number| pass(4, 0, number));
+    let in_five = [40, 41].map(|number| pass(5, 1, number));
+    let requests = [
+        request(1, (3, "quick"), 1, (9, 12), (10.0, 11.0)),
+        request(2, (4, "next"), 1, (13, 18), (13.0, 17.0)),
+        request(3, (4, "other"), 0, (13, 18), (13.0, 17.0)),
+        request(4, (3, "slow"), 1, (9, 22), (10.0, 22.0)),
+        request(5, (5, "later"), 1, (39, 42), (40.0, 41.0)),
+    ];
+    for record in in_three.chain(in_four).chain(of_other_rank).chain(in_five).chain(requests) {
+        log.append(&record).unwrap();
+    }
+    log.flush().unwrap();
+    (run, log)
 }
 
 fn plan(args: &[&str]) -> Value {
@@ -127,6 +184,33 @@ async fn passes_are_watched_recorded_and_asked_for() {
     assert!(text.starts_with("mixed: "), "{text}");
     let text = run_well(&["report", out, "--sample", "r8"]);
     assert!(text.contains("forward passes"), "{text}");
+}
+
+#[test]
+fn a_request_that_outlasts_its_step_has_its_passes_to_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let (run, log) = overlapping(&path);
+    for name in ["logged", "sealed"] {
+        let args = ["report", path.to_str().unwrap(), "--sample", "slow"];
+        let text = run_well(&args);
+        for told in [
+            "forward passes on http://h:1@1: 11, ",
+            "(#10 to #21)",
+            "  2 of the 13 numbers that the worker told were not found; at least 1 of them were passes\n",
+            "  shared with next of step 4 (5), quick (2)\n",
+        ] {
+            assert!(text.contains(told), "{name}: {told}\n{text}");
+        }
+        let json: Value = serde_json::from_str(&run_well(&[&args[..], &["--json"]].concat())).unwrap();
+        let found = &json["samples"][0]["forward_passes"][0];
+        let told = ["exact", "told", "not_found", "lost_at_least"].map(|key| found[key].clone());
+        assert_eq!(told, [json!(true), json!(13), json!(2), json!(1)], "{name}: {found}");
+        let shared = &found["shared"][0];
+        let told = ["step", "sample", "passes"].map(|key| shared[key].clone());
+        assert_eq!(told, [json!(4), json!("next"), json!(5)], "{name}: {found}");
+        run.sealer("gateway").seal(log.position()).unwrap();
+    }
 }
 
 #[test]

@@ -5,9 +5,13 @@
 //! estimate, since a pass is placed by when it was heard of, and says nothing of requests. It never misses a pass for that
 //! reason, and may hold some that the request was not in.
 
-use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
-use rollscope_trace::{ForwardPass, Leg, LegRole, Measure, Nanos, Profile, RequestId, StepTrace, UnixNs};
+use rollscope_trace::{ForwardPass, Leg, LegRole, Measure, Nanos, Profile, UnixNs};
+
+pub use self::company::{Company, Shared};
+
+mod company;
 
 /// The forward passes of one call.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +24,9 @@ pub struct LegPasses<'a> {
     pub basis: Basis,
     /// The passes, in their order.
     pub passes: Vec<&'a ForwardPass>,
-    /// Messages of the rank that lie between them, or are its first or last pass, and were not heard of.
+    /// Numbers that the worker told; nothing in an estimate.
+    pub told: u64,
+    /// At least so many of the told numbers without a pass are passes that were not heard of; the others may be heartbeats.
     pub lost: u64,
     /// Other requests that sat in some of them, by how many of those heard of they share; where that is exact.
     pub shared: Vec<Shared>,
@@ -35,17 +41,15 @@ pub enum Basis {
     Estimate,
 }
 
-/// A request that sat in the same passes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shared {
-    /// Which request.
-    pub request: RequestId,
-    /// Passes heard of that both sat in.
-    pub passes: u64,
+/// Where a call went: a server, and the rank of it, as far as is known.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    server: &'a str,
+    rank: Option<u32>,
 }
 
 /// Numbers of passes on one rank of a worker, as a reply tells them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Told {
     dp_rank: u32,
     first: u64,
@@ -56,33 +60,40 @@ struct Told {
 /// scheduled and messages travel. A worker's numbers begin anew with the worker, so time tells its lives apart.
 const HEARD_WITHIN: Nanos = Nanos(2_000_000_000);
 
-/// The passes of each call of a request, among those given: the passes of its step and of the one before. A call of which
-/// nothing was heard is left out.
+/// From when to when passes that these requests sat in may have run; nothing without a call.
+pub fn time_of_passes<'a>(requests: impl IntoIterator<Item = &'a Profile>) -> Option<RangeInclusive<UnixNs>> {
+    let spans = requests.into_iter().flat_map(|request| request.legs.iter().map(|leg| span(request, leg)));
+    let (start, end) = spans.reduce(|(start, end), (from, until)| (start.min(from), end.max(until)))?;
+    Some(start..=end.after(HEARD_WITHIN))
+}
+
+/// The passes of each call of a request, among those given: all that may have run in its time, whatever step they stand
+/// with. A call of which nothing was heard is left out.
 pub fn request_passes<'a>(
-    step: &'a StepTrace,
     request: &'a Profile,
     passes: &'a [ForwardPass],
+    company: &Company,
 ) -> Vec<LegPasses<'a>> {
-    let of_legs = request.legs.iter().map(|leg| leg_passes(step, request, leg, passes));
+    let of_legs = request.legs.iter().map(|leg| leg_passes(request, leg, passes, company));
     of_legs.filter(|found| !found.passes.is_empty()).collect()
 }
 
 fn leg_passes<'a>(
-    step: &'a StepTrace,
     request: &'a Profile,
     leg: &'a Leg,
     passes: &'a [ForwardPass],
+    company: &Company,
 ) -> LegPasses<'a> {
     let (start, end) = span(request, leg);
-    let told = told(leg);
+    let (place, told) = (Place::of(leg), told(leg));
     let until = end.after(HEARD_WITHIN);
     let is_mine = |pass: &&ForwardPass| {
-        let of_worker =
-            !pass.is_rest() && pass.worker.as_ref().is_some_and(|worker| worker.url == leg.worker.url);
-        of_worker
+        !pass.is_rest()
+            && place.holds(pass)
+            && pass.received >= start
             && match told {
-                Some(told) => told.holds(pass) && (start..=until).contains(&pass.received),
-                None => pass.received >= start && pass.earliest_start() <= end,
+                Some(told) => told.holds(pass) && earliest_end(pass) <= until,
+                None => pass.earliest_start() <= end,
             }
     };
     let mut mine: Vec<&ForwardPass> = passes.iter().filter(is_mine).collect();
@@ -94,44 +105,47 @@ fn leg_passes<'a>(
         role: leg.role,
         worker: &leg.worker.url,
         basis: if told.is_some() { Basis::Exact } else { Basis::Estimate },
+        told: told.map_or(0, Told::count),
         lost: told.map_or(0, |told| told.lost(&mine)),
-        shared: if told.is_some() { shared(step, request, leg, &mine) } else { Vec::new() },
+        shared: if told.is_some() { company.in_passes(request, leg, &mine) } else { Vec::new() },
         passes: mine,
     }
-}
-
-/// The other requests that sat in these passes too, the closest company first.
-fn shared(step: &StepTrace, request: &Profile, leg: &Leg, mine: &[&ForwardPass]) -> Vec<Shared> {
-    let (start, end) = span(request, leg);
-    let mut shared: BTreeMap<RequestId, u64> = BTreeMap::new();
-    for other in step.requests().filter(|other| other.id != request.id) {
-        for other_leg in other.legs.iter().filter(|other| other.worker == leg.worker) {
-            let (other_start, other_end) = span(other, other_leg);
-            let Some(theirs) = told(other_leg).filter(|_| other_start <= end && start <= other_end) else {
-                continue;
-            };
-            let both = mine.iter().filter(|pass| theirs.holds(pass)).count();
-            *shared.entry(other.id).or_default() += both as u64;
-        }
-    }
-    let mut shared: Vec<_> = shared
-        .into_iter()
-        .filter(|(_, passes)| *passes > 0)
-        .map(|(request, passes)| Shared { request, passes })
-        .collect();
-    shared.sort_by_key(|shared| std::cmp::Reverse(shared.passes));
-    shared
 }
 
 fn span(request: &Profile, leg: &Leg) -> (UnixNs, UnixNs) {
     (request.arrival.after(leg.dispatch), request.arrival.after(leg.end))
 }
 
+/// The earliest that a pass can have ended.
+fn earliest_end(pass: &ForwardPass) -> UnixNs {
+    pass.earliest_start().after(pass.wall)
+}
+
 fn told(leg: &Leg) -> Option<Told> {
     let of = |measure| leg.report.measures.good(measure).map(|value| value as u64);
     let (first, last) = (of(Measure::ForwardPassFirst)?, of(Measure::ForwardPassLast)?);
-    let dp_rank = of(Measure::DpRank).unwrap_or(0) as u32;
+    let dp_rank = Place::of(leg).rank.unwrap_or(0);
     (first <= last).then_some(Told { dp_rank, first, last })
+}
+
+// === impl Place ===
+
+impl<'a> Place<'a> {
+    /// Where ranks are workers of their own, a call's URL ends with `@RANK`. Passes have the server's.
+    fn of(leg: &'a Leg) -> Self {
+        let told = leg.report.measures.good(Measure::DpRank).map(|rank| rank as u32);
+        let url = &*leg.worker.url;
+        let ranked = url.rsplit_once('@').and_then(|(server, rank)| Some((server, rank.parse().ok()?)));
+        match ranked {
+            Some((server, rank)) => Self { server, rank: told.or(Some(rank)) },
+            None => Self { server: url, rank: told },
+        }
+    }
+
+    fn holds(self, pass: &ForwardPass) -> bool {
+        pass.worker.as_ref().is_some_and(|worker| *worker.url == *self.server)
+            && self.rank.is_none_or(|rank| rank == pass.dp_rank)
+    }
 }
 
 // === impl Told ===
@@ -141,8 +155,13 @@ impl Told {
         pass.dp_rank == self.dp_rank && (self.first..=self.last).contains(&pass.counter_id)
     }
 
-    /// Messages among the passes that were lost. Numbers that are no pass are not: heartbeats are numbered too, and come
-    /// while live requests are paused. The first and the last number are passes for certain.
+    fn count(self) -> u64 {
+        (self.last - self.first).saturating_add(1)
+    }
+
+    /// Messages among the passes that were lost, at least. Numbers that are no pass are not: heartbeats are numbered too, and
+    /// come while live requests are paused. The first and the last number are passes for certain; how many of those after the
+    /// last pass that was heard of are, nothing tells.
     fn lost(self, found: &[&ForwardPass]) -> u64 {
         let mut next = self.first;
         let mut lost = 0_u64;
@@ -159,6 +178,11 @@ impl Told {
 // === impl LegPasses ===
 
 impl LegPasses<'_> {
+    /// Told numbers under which no pass was found.
+    pub fn not_found(&self) -> u64 {
+        self.told.saturating_sub(self.passes.len() as u64)
+    }
+
     /// Time of the passes themselves. What the call took beyond it, it waited between them.
     pub fn busy(&self) -> Nanos {
         self.passes.iter().fold(Nanos(0), |sum, pass| sum.plus(pass.wall))

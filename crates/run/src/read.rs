@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
+use std::ops::RangeInclusive;
 
-use rollscope_trace::{ForwardPass, Record, SampleKey, StepClose, StepNumber, StepTrace};
+use rollscope_trace::{ForwardPass, Record, SampleKey, StepClose, StepNumber, StepTrace, UnixNs};
 
 use crate::error::RunError;
 use crate::files;
@@ -195,6 +196,55 @@ impl Run {
             _ => {}
         })?;
         Ok(passes)
+    }
+
+    /// The forward passes that may have run within a time, writer by writer, whatever step they stand with. They stand with the
+    /// one that was the latest when they were heard of, so steps that overlap hold each other's. Each writer's steps are read from
+    /// `around` on in both directions, as far as the time goes.
+    pub fn passes_within(
+        &self,
+        around: StepNumber,
+        time: &RangeInclusive<UnixNs>,
+    ) -> Result<Vec<ForwardPass>, RunError> {
+        let manifest = Newest::read(self)?.manifest;
+        let is_before = |pass: &ForwardPass| pass.received < *time.start();
+        let is_after = |pass: &ForwardPass| pass.earliest_start() > *time.end();
+        let is_wanted = |pass: &ForwardPass| !pass.is_rest() && !is_before(pass) && !is_after(pass);
+        let mut sealed: BTreeMap<(&str, u64), Vec<(&Seal, &StepParts)>> = BTreeMap::new();
+        for seal in manifest.seals() {
+            for parts in &seal.steps {
+                sealed.entry((&seal.writer, parts.step)).or_default().push((seal, parts));
+            }
+        }
+        let writers: BTreeSet<&str> = sealed.keys().map(|(writer, _)| *writer).collect();
+        let mut found = Vec::new();
+        // Says whether those of the step are all on one side of the time; a step without any tells nothing.
+        let mut read = |stretches: &[(&Seal, &StepParts)], is_outside: &dyn Fn(&ForwardPass) -> bool| {
+            let mut passes = Vec::new();
+            for (seal, parts) in stretches {
+                passes.extend(seal.passes(self, parts)?);
+            }
+            let is_end = !passes.is_empty() && passes.iter().all(is_outside);
+            found.extend(passes.into_iter().filter(is_wanted));
+            Ok::<_, RunError>(is_end)
+        };
+        for writer in writers {
+            for (_, stretches) in sealed.range((writer, 0)..(writer, around.0)).rev() {
+                if read(stretches, &is_before)? {
+                    break;
+                }
+            }
+            for (_, stretches) in sealed.range((writer, around.0)..=(writer, u64::MAX)) {
+                if read(stretches, &is_after)? {
+                    break;
+                }
+            }
+        }
+        self.for_each_unsealed(&manifest, |record, _| match record {
+            Record::ForwardPass(pass) if pass.step.is_some() && is_wanted(&pass) => found.push(*pass),
+            _ => {}
+        })?;
+        Ok(found)
     }
 
     /// The writers, by name.

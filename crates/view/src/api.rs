@@ -233,8 +233,11 @@ async fn sample_passes(
 ) -> Result<Response, ApiError> {
     let (step, row) = (StepNumber(number(&step)?), number(&row)?);
     api.answer(move |source| {
-        let (view, passes) = passes_of(source, step)?;
-        passes.of_sample(&view, row).ok_or(ApiError::NotFound)
+        check_passes(&source.state(step)?)?;
+        let view = step_of(source, step)?;
+        let sample = view.sample(row).ok_or(ApiError::NotFound)?;
+        let fits = |state: &StepState| state.requests + state.user_spans <= MAX_RECORDS;
+        Ok(source.sample_passes(&view, sample, fits)?)
     })
     .await
 }
@@ -268,12 +271,15 @@ fn step_of(source: &Source, step: StepNumber) -> Result<SharedStep, ApiError> {
 /// A step with its forward passes, unless they would not fit into memory.
 fn passes_of(source: &Source, step: StepNumber) -> Result<(SharedStep, Arc<Passes>), ApiError> {
     let state = source.state(step)?;
-    if state.passes > MAX_PASSES {
-        return Err(ApiError::TooManyPasses { step, passes: state.passes });
-    }
+    check_passes(&state)?;
     let view = step_of(source, step)?;
     let passes = source.passes(&view, state)?;
     Ok((view, passes))
+}
+
+fn check_passes(state: &StepState) -> Result<(), ApiError> {
+    let StepState { step, passes, .. } = *state;
+    if passes > MAX_PASSES { Err(ApiError::TooManyPasses { step, passes }) } else { Ok(()) }
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> Result<N, ApiError> {

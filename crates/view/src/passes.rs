@@ -3,13 +3,13 @@
 //! A pass says neither when it was nor which requests it was for: it stands where it ended at the latest, when it was
 //! heard of, and that may be `bound_ns` too late.
 //!
-//! Which of them a sample's requests sat in is `insight`'s to say ([`of_sample`](Passes::of_sample)).
+//! Which of them a sample's requests sat in is `insight`'s to say ([`of_sample`]).
 //!
 //! More than [`REDUCED_OVER`] are sent as far as they can be seen: of those of a worker that end on one pixel of the window
 //! that is looked at, the one with the most requests, and none outside of it.
 
-use rollscope_insight::{Basis, LegPasses, request_passes};
-use rollscope_trace::ForwardPass;
+use rollscope_insight::{Basis, Company, LegPasses, request_passes};
+use rollscope_trace::{ForwardPass, SampleTrace};
 use serde::Serialize;
 
 use crate::columns::{Column, Columns};
@@ -22,8 +22,6 @@ const REDUCED_OVER: usize = 60_000;
 /// The passes of a step.
 #[derive(Debug)]
 pub(crate) struct Passes {
-    /// With those of the step before: until the first request of a step has ended, passes may stand there.
-    heard: Vec<ForwardPass>,
     /// By worker, and in order of time.
     rows: Vec<Row>,
     /// Passes of workers that no request of the step was sent to.
@@ -44,7 +42,9 @@ pub(crate) struct CallPasses {
     busy_s: f64,
     mean_batch: f64,
     slowest_s: f64,
-    /// Passes between them that were not heard of.
+    /// Numbers that the worker told and under which no pass was found.
+    not_found: u64,
+    /// At least so many of them were passes.
     lost: u64,
     /// Requests that sat in some of them.
     shared_with: usize,
@@ -81,27 +81,27 @@ struct Meta<'a> {
     left_out: usize,
 }
 
+/// The passes that the requests of a sample sat in, call by call, among those of its time.
+pub(crate) fn of_sample(sample: &SampleTrace, heard: &[ForwardPass], company: &Company) -> Vec<CallPasses> {
+    let requests = sample.requests.iter().zip(1..);
+    let calls = requests.flat_map(|(request, part)| {
+        let found = request_passes(request, heard, company);
+        found.into_iter().map(move |found| CallPasses::of(part, &found))
+    });
+    calls.collect()
+}
+
 // === impl Passes ===
 
 impl Passes {
-    /// Of those that were heard of in a step, and in the one before.
-    pub(crate) fn of(step: &StepView, passes: Vec<ForwardPass>, before: Vec<ForwardPass>) -> Self {
+    /// Of those that were heard of in a step.
+    pub(crate) fn of(step: &StepView, passes: &[ForwardPass]) -> Self {
         let mut rows: Vec<_> = passes.iter().filter_map(|pass| Some((Row::of(step, pass)?, pass))).collect();
         rows.sort_by_key(|(row, pass)| (row.worker, pass.received, pass.counter_id));
         let rows: Vec<Row> = rows.into_iter().map(|(row, _)| row).collect();
         let peaks = rows.chunk_by(|a, b| a.worker == b.worker).map(Peak::of).collect();
         let unplaced = passes.len() - rows.len();
-        Self { heard: [passes, before].concat(), unplaced, rows, peaks }
-    }
-
-    /// The passes that the requests of a sample sat in, call by call; nothing when there is no such sample.
-    pub(crate) fn of_sample(&self, step: &StepView, row: u32) -> Option<Vec<CallPasses>> {
-        let requests = step.sample(row)?.requests.iter().enumerate();
-        let calls = requests.flat_map(|(request, profile)| {
-            let found = request_passes(step.trace(), profile, &self.heard);
-            found.into_iter().map(move |found| CallPasses::of(request as u32 + 1, &found))
-        });
-        Some(calls.collect())
+        Self { rows, unplaced, peaks }
     }
 
     /// Those that can be seen in a window, or all.
@@ -164,6 +164,7 @@ impl CallPasses {
             busy_s: found.busy().as_secs_f64(),
             mean_batch: found.mean_batch(),
             slowest_s: found.slowest().map_or(0.0, |pass| pass.wall.as_secs_f64()),
+            not_found: found.not_found(),
             lost: found.lost,
             shared_with: found.shared.len(),
         }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use parking_lot::Mutex;
+use rollscope_insight::{Company, time_of_passes};
 use rollscope_run::{Drops, Follow, Run, RunError, SentMetrics, StepSummary, WriterSummary};
-use rollscope_trace::{CloseReason, Record, SampleKey, StepNumber};
+use rollscope_trace::{CloseReason, Record, SampleKey, SampleTrace, StepNumber};
 
 use crate::given::Given;
 use crate::glance::Glance;
-use crate::passes::Passes;
+use crate::passes::{self, CallPasses, Passes};
 use crate::step::{SharedStep, StepView, Wanted};
 
 /// Steps that are kept: the one that is shown, one that it is compared with, and the one shown before.
@@ -164,11 +165,41 @@ impl Source {
         {
             return Ok(passes.clone());
         }
-        let before = self.tail.lock().steps.range(..state.step).next_back().map(|(step, _)| *step);
-        let before = before.map(|step| self.run.forward_passes(step)).transpose()?.unwrap_or_default();
-        let made = Arc::new(Passes::of(view, self.run.forward_passes(state.step)?, before));
+        let made = Arc::new(Passes::of(view, &self.run.forward_passes(state.step)?));
         *held = Some((wanted, state.passes, made.clone()));
         Ok(made)
+    }
+
+    /// The passes that the requests of a sample sat in, call by call. They may stand with the steps around it too, and so may
+    /// who shared them; of those steps, `may_read` says which fit into memory.
+    pub(crate) fn sample_passes(
+        &self,
+        view: &StepView,
+        sample: &SampleTrace,
+        may_read: impl Fn(&StepState) -> bool,
+    ) -> Result<Vec<CallPasses>, RunError> {
+        let Some(time) = time_of_passes(&sample.requests) else { return Ok(Vec::new()) };
+        let own = view.trace().step;
+        let heard = self.run.passes_within(own, &time)?;
+        if heard.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut company = Company::default();
+        company.add(view.trace(), &time);
+        let steps: Vec<StepState> = self.tail.lock().steps.values().map(|tally| tally.state).collect();
+        let steps: Vec<StepState> =
+            steps.into_iter().filter(|state| state.requests > 0 && may_read(state)).collect();
+        let mut reach = |others: &mut dyn Iterator<Item = &StepState>| {
+            for other in others {
+                if !company.add(&self.run.step(other.step)?, &time) {
+                    break;
+                }
+            }
+            Ok::<_, RunError>(())
+        };
+        reach(&mut steps.iter().rev().filter(|state| state.step < own))?;
+        reach(&mut steps.iter().filter(|state| state.step > own))?;
+        Ok(passes::of_sample(sample, &heard, &company))
     }
 
     /// An answer that was made when the step was sealed, if it has not grown since.

@@ -59,10 +59,12 @@ impl Workers {
         Self { list, index }
     }
 
-    /// The number of the worker with this URL; of its rank, where its legs say which they ran on.
+    /// The number of the worker with this URL; of its rank, where its legs say which they ran on or ranks are workers of
+    /// their own.
     pub(crate) fn number_at(&self, url: &str, rank: u32) -> Option<u32> {
-        let found = |rank| self.index.get(&(Arc::from(url), rank)).copied();
-        found(Some(rank)).or_else(|| found(None))
+        let of_rank: Arc<str> = format!("{url}@{rank}").into();
+        let places = [&of_rank, &url.into()].map(|url| [Some(rank), None].map(|rank| (url.clone(), rank)));
+        places.as_flattened().iter().find_map(|place| self.index.get(place).copied())
     }
 
     /// The number of the worker of a leg; −1 for none, as in a column.

@@ -6,7 +6,7 @@ use std::thread;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use proptest::prelude::*;
 use rollscope_run::{Damage, DamageKind, Run, RunError, Sealed};
-use rollscope_trace::{DropCount, Measure, Record, StepNumber, StepTrace, UnixNs};
+use rollscope_trace::{DropCount, ForwardPass, Measure, Nanos, Record, StepNumber, StepTrace, UnixNs};
 
 use crate::make::{
     any_step_record, append, close_record, exact_all, profile_record, run, span_record, writer,
@@ -75,6 +75,46 @@ fn a_stretch_gives_a_part_to_each_of_its_steps() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn passes_of_a_time_are_found_whatever_step_they_stand_with(
+        // How many passes each writer hears of in each step; what is sealed of it; the step to begin at; the time.
+        heard in prop::collection::vec(prop::collection::vec(0..4i64, 1..7), 1..3),
+        sealed in 0..8usize,
+        around in 0..8u64,
+        from in 0..20i64,
+        length in 0..12i64,
+    ) {
+        let (_dir, run) = run();
+        for (name, steps) in ["a", "b"].into_iter().zip(&heard) {
+            let mut writer = writer(&run, name);
+            let mut now = 0;
+            for (step, passes) in (1..).zip(steps) {
+                for _ in 0..*passes {
+                    now += 1;
+                    let pass = ForwardPass {
+                        step: Some(StepNumber(step)),
+                        wall: Nanos(1),
+                        ..ForwardPass::new(name, now as u64, UnixNs(now))
+                    };
+                    append(&mut writer, &[Record::ForwardPass(Box::new(pass))]);
+                }
+                if step as usize == sealed {
+                    run.sealer(name).seal(writer.position()).unwrap();
+                }
+            }
+        }
+        let all = (1..8).flat_map(|step| run.forward_passes(StepNumber(step)).unwrap());
+        let identity = |pass: &ForwardPass| (pass.endpoint.clone(), pass.counter_id);
+        let is_within = |pass: &ForwardPass| pass.received.0 >= from && pass.received.0 - 1 <= from + length;
+        let mut wanted: Vec<_> = all.filter(is_within).map(|pass| identity(&pass)).collect();
+        let time = UnixNs(from)..=UnixNs(from + length);
+        let found = run.passes_within(StepNumber(around), &time).unwrap();
+        let mut found: Vec<_> = found.iter().map(identity).collect();
+        wanted.sort();
+        found.sort();
+        prop_assert_eq!(found, wanted);
+    }
 
     #[test]
     fn what_is_gathered_while_it_is_sealed_is_what_its_parts_hold(

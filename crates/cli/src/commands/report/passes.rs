@@ -1,20 +1,19 @@
 //! The forward passes that a sample's requests sat in, and who shared them.
 
-use std::collections::BTreeMap;
-
-use rollscope_insight::{Basis, LegPasses, Shared, request_passes};
+use rollscope_insight::{Basis, Company, LegPasses, Shared, request_passes, time_of_passes};
 use rollscope_run::Run;
-use rollscope_trace::{ForwardPass, LegRole, RequestId, SampleKey, SampleTrace, StepTrace};
+use rollscope_trace::{ForwardPass, LegRole, RequestId, SampleTrace, StepNumber, StepTrace};
 use serde_json::{Value, json};
 
+use super::read;
 use crate::exit::Failure;
 use crate::table::{duration, significant};
 
-/// The passes of a step, and where its requests belong.
-pub(super) struct Passes<'a> {
-    step: &'a StepTrace,
+/// The passes that samples of a step may have sat in, and who else did.
+pub(super) struct Passes {
+    step: StepNumber,
     heard: Vec<ForwardPass>,
-    samples: BTreeMap<RequestId, &'a SampleKey>,
+    company: Company,
 }
 
 /// Others that are named of those who shared passes.
@@ -22,27 +21,40 @@ const COMPANY_SHOWN: usize = 5;
 
 // === impl Passes ===
 
-impl<'a> Passes<'a> {
-    /// Those heard of in a step and in the one before: until the first request of a step has ended, passes may stand there.
-    pub(super) fn read(run: &Run, step: &'a StepTrace) -> Result<Self, Failure> {
-        let mut passes = run.forward_passes(step.step).map_err(anyhow::Error::from)?;
-        let steps = run.steps().map_err(anyhow::Error::from)?;
-        let before = steps.iter().map(|summary| summary.step).filter(|other| *other < step.step).max();
-        if let Some(before) = before {
-            passes.extend(run.forward_passes(before).map_err(anyhow::Error::from)?);
+impl Passes {
+    /// Those of the time of a step's requests, and the requests of all steps that went on then: of the steps before and after,
+    /// as far as they reach into it.
+    pub(super) fn read(run: &Run, step: &StepTrace) -> Result<Self, Failure> {
+        let mut passes = Self { step: step.step, heard: Vec::new(), company: Company::default() };
+        let Some(time) = time_of_passes(step.requests()) else { return Ok(passes) };
+        passes.heard = run.passes_within(step.step, &time).map_err(anyhow::Error::from)?;
+        if passes.heard.is_empty() {
+            return Ok(passes);
         }
-        let samples = step
-            .samples
-            .iter()
-            .flat_map(|sample| sample.requests.iter().map(move |request| (request.id, &sample.key)));
-        Ok(Self { step, heard: passes, samples: samples.collect() })
+        passes.company.add(step, &time);
+        let steps = run.steps().map_err(anyhow::Error::from)?;
+        let steps = steps.into_iter().filter(|summary| summary.requests > 0);
+        let steps: Vec<StepNumber> = steps.map(|summary| summary.step).collect();
+        let before = steps.iter().rev().filter(|other| **other < step.step);
+        let after = steps.iter().filter(|other| **other > step.step);
+        for other in before {
+            if !passes.company.add(&read(run, *other)?, &time) {
+                break;
+            }
+        }
+        for other in after {
+            if !passes.company.add(&read(run, *other)?, &time) {
+                break;
+            }
+        }
+        Ok(passes)
     }
 
     /// A paragraph for each call of the sample of which passes are known.
     pub(super) fn lines(&self, sample: &SampleTrace) -> Vec<String> {
         let mut lines = Vec::new();
         for request in &sample.requests {
-            for found in request_passes(self.step, request, &self.heard) {
+            for found in request_passes(request, &self.heard, &self.company) {
                 lines.extend(self.paragraph(&found));
             }
         }
@@ -86,9 +98,7 @@ impl<'a> Passes<'a> {
             let time = duration(time.as_secs_f64());
             lines.push(format!("  {mixed} of them computed prompts beside next tokens: {time}"));
         }
-        if found.lost > 0 {
-            lines.push(format!("  {} passes between them were not heard of", found.lost));
-        }
+        lines.extend(missing(found));
         if !found.shared.is_empty() {
             let named = found.shared.iter().take(COMPANY_SHOWN);
             let named: Vec<_> =
@@ -106,33 +116,51 @@ impl<'a> Passes<'a> {
     pub(super) fn json(&self, sample: &SampleTrace) -> Value {
         let requests = sample.requests.iter();
         let found = requests.flat_map(|request| {
-            let legs = request_passes(self.step, request, &self.heard);
-            legs.into_iter().map(|found| self.json_of(&request.id, &found)).collect::<Vec<_>>()
+            let legs = request_passes(request, &self.heard, &self.company);
+            legs.into_iter().map(|found| json_of(&request.id, &found)).collect::<Vec<_>>()
         });
         found.collect()
     }
 
-    fn json_of(&self, request: &RequestId, found: &LegPasses<'_>) -> Value {
-        let passes: Vec<Value> = found.passes.iter().map(|pass| pass_json(pass)).collect();
-        let shared = found.shared.iter();
-        let shared: Vec<Value> = shared
-            .map(|shared| json!({"request": shared.request.to_string(), "sample": self.name(shared), "passes": shared.passes}))
-            .collect();
-        json!({
-            "request": request.to_string(),
-            "role": found.role.name(),
-            "worker": found.worker,
-            "exact": found.basis == Basis::Exact,
-            "busy_s": found.busy().as_secs_f64(),
-            "lost": found.lost,
-            "shared": shared,
-            "passes": passes,
-        })
-    }
-
     fn name(&self, shared: &Shared) -> String {
-        self.samples.get(&shared.request).map_or_else(|| shared.request.to_string(), ToString::to_string)
+        match shared.sample.step {
+            step if step == self.step => shared.sample.to_string(),
+            step => format!("{} of step {step}", shared.sample),
+        }
     }
+}
+
+/// What is known of told numbers without a pass.
+fn missing(found: &LegPasses<'_>) -> Option<String> {
+    let of_told = format!("{} of the {} numbers that the worker told", found.not_found(), found.told);
+    match (found.not_found(), found.lost) {
+        (0, _) => None,
+        (_, 0) => Some(format!("  {of_told} are no pass, as far as can be told")),
+        (_, lost) => Some(format!("  {of_told} were not found; at least {lost} of them were passes")),
+    }
+}
+
+fn json_of(request: &RequestId, found: &LegPasses<'_>) -> Value {
+    let passes: Vec<Value> = found.passes.iter().map(|pass| pass_json(pass)).collect();
+    let shared = found.shared.iter();
+    let shared: Vec<Value> = shared
+        .map(|shared| {
+            json!({"request": shared.request.to_string(), "step": shared.sample.step.0,
+            "sample": shared.sample.to_string(), "passes": shared.passes})
+        })
+        .collect();
+    json!({
+        "request": request.to_string(),
+        "role": found.role.name(),
+        "worker": found.worker,
+        "exact": found.basis == Basis::Exact,
+        "busy_s": found.busy().as_secs_f64(),
+        "told": found.told,
+        "not_found": found.not_found(),
+        "lost_at_least": found.lost,
+        "shared": shared,
+        "passes": passes,
+    })
 }
 
 fn pass_json(pass: &ForwardPass) -> Value {

@@ -97,7 +97,7 @@ fn lines(spans: &[Span]) -> Vec<String> {
     lines
 }
 
-fn json_of(sample: &SampleTrace, passes: &Passes<'_>) -> Value {
+fn json_of(sample: &SampleTrace, passes: &Passes) -> Value {
     let spans: Vec<Value> = sample_spans(sample)
         .iter()
         .map(|span| {
