@@ -9,13 +9,18 @@
 //! ```
 //!
 //! A pass counts once, however many recorders heard it. A rank belongs to the kind of what was ever seen on it, and all ranks
-//! of a kind are fitted together. Of a rank that came to rest the queue is empty; nothing else is learnt from it. No time is
-//! negative: where the planner would take none of a regression, or cut a term of it off, the terms that would be negative are held at 0
+//! of a kind are fitted together.
+//!
+//! A heartbeat leaves a rank's queue as the last pass told it: some publishers (SGLang up to 0.5.15, Dynamo's for vLLM) send
+//! heartbeats in the middle of a pass that takes long, and no message tells whether its publisher does. Only a rank whose last
+//! pass left nothing waiting, and after it was silent for longer than any of its passes took, is taken to compute nothing.
+//!
+//! No time is negative: where the planner would take none of a regression, or cut a term of it off, the terms that would be negative are held at 0
 //! and the others fitted anew.
 
 use std::collections::{BTreeMap, HashSet};
 
-use rollscope_trace::{ForwardPass, Nanos};
+use rollscope_trace::{ForwardPass, Nanos, PassLoad, UnixNs};
 
 pub use self::fit::{Fit, MIN_SAMPLES, NoFit};
 use self::samples::{MovingAverage, Sample, Samples};
@@ -67,15 +72,27 @@ struct Model {
     prompt_tokens: MovingAverage,
     /// Most prompt tokens seen in a pass: as many as one may have, as far as can be seen.
     chunk_tokens: f64,
-    /// The latest pass of each rank.
-    latest: BTreeMap<(Box<str>, u32), ForwardPass>,
+    ranks: BTreeMap<Rank, State>,
+}
+
+/// A rank: its endpoint, as what its publisher calls itself, and its number. A proxy carries several to one endpoint.
+type Rank = (Box<str>, Box<str>, u32);
+
+/// What is known of a rank at present.
+struct State {
+    /// Its latest pass; with nothing in it where the rank came to rest after it.
+    latest: ForwardPass,
+    /// When it was heard of last, be it by a heartbeat.
+    heard: UnixNs,
+    /// The longest that a pass took.
+    longest: Nanos,
 }
 
 /// What the passes of a run, or of a part of it, tell a planner: an entry for each kind of rank that there is.
 pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
-    let mut kinds: BTreeMap<(&str, u32), (bool, bool)> = BTreeMap::new();
+    let mut kinds: BTreeMap<Rank, (bool, bool)> = BTreeMap::new();
     for pass in passes {
-        let (prefill, decode) = kinds.entry((&pass.endpoint, pass.dp_rank)).or_default();
+        let (prefill, decode) = kinds.entry(rank_of(pass)).or_default();
         *prefill |= pass.scheduled.prefill_requests > 0;
         *decode |= pass.scheduled.decode_requests > 0;
     }
@@ -90,7 +107,7 @@ pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
     });
     let mut models: BTreeMap<PassKind, Model> = BTreeMap::new();
     for pass in ordered {
-        let kind = match kinds.get(&(&*pass.endpoint, pass.dp_rank)) {
+        let kind = match kinds.get(&rank_of(pass)) {
             Some((true, true)) => PassKind::Mixed,
             Some((false, true)) => PassKind::Decode,
             Some((true, false)) => PassKind::Prefill,
@@ -100,6 +117,10 @@ pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
         models.entry(kind).or_insert_with(|| Model::new(kind)).add(pass);
     }
     models.into_values().map(Model::plan).collect()
+}
+
+fn rank_of(pass: &ForwardPass) -> Rank {
+    (pass.endpoint.clone(), pass.worker_id.clone(), pass.dp_rank)
 }
 
 // === impl PassKind ===
@@ -147,15 +168,19 @@ impl Model {
             decoding: MovingAverage::default(),
             prompt_tokens: MovingAverage::default(),
             chunk_tokens: 0.0,
-            latest: BTreeMap::new(),
+            ranks: BTreeMap::new(),
         }
     }
 
     fn add(&mut self, pass: &ForwardPass) {
-        self.latest.insert((pass.endpoint.clone(), pass.dp_rank), pass.clone());
         if pass.is_rest() {
+            if let Some(state) = self.ranks.get_mut(&rank_of(pass)) {
+                state.rest(pass);
+            }
             return;
         }
+        let longest = self.ranks.get(&rank_of(pass)).map_or(pass.wall, |state| state.longest.max(pass.wall));
+        self.ranks.insert(rank_of(pass), State { latest: pass.clone(), heard: pass.received, longest });
         let scheduled = &pass.scheduled;
         let per_request = |tokens: u64, requests: u64| tokens as f64 / requests as f64;
         match scheduled.prefill_requests {
@@ -184,16 +209,15 @@ impl Model {
         };
         let ttft_s = longest(&|fit, pass| self.ttft_s(fit, pass)).filter(|_| self.kind != PassKind::Decode);
         let itl_s = longest(&|fit, pass| self.itl_s(fit, pass)).filter(|_| self.kind != PassKind::Prefill);
-        Plan { kind: self.kind, ranks: self.latest.len(), passes: self.passes, ttft_s, itl_s, fit }
+        Plan { kind: self.kind, ranks: self.ranks.len(), passes: self.passes, ttft_s, itl_s, fit }
     }
 
     /// The latest pass of each rank that has not ended, as far as can be seen.
     fn at_work(&self) -> impl Iterator<Item = &ForwardPass> {
-        let newest = self.latest.values().map(|pass| pass.received).max();
-        let is_at_work = move |pass: &&ForwardPass| {
-            newest.is_some_and(|newest| pass.received.after(AT_WORK_WITHIN) >= newest)
-        };
-        self.latest.values().filter(is_at_work)
+        let newest = self.ranks.values().map(|state| state.heard).max();
+        let is_at_work =
+            move |state: &&State| newest.is_some_and(|newest| state.heard.after(AT_WORK_WITHIN) >= newest);
+        self.ranks.values().filter(is_at_work).map(|state| &state.latest)
     }
 
     /// The queue and a prompt of average length, in chunks of the greatest length but for the last.
@@ -215,6 +239,18 @@ impl Model {
             PassKind::Prefill | PassKind::Mixed => self.prompt_tokens.value(),
         };
         fit.predict_s([beside, kv_tokens])
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn rest(&mut self, rest: &ForwardPass) {
+        self.heard = rest.received;
+        let is_silent = rest.received.since(self.latest.received) > self.longest;
+        if is_silent && self.latest.queued == PassLoad::default() {
+            self.latest.scheduled = PassLoad::default();
+        }
     }
 }
 

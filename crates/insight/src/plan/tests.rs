@@ -67,17 +67,51 @@ fn the_queue_is_computed_chunk_by_chunk() {
 }
 
 #[test]
-fn a_rank_at_rest_has_an_empty_queue_and_teaches_nothing_else() {
+fn a_heartbeat_leaves_the_queue_and_teaches_nothing_else() {
     let mut passes: Vec<_> =
         (1..=10).map(|number| pass("p", number, prefill(100 * number), 1e-3 * number as f64)).collect();
     passes[9].queued.prefill_tokens = 2000;
     let busy = plan(&passes).remove(0);
-    passes.push(ForwardPass::new("p", 11, UnixNs(11)));
+    // A second of silence, in which a pass may be computed that takes longer than all before.
+    passes.push(ForwardPass::new("p", 11, UnixNs(1_000_000_010)));
     // A rank of which nothing else is known is of no kind.
-    passes.push(ForwardPass::new("unknown", 3, UnixNs(12)));
+    passes.push(ForwardPass::new("unknown", 3, UnixNs(1_000_000_012)));
+    assert_eq!(plan(&passes), [busy]);
+}
+
+#[test]
+fn a_rank_that_left_nothing_waiting_and_is_silent_for_long_computes_nothing() {
+    let passes: Vec<_> = (0..20)
+        .map(|number| {
+            pass(
+                "d",
+                number,
+                decode(1 + number % 5, 1000 + 311 * (number % 11)),
+                1e-3 * (1 + number % 7) as f64,
+            )
+        })
+        .collect();
+    let itl_s = |rest_after_ns: Option<i64>| {
+        let rest = rest_after_ns.map(|after| ForwardPass::new("d", 20, UnixNs(19 + after)));
+        plan(&passes.iter().cloned().chain(rest).collect::<Vec<_>>())[0].itl_s.unwrap()
+    };
+    assert_eq!(itl_s(Some(7_000_000)).to_bits(), itl_s(None).to_bits(), "a pass may take so long");
+    assert!(itl_s(Some(7_000_001)) < itl_s(None));
+}
+
+#[test]
+fn ranks_behind_one_endpoint_are_told_apart_by_their_publisher() {
+    let of = |worker: &str, pass: ForwardPass| ForwardPass { worker_id: worker.into(), ..pass };
+    let passes: Vec<_> = (1..=10)
+        .flat_map(|number| {
+            let prefill = pass("proxy", number, prefill(100 * number), 1e-3 * number as f64);
+            let decode = pass("proxy", number, decode(number, 50 * number), 1e-3 * number as f64);
+            [of("p", prefill), of("d", decode)]
+        })
+        .collect();
     let plans = plan(&passes);
-    close(plans[0].ttft_s.unwrap(), 5.5e-3);
-    assert_eq!((plans.len(), &plans[0]), (1, &Plan { ttft_s: plans[0].ttft_s, ..busy }));
+    let told: Vec<_> = plans.iter().map(|plan| (plan.kind, plan.ranks, plan.passes)).collect();
+    assert_eq!(told, [(PassKind::Prefill, 1, 10), (PassKind::Decode, 1, 10)]);
 }
 
 #[test]
