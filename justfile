@@ -11,6 +11,10 @@ test:
 interop *NAMES:
     cargo xtask interop {{NAMES}}
 
+# The checks against other projects' programs that CI leaves out, since they download much.
+nightly:
+    .ci/nightly
+
 fmt:
     cargo fmt --check
 

@@ -1,15 +1,13 @@
 """Dynamo reads what the engine publishes: its relay carries it to its event plane, its subscriber and its recorder take it
-from there, and its planner's regressions over one recorded stream are those of `rollscope report --plan`.
+from there. Of a stream of passes that a formula gives, its planner's regressions are those of `rollscope report --plan`.
 
 Dynamo's event plane listens on every address of the machine, so all of this runs in a network of its own."""
 
 import asyncio
-import concurrent.futures
 import ctypes
 import fcntl
 import importlib.machinery
 import importlib.util
-import itertools
 import json
 import os
 import pathlib
@@ -32,8 +30,8 @@ from servers import Servers
 PATIENCE_S = 60
 PASSES = 60
 CLOSE = 1e-6
-# Runs of a kind until a regression of Dynamo's has no negative term: a machine that is busy may make some.
-RUNS = 3
+# Passes of a rank of each kind.
+STREAM = 240
 # In the order of Dynamo's regressions.
 FEATURES = {
     "prefill": ["prefill_tokens"],
@@ -157,7 +155,7 @@ def load_planner():
 
 
 def passes_of(run):
-    """The recorded passes and rests by endpoint, in the order in which they were heard of, as Dynamo has them."""
+    """The recorded passes by endpoint, in the order in which they were heard of, as Dynamo has them."""
     from dynamo.common.forward_pass_metrics import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
 
     parts = f"{run}/steps/step=*/forward_passes/*.parquet"
@@ -180,32 +178,51 @@ def passes_of(run):
     return passes
 
 
-def record(servers, run, pd):
-    """A run of requests of many lengths, by servers whose passes take a known time, alone or as a pair."""
-    costs = {
-        "prefill": {"base_s": 0.004, "per_token_s": 0.00004},
-        "decode": {"base_s": 0.006, "per_request_s": 0.0008, "per_kv_token_s": 0.0000008},
-        "context_length": 16384,
-    }
-    path = pathlib.Path("costs.json")
-    path.write_text(json.dumps(costs))
-    engine = ["engine", "--port", "0", "--model-path", f"sim:{path}", "--enable-forward-pass-metrics"]
-    engine += ["--chunked-prefill-size", "512", "--max-total-tokens", "65536", "--disable-radix-cache"]
-    if pd:
-        prefill = servers.start(*engine, "--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "0")
-        state = get(prefill.url + "/server_info")["internal_states"][0]
-        bootstrap = str(state["disaggregation_bootstrap_port"])
-        decode = servers.start(*engine, "--disaggregation-mode", "decode")
-        workers = ["--pd-disaggregation", "--prefill", prefill.url, bootstrap, "--decode", decode.url]
-    else:
-        workers = ["--worker-urls", servers.start(*engine).url]
-    gateway = servers.start("gateway", "--port", "0", "--record", run, *workers)
-    # Passes are recorded from when the gateway has found their endpoint.
-    listened = lambda: generate(gateway.url, 8, 2) and bool(plans_of(run))
-    until("passes are recorded", listened)
-    lengths = [(40 + 97 * index % 1500, 4 + 13 * index % 60) for index in range(48)]
-    with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        list(pool.map(lambda lengths: generate(gateway.url, *lengths), lengths))
+def stream(kind):
+    """Passes of a rank: loads that go up and down, and times of which each load takes its share, but for a little."""
+    from dynamo.common.forward_pass_metrics import ForwardPassMetrics, QueuedRequestMetrics, ScheduledRequestMetrics
+
+    for number in range(STREAM):
+        prompt, requests = 40 + 97 * number % 1500, 1 + 13 * number % 30
+        kv_tokens, noise_s = 500 + 331 * number % 20_000, 1e-5 * (7 * number % 5)
+        scheduled, wall_s = {}, 0.004 + noise_s
+        if kind != "decode":
+            scheduled |= {"num_prefill_requests": 1 + number % 3, "sum_prefill_tokens": prompt}
+            wall_s += 4e-5 * prompt
+        if kind != "prefill":
+            scheduled |= {"num_decode_requests": requests, "sum_decode_kv_tokens": kv_tokens}
+            wall_s += 8e-7 * kv_tokens + (8e-4 * requests if kind == "decode" else 0)
+        queued = {"num_prefill_requests": 2, "sum_prefill_tokens": 3000, "num_decode_requests": 1, "sum_decode_kv_tokens": 700}
+        yield ForwardPassMetrics(
+            worker_id=kind,
+            counter_id=number,
+            wall_time=wall_s,
+            scheduled_requests=ScheduledRequestMetrics(**scheduled),
+            queued_requests=QueuedRequestMetrics(**queued),
+        )
+
+
+def record(servers, run):
+    """A run with a stream of each kind of rank, in Dynamo's bytes, as fast as they go through. It takes no time of a machine,
+    so the same is recorded by any."""
+    from dynamo.common.forward_pass_metrics import encode
+
+    sockets, bases = {}, []
+    for kind in FEATURES:
+        # An XPUB tells when somebody listens, so that nothing is sent before.
+        sockets[kind] = zmq.Context.instance().socket(zmq.XPUB)
+        sockets[kind].setsockopt(zmq.RCVTIMEO, PATIENCE_S * 1000)
+        bases.append(f"ipc://{os.getcwd()}/{kind}")
+        sockets[kind].bind(f"{bases[-1]}.0")
+    engine = servers.start("engine", "--model-path", "bundled", "--port", "0")
+    gateway = servers.start("gateway", "--port", "0", "--record", run, "--worker-urls", engine.url, "--fpm", *bases)
+    # A step begins with its first request.
+    generate(gateway.url, 8, 2)
+    for kind, socket in sockets.items():
+        assert socket.recv() == b"\x01", "somebody subscribes to everything"
+        for one in stream(kind):
+            socket.send_multipart([b"", one.counter_id.to_bytes(8, "big"), encode(one)])
+    until("all passes are recorded", lambda: [plan["passes"] for plan in plans_of(run).values()] == [STREAM] * 3)
     servers.stop()
 
 
@@ -221,31 +238,21 @@ def same(name, ours, theirs):
 
 
 def planner(servers):
-    models = load_planner()
-    compared = {}
-    for attempt, pd in itertools.product(range(RUNS), [True, False]):
-        if ({"prefill", "decode"} if pd else {"mixed"}) <= set(compared):
-            continue
-        run = f"{'pd' if pd else 'unified'}-{attempt}"
-        record(servers, run, pd)
-        plans = plans_of(run)
-        for records in passes_of(run).values():
-            # A rank that came to rest has a record, a heartbeat: its queue is empty, and that is all it tells.
-            passes = [one for one in records if one.wall_time > 0]
-            has = lambda field: any(getattr(one.scheduled_requests, field) for one in passes)
-            computes, decodes = has("num_prefill_requests"), has("num_decode_requests")
-            kind = {(True, False): "prefill", (False, True): "decode", (True, True): "mixed"}[computes, decodes]
-            model = models[kind](64)
-            model.load_benchmark_fpms(passes)
-            if compare(kind, plans[kind], model, passes, records[-1]):
-                compared[kind] = f"{len(passes)} passes"
-        assert len(plans) == (2 if pd else 1), plans
-    assert set(compared) == set(models), f"not compared in {RUNS} runs: {set(models) - set(compared)}"
-    print("regressions, TTFT and ITL to 1e-6 of Dynamo's:", compared)
+    models, run = load_planner(), "planner"
+    record(servers, run)
+    plans, recorded = plans_of(run), passes_of(run)
+    assert len(plans) == len(recorded) == len(FEATURES), (plans, list(recorded))
+    for endpoint, passes in recorded.items():
+        kind = pathlib.Path(endpoint).stem
+        model = models[kind](64)
+        model.load_benchmark_fpms(passes)
+        compare(kind, plans[kind], model, passes)
+    print(f"regressions, TTFT and ITL of {STREAM} passes each to 1e-6 of Dynamo's: {', '.join(plans)}")
 
 
-def compare(kind, plan, model, passes, latest):
+def compare(kind, plan, model, passes):
     assert plan["passes"] == len(passes), (kind, plan, len(passes))
+    latest = passes[-1]
     most = max(one.scheduled_requests.sum_prefill_tokens for one in passes)
     queued, scheduled = latest.queued_requests, latest.scheduled_requests
     # Dynamo fits when it is asked.
@@ -264,17 +271,15 @@ def compare(kind, plan, model, passes, latest):
     ours = [*(fit["coefficients_s"][name] for name in FEATURES[kind]), fit["intercept_s"]]
     for name, our, term in zip([*FEATURES[kind], "intercept"], ours, terms, strict=True):
         same(f"{kind} {name}", our, term)
-    # Where Dynamo's has no negative term either, it is the same; where it has, there is nothing to compare.
+    # Dynamo's has no negative term either, so it is the same.
     dynamos = [*model._model.coef_, model._model.intercept_]
-    if min(dynamos) <= 0:
-        return False
+    assert min(dynamos) > 0, (kind, dynamos)
     for name, our, theirs in zip([*FEATURES[kind], "intercept"], ours, dynamos, strict=True):
         same(f"{kind} {name}", our, theirs)
     for name, theirs in [("ttft_s", ttft), ("itl_s", itl)]:
         assert (plan[name] is None) == (theirs is None), (kind, name, plan[name], theirs)
         if theirs is not None:
             same(f"{kind} {name}", plan[name], theirs)
-    return True
 
 
 def main():
