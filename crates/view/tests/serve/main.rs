@@ -257,6 +257,25 @@ async fn forward_passes_stand_with_their_workers() {
 }
 
 #[tokio::test]
+async fn forward_passes_stand_with_ranks_that_are_workers_of_their_own() {
+    let (_dir, run, mut writer) = run();
+    let mut called = call(1, "a", 1);
+    let Record::Profile(profile) = &mut called else { unreachable!("a call is a request") };
+    profile.legs[0].worker.url = format!("{}@0", profile.legs[0].worker.url).into();
+    for record in [called, pass(1, 1, 6)] {
+        writer.append(&record).unwrap();
+    }
+    writer.flush().unwrap();
+    let viewer = Viewer::start(run).await;
+    let body = viewer.get("/api/steps/1/passes").await.body;
+    let length = u32::from_le_bytes(body[4..8].try_into().unwrap()) as usize;
+    let head: Value = serde_json::from_slice(&body[8..8 + length]).unwrap();
+    assert_eq!(head["meta"]["unplaced"], json!(0), "{head}");
+    assert_eq!(viewer.json("/api/steps/1/samples/0/passes").await[0]["count"], json!(1));
+    viewer.stop().await;
+}
+
+#[tokio::test]
 async fn hostile_texts_stay_texts() {
     let (_dir, run, mut writer) = run();
     let attrs = vec![(HOSTILE.into(), Attr::Text(HOSTILE.into())), ("nan".into(), Attr::Float(f64::NAN))];
