@@ -7,8 +7,8 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use rollscope_fpm::{
-    Account, Arrival, Base, Endpoint, Heard, Message, Origin, Pass, Publisher, QUEUE_RECORDS, Refusal,
-    ScheduledRequests, Subscription, Subscriptions, What,
+    Account, Arrival, Base, BindError, Endpoint, Heard, Message, Origin, Pass, Publisher, QUEUE_RECORDS,
+    Refusal, ScheduledRequests, Subscription, Subscriptions, What,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
@@ -141,15 +141,17 @@ async fn a_scheduler_at_rest_sends_heartbeats_and_one_at_work_none() {
     assert!(first.metrics.unwrap().is_heartbeat());
     let before = publisher.publish(pass(0));
     publisher.work();
-    // However long it works: a heartbeat would take a number.
+    // However long it works: at rest a heartbeat would come in this time.
     std::thread::sleep(Duration::from_millis(1500));
     let number = publisher.publish(pass(1));
-    assert_eq!(number, before + 1);
     publisher.rest();
     let patience = Patience::new();
-    while listening.message().await.1.sequence < number {
-        patience.check("the pass");
+    while listening.message().await.1.sequence < before {
+        patience.check("the pass before");
     }
+    let (_, next) = listening.message().await;
+    let is_pass = next.metrics.unwrap().scheduled == pass(1).scheduled;
+    assert_eq!((next.sequence, is_pass), (number, true), "something came between two passes");
     let (_, after) = listening.message().await;
     assert_eq!((after.sequence, after.metrics.unwrap().is_heartbeat()), (number + 1, true));
 }
@@ -158,9 +160,32 @@ async fn a_scheduler_at_rest_sends_heartbeats_and_one_at_work_none() {
 async fn ranks_are_told_apart() {
     let folder = TempDir::new().unwrap();
     let base: Base = ipc(&folder, "base").to_string().parse().unwrap();
-    let endpoints = [0, 1].map(|rank| base.of_rank(rank).unwrap());
-    let mut publishers = [0, 1].map(|rank| Publisher::bind(&endpoints[rank as usize], "w", rank).unwrap());
-    let mut listening = Listening::to(&endpoints);
+    let bind = |base: &Base| {
+        let [first, second] = [0, 1].map(|rank| Publisher::bind(&base.of_rank(rank).unwrap(), "w", rank));
+        Ok::<_, BindError>([first?, second?])
+    };
+    hear_both(bind(&base).unwrap()).await;
+    // Of a port that is free, the next one need not be.
+    let patience = Patience::new();
+    let publishers = loop {
+        patience.check("two ports in a row");
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        let base: Base = format!("tcp://127.0.0.1:{}", port.min(u16::MAX - 1)).parse().unwrap();
+        if let Ok(publishers) = bind(&base) {
+            break publishers;
+        }
+    };
+    let ports = publishers.each_ref().map(|publisher| match publisher.endpoint() {
+        Endpoint::Tcp { port, .. } => *port,
+        Endpoint::Ipc(_) => unreachable!(),
+    });
+    assert_eq!(ports[1], ports[0] + 1);
+    hear_both(publishers).await;
+}
+
+/// Hears of two ranks, each at its own endpoint, until both have sent enough.
+async fn hear_both(mut publishers: [Publisher; 2]) {
+    let mut listening = Listening::to(&publishers.each_ref().map(|publisher| publisher.endpoint().clone()));
     let mut accounts = [Account::default(), Account::default()];
     let patience = Patience::new();
     while accounts.iter().any(|account| account.received < 20) {
@@ -414,11 +439,15 @@ async fn connections_that_say_nothing_keep_nobody_out() {
     assert_eq!(publisher.turned_away(), 0);
 
     // Whoever greets has a place until it leaves; then one more is turned away, and that is told.
-    for stream in &mut idle {
+    drop(idle);
+    let mut greeted = Vec::new();
+    for _ in 1..PLACES {
+        let mut stream = answered(&address).await;
         stream.write_all(&SUBSCRIBER[..PUBLISHER.len()]).await.unwrap();
         stream.write_all(&SUBSCRIBER[PUBLISHER.len()..]).await.unwrap();
+        greeted.push(stream);
     }
-    for stream in &mut idle {
+    for stream in &mut greeted {
         timeout(PATIENCE, stream.read_exact(&mut [0; 2])).await.unwrap().unwrap();
     }
     let mut late = TcpStream::connect(&address).await.unwrap();
