@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use rollscope_config::{ConfigError, without_user_info};
+use rollscope_config::{ConfigError, refused, without_user_info};
 use rollscope_trace::sentence;
 
 use crate::output;
@@ -34,7 +34,11 @@ pub(crate) fn report(failure: &Failure) -> Exit {
     if is_broken_pipe(error) {
         return Exit::Done;
     }
-    output::note(format_args!("rollscope: {}", sentence(error.as_ref())));
+    let mut text = sentence(error.as_ref());
+    if let Failure::Usage(_) = failure {
+        text = with_refused(text, std::env::args().skip(1));
+    }
+    output::note(format_args!("rollscope: {text}"));
     match failure {
         Failure::Usage(_) => Exit::Usage,
         Failure::Other(_) => Exit::Failed,
@@ -46,13 +50,29 @@ pub(crate) fn of_parse(error: &clap::Error) -> Exit {
     let wanted =
         matches!(error.kind(), clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion);
     let plain = error.render().to_string();
-    if wanted || without_user_info(&plain) == plain {
+    let shown = with_refused(plain.clone(), std::env::args().skip(1));
+    if wanted || without_user_info(&shown) == plain {
         // Where not even this can be written nobody is there to be told.
         drop(error.print());
     } else {
-        plain.lines().for_each(|line| output::note(format_args!("{line}")));
+        shown.lines().for_each(|line| output::note(format_args!("{line}")));
     }
     if wanted { Exit::Done } else { Exit::Usage }
+}
+
+/// The text with each argument in it as a refused one is shown.
+fn with_refused(mut text: String, arguments: impl Iterator<Item = String>) -> String {
+    for argument in arguments {
+        // A flag's value may be told alone, and the flag with it.
+        let value = argument.split_once('=').filter(|(flag, _)| flag.starts_with("--"));
+        for told in [value.map(|(_, value)| value), Some(&*argument)].into_iter().flatten() {
+            let shown = refused(told);
+            if shown != told {
+                text = text.replace(told, &shown);
+            }
+        }
+    }
+    text
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -96,5 +116,20 @@ impl From<anyhow::Error> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Self::Other(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_refused_argument_is_told_without_its_secrets() {
+        let told = |text: &str, arguments: &[&str]| {
+            super::with_refused(text.to_owned(), arguments.iter().map(|&argument| argument.to_owned()))
+        };
+        let url = "http://me:a/b c@h";
+        assert_eq!(told("no server: http://me:a/b c@h", &["top", url]), "no server: http://<redacted>@h");
+        let flag = format!("--server={url}");
+        assert_eq!(told("no server: http://me:a/b c@h", &[&flag]), "no server: http://<redacted>@h");
+        assert_eq!(told("no server: h", &["top", "h"]), "no server: h");
     }
 }

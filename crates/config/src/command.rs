@@ -42,7 +42,7 @@ pub(crate) fn flag(spec: &OptionSpec, matches: &ArgMatches) -> Result<Option<(Va
     let place = Place::Flag(format!("--{}", spec.flag));
     match spec.kind.parse(&occurrences) {
         Ok(value) => Ok(Some((value, place))),
-        Err(unfit) => Err(spec.invalid(unfit, place)),
+        Err(unfit) => Err(spec.invalid(&unfit, place)),
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn variable(
     let place = Place::Environment(name.clone());
     match spec.kind.parse_text(&text) {
         Ok(value) => Ok(Some((value, place))),
-        Err(unfit) => Err(spec.invalid(unfit, place)),
+        Err(unfit) => Err(spec.invalid(&unfit, place)),
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::command;
 use crate::error::{ConfigError, Place};
 use crate::kind::Unfit;
-use crate::redact::REDACTED;
+use crate::redact::{REDACTED, refused};
 use crate::sources::Sources;
 use crate::spec::{Namespace, OptionSpec};
 use crate::value::{Numeric, OptionValue};
@@ -321,14 +321,14 @@ impl<V: OptionValue> Declaration<V> {
     pub fn read(&self, values: &dyn Fn(&OptionSpec) -> Result<Value, ConfigError>) -> Result<V, ConfigError> {
         let value = values(&self.spec)?;
         V::from_json(&value)
-            .ok_or_else(|| self.spec.invalid(Unfit::value(&value), Place::Default(self.spec.name)))
+            .ok_or_else(|| self.spec.invalid(&Unfit::value(&value), Place::Default(self.spec.name)))
     }
 
     #[doc(hidden)]
     pub fn set(&self, slot: &mut V, value: &Value, source: &str) -> Result<Value, ConfigError> {
         let place = || Place::Override { field: self.spec.name, source: source.to_owned() };
         let value = self.spec.admit(value.clone(), place)?;
-        *slot = V::from_json(&value).ok_or_else(|| self.spec.invalid(Unfit::value(&value), place()))?;
+        *slot = V::from_json(&value).ok_or_else(|| self.spec.invalid(&Unfit::value(&value), place()))?;
         Ok(self.spec.shown(value))
     }
 }
@@ -338,12 +338,12 @@ impl<V: OptionValue> Declaration<V> {
 impl OptionSpec {
     /// The value if it is allowed.
     pub(crate) fn admit(&self, value: Value, place: impl FnOnce() -> Place) -> Result<Value, ConfigError> {
-        self.kind.admit(&value).map_err(|unfit| self.invalid(unfit, place()))?;
+        self.kind.admit(&value).map_err(|unfit| self.invalid(&unfit, place()))?;
         Ok(value)
     }
 
-    pub(crate) fn invalid(&self, unfit: Unfit, place: Place) -> ConfigError {
-        let value = if self.secret { REDACTED.to_owned() } else { unfit.given };
+    pub(crate) fn invalid(&self, unfit: &Unfit, place: Place) -> ConfigError {
+        let value = if self.secret { REDACTED.to_owned() } else { refused(&unfit.given) };
         ConfigError::Invalid { place, expected: self.kind.to_string(), value }
     }
 }

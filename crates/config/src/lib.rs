@@ -74,7 +74,7 @@ pub use declare::{Declaration, OptionSet, Options};
 pub use error::{ConfigError, Place};
 pub use kind::Kind;
 pub use published::{Override, Published, ScopedOverride};
-pub use redact::without_user_info;
+pub use redact::{refused, without_user_info};
 pub use sources::{ConfigFile, Sources};
 pub use spec::{Namespace, OptionSpec};
 pub use value::{Choice, Element, Numeric, OptionValue, Scalar};

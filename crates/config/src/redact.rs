@@ -36,6 +36,33 @@ pub fn without_user_info(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// An argument that is refused, with `<redacted>` for whatever may be a secret in it. Since it is not what it should be, it does
+/// not say where a password ends, nor that a number is a rank: all from the scheme to the last `@` is left out, and the values
+/// of a query.
+///
+/// ```
+/// use rollscope_config::refused;
+/// assert_eq!(refused("http://me:a/b#c@h/x?token=t&n=1"), "http://<redacted>@h/x?token=<redacted>&n=<redacted>");
+/// ```
+pub fn refused(argument: &str) -> String {
+    let begin = argument.find("://").map_or(0, |at| at + "://".len());
+    let (scheme, rest) = argument.split_at(begin);
+    let mut shown = scheme.to_owned();
+    let rest = match rest.rsplit_once('@') {
+        Some((_, rest)) => {
+            shown.extend([REDACTED, "@"]);
+            rest
+        }
+        None => rest,
+    };
+    let Some((address, query)) = rest.split_once('?') else { return shown + rest };
+    let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+        Some((key, _)) => format!("{key}={REDACTED}"),
+        None => REDACTED.to_owned(),
+    });
+    shown + address + "?" + &pairs.collect::<Vec<_>>().join("&")
+}
+
 /// The same for every text in a value.
 pub(crate) fn value_without_user_info(value: Value) -> Value {
     match value {
@@ -85,6 +112,23 @@ fn is_rank(address: &str, rank: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_argument_shows_no_secret_wherever_it_ends() {
+        for (argument, shown) in [
+            ("http://me:a/b@h", "http://<redacted>@h"),
+            ("http://me:a#b@h:x", "http://<redacted>@h:x"),
+            ("http://me:a b\"c@h", "http://<redacted>@h"),
+            ("http://me:a?b=c@h", "http://<redacted>@h"),
+            ("me:pw@h:5", "<redacted>@h:5"),
+            ("http://admin:12345@5", "http://<redacted>@5"),
+            ("http://h/x?token=t&key", "http://h/x?token=<redacted>&<redacted>"),
+            ("h:5", "h:5"),
+            ("", ""),
+        ] {
+            assert_eq!(refused(argument), shown);
+        }
+    }
 
     #[test]
     fn users_and_passwords_are_not_shown_and_all_else_is() {
