@@ -1,5 +1,7 @@
 //! Text tables: columns as wide as their widest cell, the first to the left, the rest to the right.
 
+use unicode_width::UnicodeWidthStr as _;
+
 /// A table of text.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -26,18 +28,13 @@ impl Table {
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-                .unwrap_or(0)
+            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.width()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         self.rows.iter().map(move |row| {
             let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
                 // A width of the formatter's own may not be more than 65,535.
-                let blank = " ".repeat(width - cell.chars().count());
+                let blank = " ".repeat(width - cell.width());
                 if column == 0 { format!("{cell}{blank}") } else { format!("{blank}{cell}") }
             });
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
@@ -79,8 +76,18 @@ mod tests {
         let mut table = Table::new(["stage", "count", "mean"]);
         table.row(["forward", "8", "12.5 ms"].map(str::to_owned));
         table.row(["  µ", "1024", "1 s"].map(str::to_owned));
+        // Two columns each, and a mark that takes none.
+        table.row(["推e\u{301}理", "2", "3 s"].map(str::to_owned));
         let lines: Vec<_> = table.lines().collect();
-        assert_eq!(lines, ["stage    count     mean", "forward      8  12.5 ms", "  µ       1024      1 s"]);
+        assert_eq!(
+            lines,
+            [
+                "stage    count     mean",
+                "forward      8  12.5 ms",
+                "  µ       1024      1 s",
+                "推e\u{301}理        2      3 s"
+            ]
+        );
     }
 
     #[test]

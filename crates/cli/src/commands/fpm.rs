@@ -41,22 +41,24 @@ pub(crate) fn command() -> Command {
 }
 
 pub(crate) fn tail_command() -> Command {
-    TailOptions::command("tail").arg(base_argument())
+    watching(TailOptions::command("tail"))
 }
 
 pub(crate) fn top_command() -> Command {
-    TopOptions::command("top").arg(base_argument())
+    watching(TopOptions::command("top"))
 }
 
 pub(crate) fn plan_command() -> Command {
-    PlanOptions::command("plan").arg(base_argument())
+    watching(PlanOptions::command("plan"))
 }
 
-fn base_argument() -> Arg {
-    Arg::new("base")
+/// With what is watched: each server has a flag of its own, so that bases may follow.
+fn watching(command: Command) -> Command {
+    let base = Arg::new("base")
         .value_name("BASE")
         .num_args(0..)
-        .help("ipc://PATH (its ranks at PATH.0, PATH.1 …) or tcp://HOST:PORT; or the address of one rank")
+        .help("ipc://PATH (its ranks at PATH.0, PATH.1 …) or tcp://HOST:PORT; or the address of one rank");
+    command.mut_arg("server", |server| server.num_args(1)).arg(base)
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -134,4 +136,23 @@ async fn publishes(url: &str) -> Result<(), Failure> {
         return Err(Failure::Other(anyhow::anyhow!("{url}: {hint}")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bases_may_follow_a_server() {
+        let args = ["top", "--server", "http://a", "--server", "http://b", "ipc:///c", "ipc:///d"];
+        for command in [tail_command(), top_command(), plan_command()] {
+            let matches = command.try_get_matches_from(args).unwrap();
+            let of = |name: &str| matches.get_many::<String>(name).unwrap().cloned().collect::<Vec<_>>();
+            assert_eq!((of("server"), of("base")), (args_of(&args[2..=4]), args_of(&args[5..])));
+        }
+    }
+
+    fn args_of(args: &[&str]) -> Vec<String> {
+        args.iter().filter(|arg| !arg.starts_with("--")).map(|&arg| arg.to_owned()).collect()
+    }
 }

@@ -17,7 +17,7 @@ use rollscope_trace::sentence;
 use terminal_size::{Height, Width, terminal_size_of};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use self::screen::{Row, Size, screen};
+use self::screen::{Latest, Row, Size, screen};
 use super::Watched;
 use crate::exit::Failure;
 use crate::output;
@@ -54,8 +54,10 @@ struct Place {
 /// One rank.
 #[derive(Default)]
 struct Rank {
-    /// The latest record.
+    /// The latest pass; a heartbeat only until there is one, since some publishers send those amid a long pass too.
     last: ForwardPassMetrics,
+    /// Whether a heartbeat has come since.
+    is_silent: bool,
     lately: Lately,
 }
 
@@ -151,7 +153,10 @@ impl Place {
         let taken = self.ranks.take(&message);
         if let (Some((_, Entry { state, .. })), Ok(metrics)) = (taken, message.metrics) {
             state.lately.add(&metrics);
-            state.last = metrics;
+            state.is_silent = metrics.is_heartbeat();
+            if !state.is_silent {
+                state.last = metrics;
+            }
         }
     }
 
@@ -168,7 +173,9 @@ impl Place {
                 worker => format!("{worker} dp{dp_rank}"),
             };
             let lately = std::mem::take(&mut state.lately);
-            Row::new(&name, Some(&state.last).filter(|_| is_heard), &lately, account, window_s)
+            let latest =
+                if state.is_silent { Latest::Heartbeat(&state.last) } else { Latest::Pass(&state.last) };
+            Row::new(&name, Some(latest).filter(|_| is_heard), &lately, account, window_s)
         };
         ranks.map(row).collect()
     }

@@ -2,6 +2,8 @@
 
 use rollscope_fpm::{Account, ForwardPassMetrics};
 
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
 use super::Lately;
 use crate::table::{Table, duration, significant};
 
@@ -22,8 +24,18 @@ pub(super) struct Row {
     cells: [String; COLUMNS.len()],
 }
 
-/// Of numbers, behind the name.
-const COLUMNS: [&str; 10] = [
+/// What a rank told last.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Latest<'a> {
+    /// A pass.
+    Pass(&'a ForwardPassMetrics),
+    /// A heartbeat: it rests, or is in the middle of a pass; and the pass before.
+    Heartbeat(&'a ForwardPassMetrics),
+}
+
+/// Behind the name.
+const COLUMNS: [&str; 11] = [
+    "latest",
     "running",
     "queued",
     "KV tokens",
@@ -36,17 +48,29 @@ const COLUMNS: [&str; 10] = [
     "restarts",
 ];
 /// The columns in the order in which they are left out where there is no room.
-const LEFT_OUT: [&str; 9] =
-    ["restarts", "KV tokens", "passes/s", "prefill/s", "idle", "forward", "decode/s", "queued", "lost"];
-/// Characters of a name on a terminal.
-const NAME_CHARS: usize = 40;
+const LEFT_OUT: [&str; 10] = [
+    "restarts",
+    "KV tokens",
+    "passes/s",
+    "prefill/s",
+    "latest",
+    "idle",
+    "forward",
+    "decode/s",
+    "queued",
+    "lost",
+];
+/// Columns of a name on a terminal.
+const NAME_COLUMNS: usize = 40;
+/// The same in a file, where every name has room that a worker may have, as long as it is readable.
+const FILE_NAME_COLUMNS: usize = 300;
 /// What troubles may take of a screen that is full: one line of so many.
 const TROUBLES_SHARE: usize = 4;
 
 /// The lines of a screen, which has room for all where no size is told.
 pub(super) fn screen(rows: &[Row], troubles: &[String], size: Option<Size>) -> Vec<String> {
     let Some(Size { columns, lines }) = size else {
-        return table(rows, &COLUMNS, usize::MAX).chain(troubles.iter().cloned()).collect();
+        return table(rows, &COLUMNS, FILE_NAME_COLUMNS).chain(troubles.iter().cloned()).collect();
     };
     let width = usize::from(columns);
     // The head takes a line, and the cursor stands in the last.
@@ -73,18 +97,18 @@ fn widest(rows: &[Row], width: usize) -> Vec<String> {
     let mut columns = COLUMNS.to_vec();
     let mut left_out = LEFT_OUT.iter();
     loop {
-        let lines: Vec<String> = table(rows, &columns, NAME_CHARS).collect();
-        let fits = lines.iter().all(|line| line.chars().count() <= width);
+        let lines: Vec<String> = table(rows, &columns, NAME_COLUMNS).collect();
+        let fits = lines.iter().all(|line| line.width() <= width);
         let Some(column) = left_out.next().filter(|_| !fits) else { return lines };
         columns.retain(|other| other != column);
     }
 }
 
-fn table(rows: &[Row], columns: &[&str], name_chars: usize) -> impl Iterator<Item = String> {
+fn table(rows: &[Row], columns: &[&str], name_columns: usize) -> impl Iterator<Item = String> {
     let mut table = Table::new(std::iter::once("rank").chain(columns.iter().copied()));
     for row in rows {
         let cells = COLUMNS.iter().zip(&row.cells).filter(|(column, _)| columns.contains(column));
-        let name = shortened(&row.name, name_chars);
+        let name = shortened(&row.name, name_columns);
         table.row(std::iter::once(name).chain(cells.map(|(_, cell)| cell.clone())));
     }
     table.lines().collect::<Vec<_>>().into_iter()
@@ -99,19 +123,29 @@ fn summed_up(all: &[String], shown: usize, others: impl Fn(&[String]) -> String)
     shown.iter().cloned().chain([others(hidden)]).collect()
 }
 
-/// A name of so many characters at most: its begin and its end, which often has the number.
+/// A name of so many columns at most: its begin and its end, which often has the number.
 fn shortened(name: &str, most: usize) -> String {
-    let chars: Vec<char> = name.chars().collect();
-    if chars.len() <= most {
+    if name.width() <= most {
         return name.to_owned();
     }
     let begin = most.saturating_sub(1) / 2;
-    let end = most.saturating_sub(1) - begin;
-    chars[..begin].iter().chain(['…'].iter()).chain(&chars[chars.len() - end..]).collect()
+    let end: Vec<char> = within(name.chars().rev(), most.saturating_sub(1) - begin).collect();
+    within(name.chars(), begin).chain(['…']).chain(end.into_iter().rev()).collect()
 }
 
 fn cut(line: &str, width: usize) -> String {
-    line.chars().take(width).collect()
+    within(line.chars(), width).collect()
+}
+
+/// As many characters as have room in so many columns.
+fn within(chars: impl Iterator<Item = char>, columns: usize) -> impl Iterator<Item = char> {
+    chars
+        .scan(0, |taken, char| {
+            *taken += char.width().unwrap_or(0);
+            Some((*taken, char))
+        })
+        .take_while(move |(taken, _)| *taken <= columns)
+        .map(|(_, char)| char)
 }
 
 // === impl Row ===
@@ -124,12 +158,17 @@ impl Row {
 
     pub(super) fn new(
         name: &str,
-        last: Option<&ForwardPassMetrics>,
+        latest: Option<Latest<'_>>,
         lately: &Lately,
         account: &Account,
         window_s: f64,
     ) -> Self {
         let blank = || "-".to_owned();
+        let (last, kind) = match latest {
+            Some(Latest::Pass(last)) => (Some(last), "pass"),
+            Some(Latest::Heartbeat(last)) => (Some(last), "heartbeat"),
+            None => (None, "-"),
+        };
         let per_second = |count: u64| significant(count as f64 / window_s);
         let of = |read: fn(&ForwardPassMetrics) -> u64| last.map_or(0, read);
         let running = of(|last| sum(last.scheduled.num_prefill_requests, last.scheduled.num_decode_requests));
@@ -139,6 +178,7 @@ impl Row {
         let idle = (1.0 - lately.busy_s / window_s).clamp(0.0, 1.0) * 100.0;
         let when_heard = |text: String| if last.is_some() { text } else { blank() };
         let cells = [
+            kind.to_owned(),
             when_heard(running.to_string()),
             when_heard(queued.to_string()),
             when_heard(kv_tokens.to_string()),

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use rollscope_fpm::{QueuedRequests, ScheduledRequests, TransportError, decode};
+use unicode_width::UnicodeWidthStr as _;
 
 use super::*;
 
@@ -57,12 +58,12 @@ fn a_screen_shows_every_rank() {
     board.take(message("tcp://p:9", 3, idle(1)));
     board.take(message("tcp://p:9", 71, idle(0)));
     let expected = [
-        "rank            running  queued  KV tokens  prefill/s  decode/s  forward  passes/s  idle  lost  restarts",
-        "w dp0                 8       3       9000        512      7.00   250 ms      1.00   75%     2         0",
-        "ipc:///run/a.1        0       0          0          0         0        -         0  100%     0         1",
-        "tcp://h:5             -       -          -          -         -        -         -     -     0         0",
-        "tcp://p:9 dp0         0       0          0          0         0        -         0  100%     0         0",
-        "tcp://p:9 dp1         0       0          0          0         0        -         0  100%     0         0",
+        "rank               latest  running  queued  KV tokens  prefill/s  decode/s  forward  passes/s  idle  lost  restarts",
+        "w dp0                pass        8       3       9000        512      7.00   250 ms      1.00   75%     2         0",
+        "ipc:///run/a.1  heartbeat        0       0          0          0         0        -         0  100%     0         1",
+        "tcp://h:5               -        -       -          -          -         -        -         -     -     0         0",
+        "tcp://p:9 dp0   heartbeat        0       0          0          0         0        -         0  100%     0         0",
+        "tcp://p:9 dp1   heartbeat        0       0          0          0         0        -         0  100%     0         0",
         "ipc:///run/a.1: 1 messages are no record",
         "tcp://h:5: the peer closed the connection",
     ];
@@ -73,6 +74,10 @@ fn a_screen_shows_every_rank() {
         again[1]
             .ends_with("8       3       9000          0         0        -         0  100%     2         0")
     );
+    // A heartbeat amid a long pass says nothing of what runs.
+    board.take(message("ipc:///run/a.0", 8, ForwardPassMetrics { worker_id: "w".into(), ..idle(0) }));
+    let silent = &board.screen(WINDOW, None)[1];
+    assert!(silent.starts_with("w dp0           heartbeat        8       3       9000 "), "{silent}");
     board.take(Heard { from: source("tcp://p:9"), what: What::Left });
     assert_eq!(board.screen(WINDOW, None).len(), 6, "what nobody listens to is gone");
 }
@@ -125,7 +130,7 @@ fn a_screen_fits_its_terminal() {
     ] {
         let screen = board.screen(WINDOW, Some(Size { columns, lines }));
         let name = format!("{columns} by {lines}: {screen:#?}");
-        assert!(screen.iter().all(|line| line.chars().count() <= usize::from(columns)), "{name}");
+        assert!(screen.iter().all(|line| line.width() <= usize::from(columns)), "{name}");
         assert!(screen.len() < usize::from(lines).max(2) || lines < 3, "{name}");
         let shown = screen.iter().filter(|line| line.starts_with("long") || line.starts_with("tcp://h:"));
         let shown = shown.filter(|line| !line.contains(": ")).count();
@@ -141,4 +146,17 @@ fn a_screen_fits_its_terminal() {
     }
     let whole = board.screen(WINDOW, None);
     assert_eq!(whole.len(), 1 + 39 + 9, "in a file everything is there");
+    assert!(whole.iter().all(|line| line.chars().count() < 500), "and no name without end");
+}
+
+#[test]
+fn a_screen_is_measured_in_columns() {
+    let mut board = Board::default();
+    board.take(message("ipc:///run/a.0", 0, pass(&"推理".repeat(30), 7, 5)));
+    for columns in [120, 81, 80, 41] {
+        let screen = board.screen(WINDOW, Some(Size { columns, lines: 10 }));
+        assert!(screen.iter().all(|line| line.width() <= usize::from(columns)), "{columns}: {screen:#?}");
+        assert!(screen[1].starts_with("推理推理"), "{screen:#?}");
+        assert!(screen[1].contains(" dp7"), "{screen:#?}");
+    }
 }
