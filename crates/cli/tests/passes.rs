@@ -153,7 +153,6 @@ async fn passes_are_watched_recorded_and_asked_for() {
     })
     .await;
     let before = recorded();
-    let mut top = rollscope(&["fpm", "top", &base, "--count", "3"]).stdout(Stdio::piped()).spawn().unwrap();
     let planning = [&base[..], "--count", "2", "--interval", "1", "--json"];
     let live = rollscope(&[&["fpm", "plan"], &planning[..]].concat()).stdout(Stdio::piped()).spawn().unwrap();
     for round in 1..=8 {
@@ -164,11 +163,12 @@ async fn passes_are_watched_recorded_and_asked_for() {
     });
     assert_eq!((&decoded["metrics"]["worker_id"], &decoded["metrics"]["dp_rank"]), (&json!("w7"), &json!(0)));
     assert_eq!(decoded["metrics"]["counter_id"], decoded["sequence"]);
-    assert!(top.wait().unwrap().success());
-    let mut screen = String::new();
-    std::io::Read::read_to_string(top.stdout.as_mut().unwrap(), &mut screen).unwrap();
-    assert!(screen.contains("passes/s  idle  lost  restarts\n"), "{screen}");
-    assert_eq!(screen.lines().filter(|line| line.starts_with("w7 dp0 ")).count(), 3, "{screen}");
+    until("a screen has the rank", async || {
+        let screens = run_well(&["fpm", "top", &base, "--count", "2"]);
+        assert_eq!(screens.matches("passes/s  idle  lost  restarts\n").count(), 2, "{screens}");
+        screens.lines().any(|line| line.starts_with("w7 dp0 "))
+    })
+    .await;
     let live = live.wait_with_output().unwrap();
     assert!(live.status.success());
     assert_eq!(String::from_utf8(live.stdout).unwrap().lines().count(), 2);
