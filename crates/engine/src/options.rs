@@ -1,7 +1,7 @@
 //! The engine's options: flag, environment, help and `/server_info` come from this one declaration.
 
 use rollscope_config::{Choice, ConfigError, options};
-use rollscope_fpm::Base;
+use rollscope_fpm::{Base, MAX_WORKER_ID_BYTES};
 
 /// Which part of a disaggregated pair a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,9 +105,6 @@ impl Choice for DisaggregationMode {
         &[("null", Self::Null), ("prefill", Self::Prefill), ("decode", Self::Decode)];
 }
 
-/// It is a part of every message of forward-pass metrics.
-const MAX_WORKER_ID_CHARS: usize = 256;
-
 fn consistent(options: &EngineOptions) -> Result<(), ConfigError> {
     if options.max_total_tokens < options.page_size {
         return Err(ConfigError::Conflict(format!(
@@ -115,10 +112,10 @@ fn consistent(options: &EngineOptions) -> Result<(), ConfigError> {
             options.max_total_tokens, options.page_size
         )));
     }
-    let worker_id = options.forward_pass_metrics_worker_id.chars().count();
-    if worker_id > MAX_WORKER_ID_CHARS {
+    let worker_id = options.forward_pass_metrics_worker_id.len();
+    if worker_id > MAX_WORKER_ID_BYTES {
         return Err(ConfigError::Conflict(format!(
-            "forward_pass_metrics_worker_id has {worker_id} characters, and {MAX_WORKER_ID_CHARS} at most are allowed"
+            "forward_pass_metrics_worker_id has {worker_id} bytes, and {MAX_WORKER_ID_BYTES} at most are allowed"
         )));
     }
     if let Some(base) = &options.forward_pass_metrics_ipc_name {
