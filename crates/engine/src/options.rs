@@ -159,8 +159,8 @@ mod tests {
             let name = "é".repeat(chars);
             EngineOptions::from_args(["--model-path", "bundled", "--forward-pass-metrics-worker-id", &name])
         };
-        assert!(named(256).is_ok());
-        let error = named(70_000).unwrap_err();
-        assert!(error.to_string().contains("70000 characters, and 256 at most"), "{error}");
+        assert!(named(128).is_ok());
+        let error = named(129).unwrap_err();
+        assert!(error.to_string().contains("258 bytes, and 256 at most"), "{error}");
     }
 }
