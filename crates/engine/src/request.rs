@@ -169,6 +169,36 @@ pub(crate) struct Meter {
     busy_s: f64,
 }
 
+// === impl GenerateSpec ===
+
+impl GenerateSpec {
+    /// One that arrived then and asks for the most likely tokens, so many, and for nothing else.
+    pub(crate) fn greedy(rid: String, input_ids: Vec<u32>, max_new_tokens: usize, arrival: Stamp) -> Self {
+        Self {
+            rid,
+            batch_rid: None,
+            input_ids,
+            sampling: Sampling {
+                params: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+                seeded: true,
+                min_new_tokens: 0,
+                stop: Arc::default(),
+                stop_token_ids: Arc::default(),
+                skip_special_tokens: true,
+                no_stop_trim: false,
+            },
+            max_new_tokens,
+            logprobs: None,
+            dp_rank: None,
+            tells_kept: false,
+            room: None,
+            extra_key: None,
+            is_probe: false,
+            stamps: Stamps::new(arrival),
+        }
+    }
+}
+
 // === impl Request ===
 
 impl Request {

@@ -2,24 +2,17 @@
 //! FILE [ROUNDS]`. Prints the records, the seconds of each round, and the peak of the process's memory where the
 //! system tells it.
 
+mod cpu;
+
 use std::error::Error;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use mimalloc::MiMalloc;
 use rollscope_formats::{ImportOptions, import};
 use rollscope_trace::Record;
 
-/// That of the program.
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
-/// Time that this thread has had a core for: on a machine that others use, wall time is theirs too.
-fn on_cpu_s() -> Option<f64> {
-    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    Some(schedstat.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
-}
+use cpu::on_cpu_s;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1);

@@ -9,7 +9,6 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use rollscope_model::sampling::SamplingParams;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -19,9 +18,8 @@ use super::respond::{ApiError, requests};
 use super::weights::to_its_end;
 use crate::options::DisaggregationMode;
 use crate::output::{Abort, Finish};
-use crate::request::{GenerateSpec, Room, Sampling};
+use crate::request::{GenerateSpec, Room};
 use crate::scheduler::{PauseMode, Snapshot, Whom};
-use crate::stamps::Stamps;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct FlushQuery {
@@ -85,32 +83,18 @@ async fn inspect_awake(app: &App) -> Result<Vec<Snapshot>, ApiError> {
 
 /// One token of one token.
 fn probe(app: &App, dp_rank: usize) -> GenerateSpec {
+    let rid = format!("HEALTH_CHECK_{:016x}", rand::random::<u64>());
+    let prompt = vec![app.model.config().bos_token_id.unwrap_or(0)];
     GenerateSpec {
-        rid: format!("HEALTH_CHECK_{:016x}", rand::random::<u64>()),
-        batch_rid: None,
-        input_ids: vec![app.model.config().bos_token_id.unwrap_or(0)],
-        sampling: Sampling {
-            params: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
-            seeded: true,
-            min_new_tokens: 0,
-            stop: Arc::default(),
-            stop_token_ids: Arc::default(),
-            skip_special_tokens: true,
-            no_stop_trim: false,
-        },
-        max_new_tokens: 1,
-        logprobs: None,
         dp_rank: Some(dp_rank),
-        tells_kept: false,
         // In a pair nothing is transferred: the other half need not be there.
         room: (app.mode() != DisaggregationMode::Null).then_some(Room {
             number: 0,
             prefill: None,
             prefill_rank: None,
         }),
-        extra_key: None,
         is_probe: true,
-        stamps: Stamps::new(app.clock.now()),
+        ..GenerateSpec::greedy(rid, prompt, 1, app.clock.now())
     }
 }
 

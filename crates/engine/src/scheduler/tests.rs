@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollscope_config::{Options, Published};
-use rollscope_model::sampling::SamplingParams;
 use rollscope_model::{KvPool, Model};
 use tokio::sync::mpsc;
 
@@ -18,9 +17,8 @@ use crate::error::EngineError;
 use crate::options::{DisaggregationMode, EngineOptions};
 use crate::output::{Listener, output};
 use crate::ranks::Ranks;
-use crate::request::{GenerateSpec, Incoming, KvPoll, Pair, Request, Room, Sampling};
+use crate::request::{GenerateSpec, Incoming, KvPoll, Pair, Request, Room};
 use crate::sim::CostModel;
-use crate::stamps::Stamps;
 use crate::warn::Warnings;
 
 const TOKENS: usize = 100_000;
@@ -79,28 +77,7 @@ fn parts(mode: DisaggregationMode) -> (Means, Limits) {
 
 /// A request that takes a minute and a half.
 pub(super) fn endless() -> GenerateSpec {
-    GenerateSpec {
-        rid: "endless".to_owned(),
-        batch_rid: None,
-        input_ids: vec![49; 3],
-        sampling: Sampling {
-            params: SamplingParams::default(),
-            seeded: true,
-            min_new_tokens: 0,
-            stop: Arc::default(),
-            stop_token_ids: Arc::default(),
-            skip_special_tokens: true,
-            no_stop_trim: false,
-        },
-        max_new_tokens: TOKENS - 10,
-        logprobs: None,
-        dp_rank: None,
-        tells_kept: false,
-        room: None,
-        extra_key: None,
-        is_probe: false,
-        stamps: Stamps::new(Clock::new().now()),
-    }
+    GenerateSpec::greedy("endless".to_owned(), vec![49; 3], TOKENS - 10, Clock::new().now())
 }
 
 #[tokio::test]

@@ -92,13 +92,21 @@ fn multiply_blocks<const N: usize>(
     out: &mut Output<'_>,
 ) {
     if x.len() == inputs {
-        let mut sums = [[[0.0; LANES]; GROUP]];
-        unpack::<N>(group, inputs, |k, panel, weights| multiply_add(x[k], &weights, &mut sums[0][panel]));
-        out.store(0, 0, &sums);
+        out.store(0, 0, &[lone_row::<N>(x, group)]);
     } else {
         unpack::<N>(group, inputs, |k, panel, weights| unpacked[panel * inputs + k] = weights);
         multiply_group(x, &panels(unpacked, inputs), out);
     }
+}
+
+/// The products of a lone row with a group. The sums leave as a copy: where they are stored from has an address, and sums that
+/// have one are written to memory at each input in some builds.
+#[expect(clippy::inline_always, reason = "compiled for the instruction set of the kernel that calls it")]
+#[inline(always)]
+fn lone_row<const N: usize>(x: &[f32], group: (&Blocks, usize)) -> [Lanes; GROUP] {
+    let mut sums = [[0.0; LANES]; GROUP];
+    unpack::<N>(group, x.len(), |k, panel, weights| multiply_add(x[k], &weights, &mut sums[panel]));
+    sums
 }
 
 /// Gives the weights of a group's panels away, by ascending input.
