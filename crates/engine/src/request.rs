@@ -17,7 +17,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rollscope_model::sampling::SamplingParams;
+use rollscope_model::sampling::{Penalties, SamplingParams};
 use rollscope_model::{PageId, Tokenizer};
 
 use crate::clock::Stamp;
@@ -57,6 +57,8 @@ pub(crate) struct Sampling {
     /// The seed in it counts if `seeded`; else the scheduler draws one.
     pub(crate) params: SamplingParams,
     pub(crate) seeded: bool,
+    /// None if they would change nothing.
+    pub(crate) penalties: Option<Arc<Penalties>>,
     /// No stop token is chosen before so many.
     pub(crate) min_new_tokens: usize,
     pub(crate) stop: Arc<[String]>,
@@ -181,6 +183,7 @@ impl GenerateSpec {
             sampling: Sampling {
                 params: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
                 seeded: true,
+                penalties: None,
                 min_new_tokens: 0,
                 stop: Arc::default(),
                 stop_token_ids: Arc::default(),
@@ -230,6 +233,10 @@ impl Request {
 
     pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.prompt_len()
+    }
+
+    pub(crate) fn generated_tokens(&self) -> &[u32] {
+        &self.tokens[self.prompt_len()..]
     }
 
     pub(crate) fn is_prompt_computed(&self) -> bool {

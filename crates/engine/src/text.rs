@@ -99,6 +99,7 @@ mod tests {
         let model = Model::bundled().unwrap();
         let sampling = Sampling {
             params: SamplingParams::default(),
+            penalties: None,
             seeded: false,
             min_new_tokens: 0,
             stop: stops.iter().map(|stop| (*stop).to_owned()).collect(),

@@ -7,12 +7,16 @@
 //! The distribution is softmax(logits / temperature). From it are kept the tokens that pass all of: top-k (the k most
 //! likely), top-p (those before which the mass is at most p, as SGLang has it) and min-p (at least that share of the most
 //! likely one's probability). The draw is from what is kept, in proportion.
-//! Wherever tokens are equally likely the lower id comes first.
+//! Wherever tokens are equally likely the lower id comes first. [`Penalties`] change the logits before all that.
 
 use std::cmp::Ordering;
 
 use crate::isa::Isa;
 use crate::kernels::exp_shifted;
+
+mod penalties;
+
+pub use penalties::{MAX_BIAS, Penalties};
 
 /// How to choose the next token.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -84,6 +88,25 @@ pub enum SamplingError {
     /// Not in [0, 1].
     #[error("min_p must be in [0, 1], got {0}")]
     MinP(f32),
+    /// Not in [-2, 2].
+    #[error("{name} must be in [-2, 2], got {value}")]
+    Penalty {
+        /// Which one.
+        name: &'static str,
+        /// What it was.
+        value: f32,
+    },
+    /// Not in (0, 2].
+    #[error("repetition_penalty must be in (0, 2], got {0}")]
+    RepetitionPenalty(f32),
+    /// Beyond [`MAX_BIAS`], or not a number.
+    #[error("logit_bias must be within ±1e30, got {bias} for token {token}")]
+    LogitBias {
+        /// The token that it is for.
+        token: u32,
+        /// What it was.
+        bias: f32,
+    },
 }
 
 /// Temperatures below this are greedy: dividing by them would only overflow.

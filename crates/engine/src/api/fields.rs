@@ -58,15 +58,11 @@ pub(super) const REFUSED_FIELDS: &[Refused] = &[
 
 /// The fields of `sampling_params` that are refused.
 pub(super) const REFUSED_SAMPLING_FIELDS: &[Refused] = &[
-    Refused { name: "repetition_penalty", neutral: Neutral::One },
-    refused("frequency_penalty"),
-    refused("presence_penalty"),
     refused("json_schema"),
     refused("regex"),
     refused("ebnf"),
     refused("structural_tag"),
     refused("stop_regex"),
-    refused("logit_bias"),
 ];
 
 pub(super) const fn refused(name: &'static str) -> Refused {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rollscope_model::sampling::SamplingParams;
+use rollscope_model::sampling::{Penalties, SamplingParams};
 use serde_json::{Map, Value};
 
 use super::App;
@@ -325,6 +325,23 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     Ok(stops)
 }
 
+fn penalties(app: &App, fields: &mut Fields) -> Result<Penalties, ApiError> {
+    let penalties = Penalties {
+        frequency: fields.take("frequency_penalty")?.unwrap_or(0.0),
+        presence: fields.take("presence_penalty")?.unwrap_or(0.0),
+        repetition: fields.take("repetition_penalty")?.unwrap_or(1.0),
+        bias: fields.take("logit_bias")?.unwrap_or_default(),
+    };
+    penalties.validate().map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let vocab_size = app.model.config().vocab_size;
+    match penalties.bias.keys().find(|token| **token as usize >= vocab_size) {
+        Some(token) => Err(ApiError::bad_request(format!(
+            "logit_bias: token {token} is not in the vocabulary of {vocab_size}"
+        ))),
+        None => Ok(penalties),
+    }
+}
+
 // === impl AskedSampling ===
 
 impl AskedSampling {
@@ -339,6 +356,7 @@ impl AskedSampling {
             seed: seed.unwrap_or_default().cast_unsigned(),
         };
         params.validate().map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let penalties = penalties(app, &mut fields)?;
         let config = app.model.config();
         let mut stop_token_ids = fields.take::<BTreeSet<u32>>("stop_token_ids")?.unwrap_or_default();
         if !fields.take("ignore_eos")?.unwrap_or(false) {
@@ -358,6 +376,7 @@ impl AskedSampling {
         let sampling = Sampling {
             params,
             seeded: seed.is_some(),
+            penalties: (!penalties.are_none()).then(|| Arc::new(penalties)),
             min_new_tokens: fields.take("min_new_tokens")?.unwrap_or(0),
             stop: stops(&mut fields)?.into(),
             stop_token_ids: Arc::new(stop_token_ids),

@@ -91,8 +91,8 @@ pub(super) struct Core {
     pub(super) last_transfer: Option<(f64, f64)>,
     pub(super) logits: Logits,
     pub(super) scratch: SamplingScratch,
-    /// Logits of which some tokens are ruled out.
-    pub(super) masked: Vec<f32>,
+    /// Logits that a request's parameters have changed.
+    pub(super) adjusted: Vec<f32>,
     seeds: StdRng,
     published: Published<EngineOptions>,
     pub(super) passes: PassReporter,
@@ -142,7 +142,7 @@ impl Core {
             last_transfer: None,
             logits: Logits::new(),
             scratch: SamplingScratch::default(),
-            masked: Vec::new(),
+            adjusted: Vec::new(),
             seeds: StdRng::seed_from_u64(means.random_seed),
             published: means.published,
             passes: PassReporter::new(means.publisher),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rollscope_model::sampling::{LogSoftmax, sample, sample_kept};
+use rollscope_model::sampling::{LogSoftmax, MAX_BIAS, sample, sample_kept};
 use rollscope_model::{Logits, ModelError, Wanted};
 
 use super::batch::Part;
@@ -38,9 +38,6 @@ pub(super) enum Harvest {
     /// The token cannot be turned into text.
     Failed(Abort),
 }
-
-/// Far below any logit that a model computes, and finite at any temperature.
-const RULED_OUT: f32 = -1e30;
 
 // === impl Core ===
 
@@ -131,15 +128,19 @@ impl Core {
 
     fn choose(&mut self, request: &Request, logits: &[f32]) -> Chosen {
         let sampling = &request.spec.sampling;
-        let logits = if request.generated() < sampling.min_new_tokens {
-            self.masked.clear();
-            self.masked.extend_from_slice(logits);
-            for token in &*sampling.stop_token_ids {
-                if let Some(logit) = self.masked.get_mut(*token as usize) {
-                    *logit = RULED_OUT;
+        let rules_out_stops = request.generated() < sampling.min_new_tokens;
+        let logits = if rules_out_stops || sampling.penalties.is_some() {
+            self.adjusted.clear();
+            self.adjusted.extend_from_slice(logits);
+            if let Some(penalties) = &sampling.penalties {
+                penalties.apply(&mut self.adjusted, request.generated_tokens());
+            }
+            for token in sampling.stop_token_ids.iter().filter(|_| rules_out_stops) {
+                if let Some(logit) = self.adjusted.get_mut(*token as usize) {
+                    *logit = -MAX_BIAS;
                 }
             }
-            &self.masked
+            &self.adjusted
         } else {
             logits
         };

@@ -141,6 +141,42 @@ async fn generation_stops_where_it_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn penalties_and_biases_change_what_is_chosen() {
+    let server = Server::start(&[]).await;
+    let generate = async |change: Value| {
+        let mut sampling = greedy(40);
+        sampling.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let body = json!({"text": PROMPT, "sampling_params": sampling, "return_logprob": true});
+        server.generate(&body).await
+    };
+    let plain = generate(json!({})).await;
+    let neutral =
+        json!({"frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "logit_bias": {}});
+    for said in ["text", "output_ids"] {
+        assert_eq!(generate(neutral.clone()).await[said], plain[said]);
+    }
+    // What is ruled in comes each time and is all but certain, what is ruled out never.
+    let forced = generate(json!({"logit_bias": {"65": 1e6}})).await;
+    assert_eq!(forced["text"], "A".repeat(40));
+    assert_eq!(forced["meta_info"]["output_token_logprobs"][0][0].as_f64(), Some(0.0));
+    let first = plain["output_ids"][0].as_u64().unwrap();
+    let without = generate(json!({"logit_bias": {first.to_string(): -1e9}})).await;
+    assert!(without["output_ids"].as_array().unwrap().iter().all(|token| token != first), "{without}");
+    // What is penalised for having come is chosen no more when another is as good: of two tokens that are ruled in alike, each
+    // has its turn.
+    let pair = json!({"65": 1e6, "66": 1e6});
+    for penalty in
+        [json!({"frequency_penalty": 2}), json!({"presence_penalty": 2}), json!({"repetition_penalty": 2})]
+    {
+        let mut change = penalty.clone();
+        change["logit_bias"] = pair.clone();
+        let text = generate(change).await["text"].as_str().unwrap().to_owned();
+        assert!(text.contains('A') && text.contains('B'), "{penalty}: {text}");
+    }
+    server.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_probabilities_have_the_shapes_asked_for() {
     let server = Server::start(&["--chunked-prefill-size", "3"]).await;
     let prompt: Vec<u32> = [256].into_iter().chain(PROMPT.bytes().map(u32::from)).collect();
@@ -286,7 +322,12 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
         (json!({"text": vec!["1"; 6]}), "6 prompts, this server holds 5 requests at once"),
         (json!({"input_ids": vec![[1]; 6]}), "6 prompts, this server holds 5 requests at once"),
         (with(json!({"regex": "a+"})), "regex is not supported"),
-        (with(json!({"frequency_penalty": 0.5})), "frequency_penalty is not supported"),
+        (with(json!({"frequency_penalty": 2.5})), "frequency_penalty must be in [-2, 2]"),
+        (with(json!({"presence_penalty": "much"})), "presence_penalty"),
+        (with(json!({"repetition_penalty": 0})), "repetition_penalty must be in (0, 2]"),
+        (with(json!({"logit_bias": {"320": 1}})), "logit_bias: token 320 is not in the vocabulary of 320"),
+        (with(json!({"logit_bias": {"1": 1e31}})), "logit_bias must be within"),
+        (with(json!({"logit_bias": {"one": 1}})), "logit_bias"),
         (json!({"text": "1", "image_data": "x.png"}), "image_data is not supported"),
         (json!({"text": ["1", "2"], "lora_path": [null, "a"]}), "lora_path is not supported"),
         (json!({"text": "1", "return_logprob": true, "logprob_start_len": 2}), "logprob_start_len"),

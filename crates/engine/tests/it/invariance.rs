@@ -16,7 +16,7 @@ struct Servers {
     pair: Pair,
 }
 
-/// Prompts that share beginnings, all ways to choose a token, and a seed.
+/// Prompts that share beginnings, all ways to choose a token, penalties, and a seed.
 fn request() -> impl Strategy<Value = Value> {
     let prompt = (0..3_usize, 0..90_usize, vec(0..256_usize, 1..30)).prop_map(|(stem, shared, own)| {
         (0..shared).map(|place| (place * 7 + stem * 31) % 256).chain(own).collect::<Vec<_>>()
@@ -24,13 +24,16 @@ fn request() -> impl Strategy<Value = Value> {
     let temperature = prop_oneof![Just(0.0), Just(1.0), 0.2..2.0];
     let filters =
         (prop_oneof![Just(1.0), 0.3..1.0], prop_oneof![Just(-1), 1..40], prop_oneof![Just(0.0), 0.0..0.3]);
+    let penalties = (prop_oneof![Just(0.0), -2.0..2.0], prop_oneof![Just(1.0), 0.5..2.0]);
     let told = (prop_oneof![Just(-1), Just(0)], 0..3);
-    (prompt, temperature, filters, told, (1..24, any::<u32>())).prop_map(
-        |(prompt, temperature, (top_p, top_k, min_p), (start, top), (max_new_tokens, seed))| {
+    (prompt, temperature, filters, (penalties, told), (1..24, any::<u32>())).prop_map(
+        |(prompt, temperature, (top_p, top_k, min_p), (penalties, (start, top)), (max_new_tokens, seed))| {
+            let (frequency, repetition) = penalties;
             json!({
                 "input_ids": prompt,
                 "sampling_params": {
                     "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p,
+                    "frequency_penalty": frequency, "repetition_penalty": repetition,
                     "max_new_tokens": max_new_tokens, "ignore_eos": true, "sampling_seed": seed,
                 },
                 "return_logprob": true, "logprob_start_len": start, "top_logprobs_num": top,

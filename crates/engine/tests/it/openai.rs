@@ -106,7 +106,11 @@ async fn a_pair_answers_and_bad_calls_are_refused() {
         ("completions", json!({}), "prompt is missing"),
         ("completions", json!({"prompt": "1", "echo": true}), "echo is not supported"),
         ("completions", json!({"prompt": "1", "temperature": -1}), "temperature"),
-        ("completions", json!({"prompt": "1", "frequency_penalty": 1}), "frequency_penalty is not supported"),
+        (
+            "completions",
+            json!({"prompt": "1", "frequency_penalty": 3}),
+            "frequency_penalty must be in [-2, 2]",
+        ),
         (
             "completions",
             json!({"prompt": "1", "response_format": {"type": "json_object"}}),

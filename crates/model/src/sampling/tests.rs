@@ -225,3 +225,40 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn penalties_change_the_logits_of_what_was_generated() {
+    let none = Penalties::default;
+    let halves: [f32; 4] = [1.0, -1.0, 0.5, 2.0];
+    // Token 0 twice, token 1 once, and one that the vocabulary lacks.
+    let generated = [0, 9, 1, 0];
+    assert!(none().are_none());
+    for (penalties, expected) in [
+        (none(), halves),
+        (Penalties { frequency: 0.25, ..none() }, [0.5, -1.25, 0.5, 2.0]),
+        (Penalties { presence: 0.25, ..none() }, [0.75, -1.25, 0.5, 2.0]),
+        (Penalties { repetition: 2.0, ..none() }, [0.5, -2.0, 0.5, 2.0]),
+        // The differences come first, and may turn the sign that says whether to divide.
+        (Penalties { frequency: 1.0, repetition: 2.0, ..none() }, [-2.0, -4.0, 0.5, 2.0]),
+        (
+            Penalties { bias: [(1, 3.0), (3, -MAX_BIAS), (7, 1.0)].into(), ..none() },
+            [1.0, 2.0, 0.5, -MAX_BIAS],
+        ),
+    ] {
+        assert_eq!(penalties.validate(), Ok(()));
+        let mut logits = halves;
+        penalties.apply(&mut logits, &generated);
+        assert_eq!(logits.map(f32::to_bits), expected.map(f32::to_bits), "{penalties:?}");
+    }
+    for penalties in [
+        Penalties { frequency: 2.1, ..none() },
+        Penalties { frequency: f32::NAN, ..none() },
+        Penalties { presence: -2.1, ..none() },
+        Penalties { repetition: 0.0, ..none() },
+        Penalties { repetition: f32::NAN, ..none() },
+        Penalties { bias: [(1, f32::INFINITY)].into(), ..none() },
+        Penalties { bias: [(1, f32::NAN)].into(), ..none() },
+    ] {
+        assert!(penalties.validate().is_err(), "{penalties:?}");
+    }
+}
