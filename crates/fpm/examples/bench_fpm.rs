@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 const USAGE: &str =
-    "usage: bench_fpm publish ENDPOINT PASSES INTERVAL_US steady|resting | hear ADDRESS | stall PATH
+    "usage: bench_fpm publish ENDPOINT BEFORE PASSES INTERVAL_US steady|resting | hear ADDRESS | stall PATH
        | ranks BASE_PATH RANKS MESSAGES_PER_S SECONDS";
 
 /// What a SUB socket and a PUB socket send first: greeting and READY; the former then subscribes to everything.
@@ -32,6 +32,14 @@ const PUBLISHER: &[u8] = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL\0\0\0\0\0\0\0\0\0\
 
 /// What the scheduler does between two passes takes the caches: so many bytes are gone through.
 const WORK_BYTES: usize = 1 << 20;
+
+/// Between two of the passes that go before those that are timed; and what the publisher gets to hand all of them on.
+const BEFORE_EVERY: Duration = Duration::from_micros(50);
+const BEFORE_ENDS: Duration = Duration::from_millis(200);
+
+/// Bits of a frame's first byte.
+const MORE: u8 = 1;
+const LONG: u8 = 2;
 
 /// A rank that is listened to. Like a publisher it keeps [`QUEUE_RECORDS`] messages for a subscriber that does not read, and
 /// drops what comes then.
@@ -51,9 +59,10 @@ struct Rank {
 fn main() -> Outcome {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["publish", endpoint, passes, interval_us, pace @ ("steady" | "resting")] => {
+        ["publish", endpoint, before, passes, interval_us, pace @ ("steady" | "resting")] => {
             let interval = Duration::from_micros(interval_us.parse()?);
-            publish(&endpoint.parse()?, passes.parse()?, interval, *pace == "resting")
+            let publisher = Publisher::bind(&endpoint.parse()?, "bench", 0)?;
+            publish(publisher, (before.parse()?, passes.parse()?), interval, *pace == "resting")
         }
         ["hear", address] => hear(address),
         ["stall", path] => stall(path),
@@ -66,12 +75,22 @@ fn main() -> Outcome {
 }
 
 /// A scheduler that hands over a pass at an even pace; prints what it spent on its publisher for each, in nanoseconds. One that
-/// rests comes to rest between two passes: then ending the rest, and beginning it again, is part of what is timed.
-fn publish(endpoint: &Endpoint, passes: usize, interval: Duration, rests: bool) -> Outcome {
-    let mut publisher = Publisher::bind(endpoint, "bench", 0)?;
+/// rests comes to rest between two passes: then ending the rest, and beginning it again, is part of what is timed. Passes that
+/// fill the queue of a subscriber may go before.
+fn publish(
+    mut publisher: Publisher,
+    (before, passes): (usize, usize),
+    interval: Duration,
+    rests: bool,
+) -> Outcome {
     println!("bound {}", publisher.endpoint());
     // Subscribers come, and say so on stdin.
     io::stdin().read_line(&mut String::new())?;
+    for number in 0..before {
+        publisher.publish(pass(number as u64));
+        std::thread::sleep(BEFORE_EVERY);
+    }
+    std::thread::sleep(BEFORE_ENDS);
     let mut work = vec![1_u8; WORK_BYTES];
     let mut took_ns = Vec::with_capacity(passes);
     let mut next = Instant::now();
@@ -104,6 +123,8 @@ fn publish(endpoint: &Endpoint, passes: usize, interval: Duration, rests: bool) 
     took_ns.sort_unstable();
     let at = |share: f64| took_ns[((took_ns.len() - 1) as f64 * share) as usize];
     println!("median_ns {} p99_ns {} max_ns {} dropped {}", at(0.5), at(0.99), at(1.0), publisher.dropped());
+    // Subscribers take what waits for them.
+    io::stdin().read_line(&mut String::new())?;
     Ok(())
 }
 
@@ -137,7 +158,8 @@ fn hear(address: &str) -> Outcome {
     Ok(())
 }
 
-/// A subscriber that subscribes and never reads, until it is ended.
+/// A subscriber that subscribes and does not read before a line of stdin tells it to; prints how many messages it then finds
+/// before the first that it lost.
 fn stall(path: &str) -> Outcome {
     let mut stream = UnixStream::connect(path)?;
     // libzmq refuses a subscription that comes before it has greeted.
@@ -145,12 +167,38 @@ fn stall(path: &str) -> Outcome {
     stream.write_all(greeting)?;
     stream.read_exact(&mut [0; PUBLISHER.len()])?;
     stream.write_all(subscription)?;
-    // The begin of a heartbeat: from here on all is sent.
-    stream.read_exact(&mut [0; 2])?;
+    let mut account = Account::default();
+    // A heartbeat: from here on all is sent.
+    account.take(sequence(&mut stream)?);
     println!("heard");
+    io::stdin().read_line(&mut String::new())?;
+    let mut stream = io::BufReader::new(stream);
+    while !matches!(account.take(sequence(&mut stream)?), Arrival::Gap(_)) {}
+    println!("read {}", account.received - 1);
+    Ok(())
+}
+
+/// Reads a message; gives its number.
+fn sequence(stream: &mut impl io::Read) -> Outcome<u64> {
+    let mut frames: Vec<Vec<u8>> = Vec::new();
     loop {
-        std::thread::park();
+        let mut head = [0; 2];
+        stream.read_exact(&mut head)?;
+        let [flags, first] = head;
+        let mut length = [0, 0, 0, 0, 0, 0, 0, first];
+        if flags & LONG != 0 {
+            length.rotate_right(1);
+            stream.read_exact(&mut length[1..])?;
+        }
+        let mut frame = vec![0; usize::try_from(u64::from_be_bytes(length))?];
+        stream.read_exact(&mut frame)?;
+        frames.push(frame);
+        if flags & MORE == 0 {
+            break;
+        }
     }
+    let [_, number, _] = frames.as_slice() else { return Err("not a message of three frames".into()) };
+    Ok(u64::from_be_bytes(number.as_slice().try_into()?))
 }
 
 /// As many ranks, each at a socket of its own: once all are listened to, each sends at an even pace. Prints how many

@@ -64,9 +64,11 @@ pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
     show(MILLION, figures(&told, |line| number_after(line, "best_s ")));
     let dump = viewer::dump_of_820_000_events(workspace)?;
     let ours = example(workspace, "rollscope-formats", "dump_numbers")?;
+    let mut script = python_script(workspace, "slime_metrics_bench.py")?;
+    script.arg(&dump);
     let mut ratios = Vec::new();
     for _ in 0..rounds {
-        let slimes = output(python_script(workspace, "slime_metrics_bench.py")?.args([&dump]))?;
+        let slimes = output(&mut script)?;
         let own = output(Command::new(&ours).arg(&dump))?;
         let median_s = |told: &str| number_after(told, "median_s ").context("no median was told");
         let (slimes_s, own_s) = (median_s(&slimes)?, median_s(&own)?);

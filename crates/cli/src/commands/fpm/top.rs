@@ -117,32 +117,32 @@ fn show(board: &mut Board, window: Duration) -> io::Result<()> {
 
 impl Board {
     fn take(&mut self, Heard { from, what }: Heard<Origin<PassSource>>) {
-        if let What::Left = what {
-            self.places.remove(&from);
-            return;
-        }
-        let place = self.places.entry(from).or_default();
         match what {
-            What::Connected => place.trouble = None,
-            What::Lost(error) => place.trouble = Some(sentence(&error)),
-            What::Message(message) => place.take(message),
-            What::Left => {}
+            What::Connected => self.place(from).trouble = None,
+            What::Lost(error) => self.place(from).trouble = Some(sentence(&error)),
+            What::Message(message) => self.place(from).take(message),
+            What::Left => drop(self.places.remove(&from)),
         }
+    }
+
+    fn place(&mut self, of: Origin<PassSource>) -> &mut Place {
+        self.places.entry(of).or_default()
     }
 
     /// The screen after so long, and a new beginning for what is counted over time.
     fn screen(&mut self, window: Duration, size: Option<Size>) -> Vec<String> {
         let (mut rows, mut troubles) = (Vec::new(), Vec::new());
         for (source, place) in &mut self.places {
-            let endpoint = source.endpoint.to_string();
+            // Texts are made harmless, which may make them longer, before they are measured.
+            let endpoint = output::shown(&source.endpoint.to_string());
             rows.extend(place.rows(&endpoint, window.as_secs_f64()));
-            troubles.extend(place.trouble.as_ref().map(|trouble| format!("{endpoint}: {trouble}")));
+            let trouble = place.trouble.as_ref();
+            troubles.extend(trouble.map(|trouble| output::shown(&format!("{endpoint}: {trouble}"))));
             if place.ranks.malformed > 0 {
                 troubles.push(format!("{endpoint}: {} messages are no record", place.ranks.malformed));
             }
         }
-        let lines = screen(&rows, &troubles, size);
-        lines.iter().map(|line| output::shown(line)).collect()
+        screen(&rows, &troubles, size)
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) enum Latest<'a> {
 }
 
 /// Behind the name.
-const COLUMNS: [&str; 11] = [
+const COLUMNS: [&str; 12] = [
     "latest",
     "running",
     "queued",
@@ -44,11 +44,13 @@ const COLUMNS: [&str; 11] = [
     "forward",
     "passes/s",
     "idle",
+    "messages",
     "lost",
     "restarts",
 ];
 /// The columns in the order in which they are left out where there is no room.
-const LEFT_OUT: [&str; 10] = [
+const LEFT_OUT: [&str; 11] = [
+    "messages",
     "restarts",
     "KV tokens",
     "passes/s",
@@ -70,7 +72,7 @@ const TROUBLES_SHARE: usize = 4;
 /// The lines of a screen, which has room for all where no size is told.
 pub(super) fn screen(rows: &[Row], troubles: &[String], size: Option<Size>) -> Vec<String> {
     let Some(Size { columns, lines }) = size else {
-        return table(rows, &COLUMNS, FILE_NAME_COLUMNS).chain(troubles.iter().cloned()).collect();
+        return [table(rows, &COLUMNS, FILE_NAME_COLUMNS), troubles.to_vec()].concat();
     };
     let width = usize::from(columns);
     // The head takes a line, and the cursor stands in the last.
@@ -97,21 +99,21 @@ fn widest(rows: &[Row], width: usize) -> Vec<String> {
     let mut columns = COLUMNS.to_vec();
     let mut left_out = LEFT_OUT.iter();
     loop {
-        let lines: Vec<String> = table(rows, &columns, NAME_COLUMNS).collect();
+        let lines = table(rows, &columns, NAME_COLUMNS);
         let fits = lines.iter().all(|line| line.width() <= width);
         let Some(column) = left_out.next().filter(|_| !fits) else { return lines };
         columns.retain(|other| other != column);
     }
 }
 
-fn table(rows: &[Row], columns: &[&str], name_columns: usize) -> impl Iterator<Item = String> {
+fn table(rows: &[Row], columns: &[&str], name_columns: usize) -> Vec<String> {
     let mut table = Table::new(std::iter::once("rank").chain(columns.iter().copied()));
     for row in rows {
         let cells = COLUMNS.iter().zip(&row.cells).filter(|(column, _)| columns.contains(column));
         let name = shortened(&row.name, name_columns);
         table.row(std::iter::once(name).chain(cells.map(|(_, cell)| cell.clone())));
     }
-    table.lines().collect::<Vec<_>>().into_iter()
+    table.lines().collect()
 }
 
 /// As many of them as may be shown; the last one tells of the others.
@@ -187,11 +189,11 @@ impl Row {
             if lately.passes == 0 { blank() } else { duration(lately.busy_s / lately.passes as f64) },
             when_heard(per_second(lately.passes)),
             when_heard(format!("{idle:.0}%")),
+            account.received.to_string(),
             account.lost.to_string(),
             account.restarts.to_string(),
         ];
-        // A name must not begin a line of its own, whose place is counted here.
-        Self { name: crate::output::inert(name), running, queued, lost: account.lost, cells }
+        Self { name: crate::output::shown(name), running, queued, lost: account.lost, cells }
     }
 }
 

@@ -58,22 +58,21 @@ fn a_screen_shows_every_rank() {
     board.take(message("tcp://p:9", 3, idle(1)));
     board.take(message("tcp://p:9", 71, idle(0)));
     let expected = [
-        "rank               latest  running  queued  KV tokens  prefill/s  decode/s  forward  passes/s  idle  lost  restarts",
-        "w dp0                pass        8       3       9000        512      7.00   250 ms      1.00   75%     2         0",
-        "ipc:///run/a.1  heartbeat        0       0          0          0         0        -         0  100%     0         1",
-        "tcp://h:5               -        -       -          -          -         -        -         -     -     0         0",
-        "tcp://p:9 dp0   heartbeat        0       0          0          0         0        -         0  100%     0         0",
-        "tcp://p:9 dp1   heartbeat        0       0          0          0         0        -         0  100%     0         0",
+        "rank               latest  running  queued  KV tokens  prefill/s  decode/s  forward  passes/s  idle  messages  lost  restarts",
+        "w dp0                pass        8       3       9000        512      7.00   250 ms      1.00   75%         2     2         0",
+        "ipc:///run/a.1  heartbeat        0       0          0          0         0        -         0  100%         3     0         1",
+        "tcp://h:5               -        -       -          -          -         -        -         -     -         0     0         0",
+        "tcp://p:9 dp0   heartbeat        0       0          0          0         0        -         0  100%         2     0         0",
+        "tcp://p:9 dp1   heartbeat        0       0          0          0         0        -         0  100%         1     0         0",
         "ipc:///run/a.1: 1 messages are no record",
         "tcp://h:5: the peer closed the connection",
     ];
     assert_eq!(board.screen(WINDOW, None), expected);
     // What is counted over time begins anew, and the latest state stays.
     let again = board.screen(WINDOW, None);
-    assert!(
-        again[1]
-            .ends_with("8       3       9000          0         0        -         0  100%     2         0")
-    );
+    assert!(again[1].ends_with(
+        "8       3       9000          0         0        -         0  100%         2     2         0"
+    ));
     // A heartbeat amid a long pass says nothing of what runs.
     board.take(message("ipc:///run/a.0", 8, ForwardPassMetrics { worker_id: "w".into(), ..idle(0) }));
     let silent = &board.screen(WINDOW, None)[1];
@@ -120,8 +119,8 @@ fn a_screen_fits_its_terminal() {
             .take(Heard { from: source(&format!("tcp://h:{port}")), what: What::Lost(TransportError::Late) });
     }
     for (columns, lines, ranks, head) in [
-        (200, 50, 39, Some("idle  lost  restarts")),
-        (200, 20, 13, Some("idle  lost  restarts")),
+        (200, 50, 39, Some("idle  messages  lost  restarts")),
+        (200, 20, 13, Some("idle  messages  lost  restarts")),
         (104, 20, 13, Some("decode/s  forward  idle  lost")),
         (80, 10, 5, Some("decode/s  lost")),
         (40, 4, 1, None),
@@ -147,6 +146,20 @@ fn a_screen_fits_its_terminal() {
     let whole = board.screen(WINDOW, None);
     assert_eq!(whole.len(), 1 + 39 + 9, "in a file everything is there");
     assert!(whole.iter().all(|line| line.chars().count() < 500), "and no name without end");
+}
+
+#[test]
+fn what_is_made_harmless_still_fits() {
+    let mut board = Board::default();
+    let refused = TransportError::Refused("\x1b]0;mine\x07".repeat(20));
+    board.take(Heard { from: source("tcp://h:5"), what: What::Lost(refused) });
+    board.take(message("ipc:///run/a.0", 0, pass(&"\x1b[2J".repeat(50), 0, 1)));
+    for columns in [120, 80, 41] {
+        let screen = board.screen(WINDOW, Some(Size { columns, lines: 10 }));
+        assert!(screen.iter().all(|line| line.width() <= usize::from(columns)), "{columns}: {screen:#?}");
+        assert!(screen.iter().any(|line| line.starts_with("tcp://h:5: refused by the peer: \\u{1b}]0;")));
+        assert!(screen.iter().all(|line| !line.contains(char::is_control)), "{screen:?}");
+    }
 }
 
 #[test]
