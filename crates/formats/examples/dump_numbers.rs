@@ -6,13 +6,12 @@ mod cpu;
 use std::error::Error;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use rollscope_formats::{ImportOptions, import};
 use rollscope_stats::step_numbers;
 use rollscope_trace::{Record, StepTrace};
 
-use cpu::on_cpu_s;
+use cpu::Watch;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1);
@@ -29,10 +28,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut times_s = Vec::new();
     let mut names = 0;
     for _ in 0..rounds {
-        let begun = (Instant::now(), on_cpu_s());
+        let watch = Watch::start();
         names = step_numbers(&trace).metrics.len();
-        let wall_s = begun.0.elapsed().as_secs_f64();
-        times_s.push(on_cpu_s().zip(begun.1).map_or(wall_s, |(now, before)| now - before));
+        times_s.push(watch.cpu_s());
     }
     times_s.sort_unstable_by(f64::total_cmp);
     let (samples, requests) = (trace.samples.len(), trace.requests().count());

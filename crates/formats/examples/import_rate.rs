@@ -12,7 +12,7 @@ use std::time::Instant;
 use rollscope_formats::{ImportOptions, import};
 use rollscope_trace::Record;
 
-use cpu::on_cpu_s;
+use cpu::Watch;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1);
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     for _ in 0..rounds {
         let (mut requests, mut spans, mut samples) = (0u64, 0u64, 0u64);
-        let started = (Instant::now(), on_cpu_s());
+        let (started, watch) = (Instant::now(), Watch::start());
         let none = |_: &[u8]| Err("a line of another kind".into());
         import(&file, &ImportOptions::default(), &none, &mut |record| {
             match record {
@@ -31,8 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             Ok(())
         })?;
-        let took_s = started.0.elapsed().as_secs_f64();
-        let cpu_s = on_cpu_s().zip(started.1).map_or(took_s, |(now, before)| now - before);
+        let (took_s, cpu_s) = (started.elapsed().as_secs_f64(), watch.cpu_s());
         writeln!(
             out,
             "{samples} samples, {requests} requests, {spans} spans, cpu_s {cpu_s:.2}, in {took_s:.2} s"

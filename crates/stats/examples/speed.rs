@@ -3,18 +3,16 @@
 //! Every request is of a prefill/decode pair and has all of its stages. A sample has several turns, 8 unless told
 //! otherwise, and 128 samples are in flight.
 
-use std::time::Instant;
+#[path = "../../formats/examples/cpu/mod.rs"]
+mod cpu;
 
-use mimalloc::MiMalloc;
 use rollscope_stats::step_numbers;
 use rollscope_trace::{
     Join, Leg, LegRole, Nanos, Profile, Record, Report, RequestId, Scalar, StepNumber, StepTrace, UnixNs,
     WorkerRef,
 };
 
-/// That of the program.
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+use cpu::Watch;
 
 /// Numbers that only look random: Lehmer's generator with the multiplier of Park and Miller.
 struct Draw(u64);
@@ -96,13 +94,6 @@ fn profile(draw: &mut Draw, workers: &[Vec<WorkerRef>; 2], number: u64, turns: u
     }
 }
 
-/// Time that this thread has had a core for, where the system tells: on a machine that others use, wall time is theirs
-/// too.
-fn on_cpu_s() -> Option<f64> {
-    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    Some(schedstat.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
-}
-
 #[expect(clippy::print_stdout, reason = "the figures are what it is for")]
 fn main() {
     let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u64>());
@@ -117,10 +108,9 @@ fn main() {
     let trace = StepTrace::gather(StepNumber(1), records);
     let (mut best_s, mut names) = (f64::INFINITY, 0);
     for _ in 0..rounds {
-        let begun = (Instant::now(), on_cpu_s());
+        let watch = Watch::start();
         names = step_numbers(&trace).metrics.len();
-        let wall_s = begun.0.elapsed().as_secs_f64();
-        best_s = best_s.min(on_cpu_s().zip(begun.1).map_or(wall_s, |(now, before)| now - before));
+        best_s = best_s.min(watch.cpu_s());
     }
     println!("requests {requests} samples {samples} names {names} best_s {best_s:.4}");
 }
