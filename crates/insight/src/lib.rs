@@ -12,7 +12,7 @@ mod plan;
 
 pub use compare::{Change, Magnitude, Values, compare};
 pub use finding::{Finding, findings};
-pub use passes::{Basis, Company, LegPasses, Shared, request_passes, time_of_passes};
+pub use passes::{Basis, Company, LegPasses, Shared, request_passes, server_and_rank, time_of_passes};
 pub use plan::{Fit, MIN_SAMPLES, NoFit, PassKind, Plan, plan};
 pub use rollscope_stats::{
     Breakdown, Part, Row, SlowestSample, request_breakdown, slowest_sample, where_time_went,

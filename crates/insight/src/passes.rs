@@ -112,6 +112,13 @@ fn leg_passes<'a>(
     }
 }
 
+/// The server's URL and the rank in a worker's, which ends with `@RANK` where ranks are workers of their own. Passes have the
+/// server's.
+pub fn server_and_rank(worker_url: &str) -> (&str, Option<u32>) {
+    let ranked = worker_url.rsplit_once('@').and_then(|(server, rank)| Some((server, rank.parse().ok()?)));
+    ranked.map_or((worker_url, None), |(server, rank)| (server, Some(rank)))
+}
+
 fn span(request: &Profile, leg: &Leg) -> (UnixNs, UnixNs) {
     (request.arrival.after(leg.dispatch), request.arrival.after(leg.end))
 }
@@ -131,15 +138,10 @@ fn told(leg: &Leg) -> Option<Told> {
 // === impl Place ===
 
 impl<'a> Place<'a> {
-    /// Where ranks are workers of their own, a call's URL ends with `@RANK`. Passes have the server's.
     fn of(leg: &'a Leg) -> Self {
         let told = leg.report.measures.good(Measure::DpRank).map(|rank| rank as u32);
-        let url = &*leg.worker.url;
-        let ranked = url.rsplit_once('@').and_then(|(server, rank)| Some((server, rank.parse().ok()?)));
-        match ranked {
-            Some((server, rank)) => Self { server, rank: told.or(Some(rank)) },
-            None => Self { server: url, rank: told },
-        }
+        let (server, rank) = server_and_rank(&leg.worker.url);
+        Self { server, rank: told.or(rank) }
     }
 
     fn holds(self, pass: &ForwardPass) -> bool {

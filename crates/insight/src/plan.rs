@@ -15,8 +15,8 @@
 //! heartbeats in the middle of a pass that takes long, and no message tells whether its publisher does. Only a rank whose last
 //! pass left nothing waiting, and after it was silent for longer than any of its passes took, is taken to compute nothing.
 //!
-//! No time is negative: where the planner would take none of a regression, or cut a term of it off, the terms that would be negative are held at 0
-//! and the others fitted anew.
+//! No term is negative. Where the planner would give a regression up for such a term, or cut the term off, it is held at 0
+//! here and the others are fitted anew.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -57,12 +57,12 @@ pub struct Plan {
     pub itl_s: Option<f64>,
 }
 
-/// The next request may come to a rank that was heard of so long before the newest pass of its kind, at most; one that was
-/// not is taken to have ended.
+/// A rank is at work, and may get the next request, if it was heard of no longer than this before the newest of its kind; any
+/// other is taken to have ended.
 const AT_WORK_WITHIN: Nanos = Nanos(5_000_000_000);
 
 /// Sums up the passes of a kind, in the order in which they were heard of.
-struct Model {
+struct Model<'a> {
     kind: PassKind,
     samples: Samples,
     passes: usize,
@@ -72,11 +72,11 @@ struct Model {
     prompt_tokens: MovingAverage,
     /// Most prompt tokens seen in a pass: as many as one may have, as far as can be seen.
     chunk_tokens: f64,
-    ranks: BTreeMap<Rank, State>,
+    ranks: BTreeMap<Rank<'a>, State>,
 }
 
 /// A rank: its endpoint, as what its publisher calls itself, and its number. A proxy carries several to one endpoint.
-type Rank = (Box<str>, Box<str>, u32);
+type Rank<'a> = (&'a str, &'a str, u32);
 
 /// What is known of a rank at present.
 struct State {
@@ -90,7 +90,7 @@ struct State {
 
 /// What the passes of a run, or of a part of it, tell a planner: an entry for each kind of rank that there is.
 pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
-    let mut kinds: BTreeMap<Rank, (bool, bool)> = BTreeMap::new();
+    let mut kinds: BTreeMap<Rank<'_>, (bool, bool)> = BTreeMap::new();
     for pass in passes {
         let (prefill, decode) = kinds.entry(rank_of(pass)).or_default();
         *prefill |= pass.scheduled.prefill_requests > 0;
@@ -105,7 +105,7 @@ pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
         let instance = pass.worker.as_ref().map(|worker| &*worker.instance);
         known.insert((instance, &*pass.endpoint, &*pass.worker_id, pass.dp_rank, pass.life, pass.counter_id))
     });
-    let mut models: BTreeMap<PassKind, Model> = BTreeMap::new();
+    let mut models: BTreeMap<PassKind, Model<'_>> = BTreeMap::new();
     for pass in ordered {
         let kind = match kinds.get(&rank_of(pass)) {
             Some((true, true)) => PassKind::Mixed,
@@ -119,8 +119,8 @@ pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
     models.into_values().map(Model::plan).collect()
 }
 
-fn rank_of(pass: &ForwardPass) -> Rank {
-    (pass.endpoint.clone(), pass.worker_id.clone(), pass.dp_rank)
+fn rank_of(pass: &ForwardPass) -> Rank<'_> {
+    (&pass.endpoint, &pass.worker_id, pass.dp_rank)
 }
 
 // === impl PassKind ===
@@ -157,7 +157,7 @@ impl PassKind {
 
 // === impl Model ===
 
-impl Model {
+impl<'a> Model<'a> {
     fn new(kind: PassKind) -> Self {
         Self {
             kind,
@@ -172,15 +172,16 @@ impl Model {
         }
     }
 
-    fn add(&mut self, pass: &ForwardPass) {
+    fn add(&mut self, pass: &'a ForwardPass) {
+        let rank = rank_of(pass);
         if pass.is_rest() {
-            if let Some(state) = self.ranks.get_mut(&rank_of(pass)) {
+            if let Some(state) = self.ranks.get_mut(&rank) {
                 state.rest(pass);
             }
             return;
         }
-        let longest = self.ranks.get(&rank_of(pass)).map_or(pass.wall, |state| state.longest.max(pass.wall));
-        self.ranks.insert(rank_of(pass), State { latest: pass.clone(), heard: pass.received, longest });
+        let longest = self.ranks.get(&rank).map_or(pass.wall, |state| state.longest.max(pass.wall));
+        self.ranks.insert(rank, State { latest: pass.clone(), heard: pass.received, longest });
         let scheduled = &pass.scheduled;
         let per_request = |tokens: u64, requests: u64| tokens as f64 / requests as f64;
         match scheduled.prefill_requests {

@@ -10,7 +10,7 @@
 //! | `/api/steps/N/workers/W` | the spans of the legs on a worker, as columns; both take `?from=&to=&pixel=`, the window that is looked at, which says what may be left out of a tile of many spans |
 //! | `/api/steps/N/passes` | the forward passes, as columns, with `?from=&to=&pixel=` as above: see `passes.rs` |
 //! | `/api/steps/N/samples/ROW` | the attributes of a sample's spans: see `details.rs` |
-//! | `/api/steps/N/samples/ROW/passes` | the forward passes that its requests sat in: `[{part, role, worker, is_exact, count, busy_s, mean_batch, slowest_s, lost, shared_with}]` |
+//! | `/api/steps/N/samples/ROW/passes` | the forward passes that its requests sat in: `[{part, role, worker, is_exact, count, busy_s, mean_batch, slowest_s, not_found, lost, shared_with}]` |
 //! | `/api/steps/N/search?text=` | `{total, rows, parts}`: where the text is found |
 //!
 //! The run to compare with, where there is one, answers the same below `/against/api`.

@@ -20,7 +20,7 @@ struct Held {
     trouble: Option<String>,
 }
 
-/// The first version of a step. No step that was sealed has it: those have been read whole.
+/// The first version of a step; not that of one that was sealed, since a run's folder has nothing of these.
 const FIRST_VERSION: u64 = 2;
 
 // === impl Given ===

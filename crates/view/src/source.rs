@@ -184,21 +184,12 @@ impl Source {
         if heard.is_empty() {
             return Ok(Vec::new());
         }
-        let mut company = Company::default();
-        company.add(view.trace(), &time);
-        let steps: Vec<StepState> = self.tail.lock().steps.values().map(|tally| tally.state).collect();
-        let steps: Vec<StepState> =
-            steps.into_iter().filter(|state| state.requests > 0 && may_read(state)).collect();
-        let mut reach = |others: &mut dyn Iterator<Item = &StepState>| {
-            for other in others {
-                if !company.add(&self.run.step(other.step)?, &time) {
-                    break;
-                }
-            }
-            Ok::<_, RunError>(())
-        };
-        reach(&mut steps.iter().rev().filter(|state| state.step < own))?;
-        reach(&mut steps.iter().filter(|state| state.step > own))?;
+        let states: Vec<StepState> = self.tail.lock().steps.values().map(|tally| tally.state).collect();
+        let readable = states.into_iter().filter(|state| state.requests > 0 && may_read(state));
+        let steps: Vec<StepNumber> = readable.map(|state| state.step).collect();
+        let company = Company::around(view.trace(), &steps, &time, |company, other| {
+            Ok::<_, RunError>(company.add(self.step(other)?.trace(), &time))
+        })?;
         Ok(passes::of_sample(sample, &heard, &company))
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use rollscope_insight::server_and_rank;
 use rollscope_trace::{Leg, LegRole, Measure, SampleTrace, UnixNs};
 
 use crate::step::StepView;
@@ -36,6 +37,8 @@ pub(crate) struct LegPlace {
 pub(crate) struct Workers {
     pub(crate) list: Vec<Worker>,
     index: HashMap<(Arc<str>, Option<u32>), u32>,
+    /// The same by their servers: the ranks that are known there, each with its worker's number.
+    ranks: HashMap<Box<str>, Vec<(Option<u32>, u32)>>,
 }
 
 type Key = (LegRole, Arc<str>, Option<u32>);
@@ -54,17 +57,21 @@ impl Workers {
         let mut list: Vec<_> =
             legs.into_iter().map(|((role, url, rank), legs)| Worker::new(url, role, rank, legs)).collect();
         list.shrink_to_fit();
-        let index = list.iter().enumerate();
-        let index = index.map(|(at, worker)| ((worker.url.clone(), worker.rank), at as u32)).collect();
-        Self { list, index }
+        let (mut index, mut ranks) = (HashMap::new(), HashMap::<Box<str>, Vec<_>>::new());
+        for (worker, number) in list.iter().zip(0..) {
+            index.insert((worker.url.clone(), worker.rank), number);
+            let (server, rank) = server_and_rank(&worker.url);
+            ranks.entry(server.into()).or_default().push((worker.rank.or(rank), number));
+        }
+        Self { list, index, ranks }
     }
 
-    /// The number of the worker with this URL; of its rank, where its legs say which they ran on or ranks are workers of
+    /// The number of the worker at this server; of its rank, where its legs say which they ran on or ranks are workers of
     /// their own.
-    pub(crate) fn number_at(&self, url: &str, rank: u32) -> Option<u32> {
-        let of_rank: Arc<str> = format!("{url}@{rank}").into();
-        let places = [&of_rank, &url.into()].map(|url| [Some(rank), None].map(|rank| (url.clone(), rank)));
-        places.as_flattened().iter().find_map(|place| self.index.get(place).copied())
+    pub(crate) fn number_at(&self, server: &str, rank: u32) -> Option<u32> {
+        let ranks = self.ranks.get(server)?;
+        let number_of = |rank| ranks.iter().find(|(of, _)| *of == rank).map(|(_, number)| *number);
+        number_of(Some(rank)).or_else(|| number_of(None))
     }
 
     /// The number of the worker of a leg; −1 for none, as in a column.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use rollscope_trace::{ForwardPass, Leg, Profile, RequestId, SampleKey, StepTrace, UnixNs};
+use rollscope_trace::{ForwardPass, Leg, Profile, RequestId, SampleKey, StepNumber, StepTrace, UnixNs};
 
 use super::{Place, Told, span, told};
 
@@ -36,6 +36,32 @@ struct Seat {
 // === impl Company ===
 
 impl Company {
+    /// Of a step, and of the steps before and after it as far as they reach into a time: of `others`, in order, those next to it
+    /// that had a call under way then. `add` reads one and has [`Self::add`] tell whether it had.
+    ///
+    /// # Errors
+    /// Those of `add`.
+    pub fn around<E>(
+        step: &StepTrace,
+        others: &[StepNumber],
+        within: &RangeInclusive<UnixNs>,
+        mut add: impl FnMut(&mut Self, StepNumber) -> Result<bool, E>,
+    ) -> Result<Self, E> {
+        let mut company = Self::default();
+        company.add(step, within);
+        let mut reach = |others: &mut dyn Iterator<Item = &StepNumber>| {
+            for other in others {
+                if !add(&mut company, *other)? {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        reach(&mut others.iter().rev().filter(|other| **other < step.step))?;
+        reach(&mut others.iter().filter(|other| **other > step.step))?;
+        Ok(company)
+    }
+
     /// Adds the calls of a step that were under way within a time. Says whether there was any, be its passes told or not.
     pub fn add(&mut self, step: &StepTrace, within: &RangeInclusive<UnixNs>) -> bool {
         let mut is_any = false;

@@ -31,22 +31,12 @@ impl Passes {
         if passes.heard.is_empty() {
             return Ok(passes);
         }
-        passes.company.add(step, &time);
         let steps = run.steps().map_err(anyhow::Error::from)?;
         let steps = steps.into_iter().filter(|summary| summary.requests > 0);
         let steps: Vec<StepNumber> = steps.map(|summary| summary.step).collect();
-        let before = steps.iter().rev().filter(|other| **other < step.step);
-        let after = steps.iter().filter(|other| **other > step.step);
-        for other in before {
-            if !passes.company.add(&read(run, *other)?, &time) {
-                break;
-            }
-        }
-        for other in after {
-            if !passes.company.add(&read(run, *other)?, &time) {
-                break;
-            }
-        }
+        passes.company = Company::around(step, &steps, &time, |company, other| {
+            Ok::<_, Failure>(company.add(&read(run, other)?, &time))
+        })?;
         Ok(passes)
     }
 
