@@ -354,26 +354,59 @@ async fn no_password_in_a_url_is_printed_or_stored() {
 
 #[test]
 fn what_cannot_be_meant_is_a_usage_error() {
-    for args in [
-        &["report", "run", "--plan", "--sample", "1"][..],
-        &["report", "run", "--plan", "--against", "other"],
-        &["report", "run", "--sample", "1", "--against", "other"],
-        &["report", "run", "--against-step", "1"],
-        &["fpm", "tail", "--server", "notaurl"],
-        &["fpm", "top", "--server", "https://h:1"],
-        &["fpm", "plan", "notaurl"],
-        &["fpm", "tail"],
-        &["gateway", "--worker-urls", "notaurl"],
-        &["gateway", "--record", "run", "--fpm", "notaurl"],
-        &["rollout", "--url", "notaurl", "--prompts", "bundled"],
-        &["config", "show", "gateway", "--control-plane-api-keys", "nonsense"],
-        &["config", "show", "gateway", "--prefill", "http://h"],
-        &["config", "docs", "nonsense"],
-        &["engine", "--model-path", "bundled", "--forward-pass-metrics-worker-id", &"x".repeat(70_000)],
+    let long = "x".repeat(70_000);
+    for (args, why) in [
+        (
+            &["report", "run", "--plan", "--sample", "1"][..],
+            "reports of their own, give one: --plan, --sample",
+        ),
+        (
+            &["report", "run", "--plan", "--against", "other"],
+            "reports of their own, give one: --plan, --against",
+        ),
+        (
+            &["report", "run", "--sample", "1", "--against", "other"],
+            "reports of their own, give one: --sample, --against",
+        ),
+        (&["report", "run", "--against-step", "1"], "--against-step needs --against"),
+        (
+            &["fpm", "tail", "--server", "notaurl"],
+            "not the URL of a server, which is http://HOST:PORT: notaurl",
+        ),
+        (
+            &["fpm", "top", "--server", "https://h:1"],
+            "not the URL of a server, which is http://HOST:PORT: https://h:1",
+        ),
+        (&["fpm", "plan", "notaurl"], "neither ipc://PATH nor tcp://HOST:PORT: notaurl"),
+        (&["fpm", "tail"], "nothing to watch: give a BASE or --server URL"),
+        (&["gateway", "--worker-urls", "notaurl"], "in brackets: notaurl"),
+        (
+            &["gateway", "--record", "run", "--fpm", "notaurl"],
+            "neither ipc://PATH nor tcp://HOST:PORT: notaurl",
+        ),
+        (
+            &["rollout", "--url", "notaurl", "--prompts", "bundled"],
+            "not an http:// address of a gateway: notaurl",
+        ),
+        (
+            &["config", "show", "gateway", "--control-plane-api-keys", "nonsense"],
+            "--control-plane-api-keys must look like ID:NAME:ROLE:KEY",
+        ),
+        (
+            &["config", "show", "gateway", "--prefill", "http://h"],
+            "--prefill and --decode need --pd-disaggregation",
+        ),
+        (&["config", "docs", "nonsense"], "no command of that name, which is one of demo, gateway, "),
+        (
+            &["engine", "--model-path", "bundled", "--forward-pass-metrics-worker-id", &long],
+            "has 70000 bytes, and 256 at most are allowed",
+        ),
     ] {
         let output = run(args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {}{}", stdout(&output), stderr(&output));
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}{said}", stdout(&output));
         assert_eq!(stdout(&output), "", "{args:?}");
+        assert!(said.contains(why), "{args:?}: {said}");
     }
     for args in [&["config", "show", "fpm", "tail"][..], &["config", "show", "fpm-tail"]] {
         assert!(run_well(args).starts_with("# rollscope fpm tail\n[fpm_tail]\n"));

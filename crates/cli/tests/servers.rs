@@ -142,7 +142,6 @@ async fn a_second_signal_does_not_wait_for_what_is_live() {
     assert!(live.await.unwrap().is_err(), "the request was cut");
 }
 
-#[cfg(target_os = "linux")]
 /// The files of a directory, and of those in it.
 #[expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
 fn files_of(dir: &Path) -> Vec<PathBuf> {
@@ -187,6 +186,7 @@ async fn texts_are_on_disk_only_where_they_were_asked_for() {
     }
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn a_server_may_open_as_many_files_as_the_system_allows() {
     let gateway = Server::start_with_few_files(&["gateway", "--port", "0"]);
