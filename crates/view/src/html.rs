@@ -1,6 +1,6 @@
 //! The page with a run's answers in it: one file that opens from disk, without a server.
 //!
-//! Modules stand in the import map as `data:` URLs, since a browser loads none from a file. What the API would answer
+//! Its modules stand in it as one script, since a browser loads none from a file. What the API would answer
 //! stands in an element `data`, an object with the API's paths as keys, which the page asks instead. The content
 //! security policy names what may run by its hash and allows no connection at all. A search is the one thing
 //! that only a server answers.
@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rollscope_run::Run;
 use rollscope_trace::StepNumber;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use tower::ServiceExt as _;
 
 use crate::given::Given;
@@ -45,8 +45,6 @@ const PARTS: [Part; 5] = [
     Part { name: "samples", is_numbered: true },
 ];
 
-/// What the page runs.
-const MAIN: &str = "import '#main';";
 /// How the page names a style sheet.
 const STYLE: &str = "<link rel=\"stylesheet\" href=\"";
 
@@ -154,28 +152,22 @@ fn put(out: &mut impl Write, path: &str, answer: &Answer) -> io::Result<()> {
 
 /// The page before and behind the answers.
 fn page() -> Result<(String, String), HtmlError> {
-    let text = |name: &'static str| page::text(name).ok_or(HtmlError::Page(name));
-    let index = text("index.html")?;
-    let (mut file, mut styles) = (index.to_owned(), String::new());
+    let (head, body) = page::around_script().ok_or(HtmlError::Page("main module"))?;
+    let script = page::script();
+    let (mut file, mut styles) =
+        (format!("{head}<script type=\"module\">{script}</script>{body}"), String::new());
     while let Some((before, behind)) = file.split_once(STYLE) {
         let (name, behind) = behind.split_once("\">").ok_or(HtmlError::Page("style sheet"))?;
         let style = page::text(name).ok_or(HtmlError::Page("style sheet"))?;
         styles = format!("{styles} {}", hash(style));
         file = format!("{before}<style>{style}</style>{behind}");
     }
-    let mut imports = Map::new();
-    for (name, source) in page::modules() {
-        imports.insert(format!("#{name}"), json!(data_url("text/javascript", source)));
-    }
-    let map = json!({ "imports": imports }).to_string();
     let policy = format!(
-        "default-src 'none'; script-src data: {} {}; style-src{styles}; img-src data:; base-uri 'none'; \
-         form-action 'none'",
-        hash(&map),
-        hash(MAIN)
+        "default-src 'none'; script-src {}; style-src{styles}; img-src data:; base-uri 'none'; form-action 'none'",
+        hash(&script),
     );
-    let icon = data_url("image/svg+xml", text("icon.svg")?);
-    let old_map = page::import_map().ok_or(HtmlError::Page("import map"))?;
+    let icon = page::text("icon.svg").ok_or(HtmlError::Page("icon"))?;
+    let icon = format!("data:image/svg+xml;base64,{}", STANDARD.encode(icon));
     for (what, old, new) in [
         (
             "character set",
@@ -185,22 +177,12 @@ fn page() -> Result<(String, String), HtmlError> {
             ),
         ),
         ("icon", "href=\"icon.svg\"", format!("href=\"{icon}\"")),
-        ("import map", old_map, map),
-        (
-            "main module",
-            "<script type=\"module\" src=\"main.js\"></script>",
-            format!("<script type=\"module\">{MAIN}</script>"),
-        ),
     ] {
         let (before, behind) = file.split_once(old).ok_or(HtmlError::Page(what))?;
         file = format!("{before}{new}{behind}");
     }
     let (head, body) = file.rsplit_once("</body>").ok_or(HtmlError::Page("body"))?;
     Ok((head.to_owned(), format!("</body>{body}")))
-}
-
-fn data_url(kind: &str, source: &str) -> String {
-    format!("data:{kind};base64,{}", STANDARD.encode(source))
 }
 
 #[cfg(test)]
@@ -221,6 +203,9 @@ mod tests {
         for other in ["src=\"", "href=\"style", "href=\"icon", "\"./"] {
             assert!(!file.contains(other), "{other}");
         }
-        assert!(file.contains("default-src 'none'") && file.contains("import '#main'"));
+        assert!(file.contains("default-src 'none'") && !file.contains("importmap"));
+        assert_eq!(file.matches("</script").count(), 1, "no source ends its element");
+        assert!(!page::script().contains("<!--"), "nor has its end passed over");
+        assert!(file.contains("const $main = "));
     }
 }

@@ -26,11 +26,11 @@ const BUNDLED: &str = "<script type=\"module\" src=\"page.js\"></script>";
 
 /// The routes of the page over a run.
 pub(crate) fn routes(source: Arc<Source>) -> Router {
-    let (head, body) = index().unwrap_or_default();
-    let script = Bytes::from(bundle("main", modules()));
+    let (head, body) = around_script().unwrap_or_default();
+    let script = Bytes::from(script());
     let index = async move || {
         let newest = tokio::task::spawn_blocking(move || source.newest()).await.ok().flatten();
-        let page = format!("{head}{}{body}", preloads(newest));
+        let page = format!("{head}{BUNDLED}{}{body}", preloads(newest));
         ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page)
     };
     Router::new()
@@ -39,11 +39,16 @@ pub(crate) fn routes(source: Arc<Source>) -> Router {
         .route("/{name}", get(async |Path(name): Path<String>| file(&name)))
 }
 
-/// The page with one script for its modules, so that it needs no import map; before and behind that script.
-fn index() -> Option<(String, String)> {
+/// The page before and behind its script, which is one, so that it needs no import map.
+pub(crate) fn around_script() -> Option<(String, &'static str)> {
     let map = format!("<script type=\"importmap\">{}</script>", import_map()?);
     let (head, body) = text("index.html")?.split_once(MAIN)?;
-    Some((format!("{}{BUNDLED}", head.replace(&map, "")), body.to_owned()))
+    Some((head.replace(&map, ""), body))
+}
+
+/// All of its modules as one script.
+pub(crate) fn script() -> String {
+    bundle("main", modules())
 }
 
 /// Has a browser ask, while the script comes, for what the page asks for first: the steps, and the newest of them.
@@ -60,7 +65,7 @@ pub(crate) fn hash(source: &str) -> String {
 }
 
 /// The import map in `index.html`.
-pub(crate) fn import_map() -> Option<&'static str> {
+fn import_map() -> Option<&'static str> {
     let page = PAGE.get_file("index.html")?.contents_utf8()?;
     let (_, map) = page.split_once("<script type=\"importmap\">")?;
     map.split_once("</script>").map(|(map, _)| map)
@@ -121,8 +126,8 @@ mod tests {
 
     #[test]
     fn the_page_is_served_with_one_script() {
-        let (head, body) = index().unwrap();
-        let page = format!("{head}{}{body}", preloads(Some(StepNumber(7))));
+        let (head, body) = around_script().unwrap();
+        let page = format!("{head}{BUNDLED}{}{body}", preloads(Some(StepNumber(7))));
         assert_eq!((page.matches("<script").count(), page.matches(BUNDLED).count()), (1, 1), "{page}");
         assert_eq!(page.matches("rel=\"preload\"").count(), 4, "{page}");
         assert!(page.contains("href=\"api/steps/7/table\""), "{page}");
