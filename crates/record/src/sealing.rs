@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rollscope_run::{LogPosition, MetricsLog, Retention, Run, Sealed, SealedState};
+use rollscope_run::{GlanceBlocks, LogPosition, MetricsLog, Retention, Run, Sealed, SealedState};
 use rollscope_stats::{Figures, LateSample, WorkerFigures, step_numbers};
 use rollscope_trace::{StepNumber, StepTrace};
 use serde_json::{Map, Value, json};
@@ -26,7 +26,7 @@ pub struct StepClosed {
 }
 
 /// Makes what a viewer shows first of a step, as the run keeps it; nothing where it cannot be made.
-pub type MakeGlance = Arc<dyn Fn(StepTrace) -> Option<Vec<u8>> + Send + Sync>;
+pub type MakeGlance = Arc<dyn Fn(StepTrace) -> Option<GlanceBlocks> + Send + Sync>;
 
 /// To whom the numbers of a step go, or why there are none.
 pub(crate) type Reply = oneshot::Sender<Result<StepClosed, Arc<RecordError>>>;
@@ -129,7 +129,7 @@ fn put_numbers_of(
     stats.extend(details);
     run.put_stats(step, &stats)?;
     if let Some(glance) = glance.and_then(|make| make(trace)) {
-        run.put_glance(step, sealed, &glance)?;
+        run.put_glance(step, sealed, glance)?;
     }
     Ok(StepClosed { step, metrics })
 }

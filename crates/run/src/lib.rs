@@ -37,7 +37,7 @@ mod texts;
 
 pub use error::RunError;
 pub use follow::Follow;
-pub use glance::SealedState;
+pub use glance::{Glance, GlanceBlocks, SealedState};
 pub use log::writer::{LogOptions, LogWriter};
 pub use log::{Damage, DamageKind, LogPosition};
 pub use numbers::{MetricsFollow, MetricsLog, SentMetrics};

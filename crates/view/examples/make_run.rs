@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     run.sealer(writer.name()).seal(writer.position())?;
     let sealed = run.sealed_state(STEP)?;
     let glance = rollscope_view::glance(run.step(STEP)?).ok_or("no first sight of the step")?;
-    run.put_glance(STEP, sealed, &glance)?;
+    run.put_glance(STEP, sealed, glance)?;
     Ok(writer.end()?)
 }
 

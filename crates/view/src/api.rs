@@ -16,7 +16,7 @@
 //! The run to compare with, where there is one, answers the same below `/against/api`.
 //!
 //! Columns are described in `columns.rs`. An error is `{error: "one sentence"}` with its status: 404 for what is not
-//! there, 413 for a step that is too large to be shown, 500 for a run that cannot be read. Nothing else is served.
+//! there, 413 for what was not kept of a step that is too large to be read, 500 for a run that cannot be read. Nothing else is served.
 
 use std::sync::Arc;
 
@@ -32,18 +32,16 @@ use rollscope_trace::{CloseReason, StepNumber, sentence};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
+use crate::glance::Found;
 use crate::passes::Passes;
+use crate::sight::Window;
 use crate::source::{Index, Source, StepState};
-use crate::step::{SharedStep, Wanted};
-use crate::tile::Window;
+use crate::step::{MAX_RECORDS, SharedStep, Wanted};
 
 /// Reads of the run at the same time; more wait.
 const CONCURRENT_READS: usize = 2;
 
-/// Requests and spans of the user's of a step: it is read into memory, which takes six kilobytes and a tenth of a millisecond for
-/// each request with its spans. What was made when the step was sealed is shown of a larger one, too.
-const MAX_RECORDS: u64 = 400_000;
-/// Forward passes of a step, at about a third of that.
+/// Forward passes of a step that are read into memory, at about a third of a request with its spans.
 const MAX_PASSES: u64 = 3_000_000;
 
 /// What the handlers share.
@@ -63,8 +61,8 @@ enum ApiError {
     #[error(transparent)]
     Run(#[from] RunError),
     #[error(
-        "step {} has {records} requests and spans, more than the {MAX_RECORDS} that the viewer takes; \
-         rollscope report and the tables of the run have no such limit", step.0
+        "step {} has {records} requests and spans, more than the {MAX_RECORDS} that the viewer reads; it shows what \
+         was kept when the step was sealed, and rollscope report and the tables of the run have no such limit", step.0
     )]
     TooLarge { step: StepNumber, records: u64 },
     #[error("step {} has {passes} forward passes, more than the {MAX_PASSES} that the viewer takes", step.0)]
@@ -221,7 +219,7 @@ async fn forward_passes(
 ) -> Result<Response, ApiError> {
     let step = StepNumber(number(&step)?);
     let read = move |source: &Source| {
-        let (_, passes) = passes_of(source, step)?;
+        let passes = passes_of(source, step)?;
         Ok(passes.answer(window.ok().map(|Query(window)| window))?.into())
     };
     api.blocking(COLUMNS, read).await
@@ -258,7 +256,7 @@ async fn search(
     api.answer(move |source| Ok(step_of(source, step)?.find(&sought.text))).await
 }
 
-/// A step, unless it would not fit into memory.
+/// A step that is read, unless it would not fit into memory.
 fn step_of(source: &Source, step: StepNumber) -> Result<SharedStep, ApiError> {
     let state = source.state(step)?;
     let records = state.requests + state.user_spans;
@@ -268,13 +266,14 @@ fn step_of(source: &Source, step: StepNumber) -> Result<SharedStep, ApiError> {
     Ok(source.step(step)?)
 }
 
-/// A step with its forward passes, unless they would not fit into memory.
-fn passes_of(source: &Source, step: StepNumber) -> Result<(SharedStep, Arc<Passes>), ApiError> {
+/// The forward passes of a step, unless they would not fit into memory.
+fn passes_of(source: &Source, step: StepNumber) -> Result<Arc<Passes>, ApiError> {
     let state = source.state(step)?;
     check_passes(&state)?;
-    let view = step_of(source, step)?;
-    let passes = source.passes(&view, state)?;
-    Ok((view, passes))
+    Ok(match source.glanced_fleet(step)? {
+        Some(fleet) => source.passes(&fleet, state)?,
+        None => source.passes(&step_of(source, step)?.fleet(), state)?,
+    })
 }
 
 fn check_passes(state: &StepState) -> Result<(), ApiError> {
@@ -299,8 +298,9 @@ impl Api {
     ) -> Result<Response, ApiError> {
         let step = StepNumber(number(step)?);
         let read = move |source: &Source| match source.glanced(step, wanted)? {
-            Some(made) => Ok(made),
-            None => step_of(source, step)?.answer(wanted, window)?.ok_or(ApiError::NotFound),
+            Found::Answer(made) => Ok(wanted.in_window(made, window)),
+            Found::Nothing => Err(ApiError::NotFound),
+            Found::NotKept => step_of(source, step)?.answer(wanted, window)?.ok_or(ApiError::NotFound),
         };
         self.blocking(kind, read).await
     }

@@ -10,7 +10,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 const MAGIC: [u8; 4] = *b"RSC1";
 /// Typed arrays want their elements at multiples of their size.
@@ -29,20 +30,37 @@ pub(crate) enum Column {
 /// A table in the making.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
-    heads: BTreeMap<&'static str, (&'static str, usize, usize)>,
+    heads: Heads<&'static str>,
     data: Vec<u8>,
 }
+
+/// A table that was made.
+#[derive(Debug)]
+pub(crate) struct Table<'a, M> {
+    meta: M,
+    heads: Heads<String>,
+    data: &'a [u8],
+}
+
+/// By the name of a column its kind, first byte and entries.
+type Heads<T> = BTreeMap<String, (T, usize, usize)>;
 
 #[derive(Serialize)]
 struct Head<'a, M> {
     meta: &'a M,
-    columns: &'a BTreeMap<&'static str, (&'static str, usize, usize)>,
+    columns: &'a Heads<&'static str>,
+}
+
+#[derive(Deserialize)]
+struct ReadHead<M> {
+    meta: M,
+    columns: Heads<String>,
 }
 
 // === impl Columns ===
 
 impl Columns {
-    pub(crate) fn put(&mut self, name: &'static str, column: &Column) {
+    pub(crate) fn put(&mut self, name: &str, column: &Column) {
         let first = self.data.len();
         let (kind, entries) = match column {
             Column::F64(values) => ("f64", self.extend(values, f64::to_le_bytes)),
@@ -52,7 +70,7 @@ impl Columns {
             Column::U8(values) => ("u8", self.extend(values, |value| [value])),
         };
         self.data.resize(self.data.len().next_multiple_of(ALIGNMENT), 0);
-        self.heads.insert(name, (kind, first, entries));
+        self.heads.insert(name.to_owned(), (kind, first, entries));
     }
 
     pub(crate) fn into_bytes(self, meta: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
@@ -73,6 +91,69 @@ impl Columns {
         }
         values.len()
     }
+}
+
+// === impl Table ===
+
+impl<'a, M: DeserializeOwned> Table<'a, M> {
+    /// Reads what [`Columns`] wrote; nothing where it is something else.
+    pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
+        let (length, rest) = bytes.strip_prefix(&MAGIC)?.split_first_chunk()?;
+        let (head, data) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let ReadHead { meta, columns } = serde_json::from_slice(head).ok()?;
+        Some(Self { meta, heads: columns, data })
+    }
+}
+
+impl<M> Table<'_, M> {
+    pub(crate) fn into_meta(self) -> M {
+        self.meta
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.heads.keys().map(String::as_str)
+    }
+
+    pub(crate) fn entries(&self, name: &str) -> Option<usize> {
+        self.heads.get(name).map(|(_, _, entries)| *entries)
+    }
+
+    pub(crate) fn column(&self, name: &str) -> Option<Column> {
+        let (kind, first, entries) = self.heads.get(name)?;
+        let data = self.data.get(*first..)?;
+        Some(match kind.as_str() {
+            "f64" => Column::F64(values(data, *entries, f64::from_le_bytes)?),
+            "f32" => Column::F32(values(data, *entries, f32::from_le_bytes)?),
+            "i32" => Column::I32(values(data, *entries, i32::from_le_bytes)?),
+            "u32" => Column::U32(values(data, *entries, u32::from_le_bytes)?),
+            "u8" => Column::U8(data.get(..*entries)?.to_vec()),
+            _ => return None,
+        })
+    }
+}
+
+fn values<T, const N: usize>(data: &[u8], entries: usize, of: fn([u8; N]) -> T) -> Option<Vec<T>> {
+    let (values, _) = data.as_chunks();
+    Some(values.get(..entries)?.iter().map(|bytes| of(*bytes)).collect())
+}
+
+// === impl Column ===
+
+impl Column {
+    /// The entries at some places.
+    pub(crate) fn picked(&self, at: &[u32]) -> Self {
+        match self {
+            Self::F64(values) => Self::F64(picked(values, at)),
+            Self::F32(values) => Self::F32(picked(values, at)),
+            Self::I32(values) => Self::I32(picked(values, at)),
+            Self::U32(values) => Self::U32(picked(values, at)),
+            Self::U8(values) => Self::U8(picked(values, at)),
+        }
+    }
+}
+
+fn picked<T: Copy>(values: &[T], at: &[u32]) -> Vec<T> {
+    at.iter().filter_map(|at| values.get(*at as usize).copied()).collect()
 }
 
 #[cfg(test)]
@@ -118,11 +199,22 @@ pub(crate) mod tests {
         table.put("times", &Column::F64(vec![-1.5, 1e18]));
         table.put("indices", &Column::I32(vec![-1, 7, 8]));
         table.put("none", &Column::U32(vec![]));
-        let (meta, columns) = read(&table.into_bytes(&json!({"step": 4})).unwrap());
+        let bytes = table.into_bytes(&json!({"step": 4})).unwrap();
+        let (meta, columns) = read(&bytes);
         assert_eq!(meta, json!({"step": 4}));
         assert_eq!(columns["bytes"], [1.0, 2.0, 255.0]);
         assert_eq!(columns["times"], [-1.5, 1e18]);
         assert_eq!(columns["indices"], [-1.0, 7.0, 8.0]);
         assert!(columns["none"].is_empty());
+        let table: Table<'_, Value> = Table::of(&bytes).unwrap();
+        assert_eq!(table.names().collect::<Vec<_>>(), ["bytes", "indices", "none", "times"]);
+        assert_eq!((table.entries("times"), table.entries("nothing")), (Some(2), None));
+        let Some(Column::I32(indices)) = table.column("indices") else { panic!("{table:?}") };
+        assert_eq!(indices, [-1, 7, 8]);
+        // The last column ends with four bytes that fill it up.
+        for cut in 0..bytes.len() - 4 {
+            let table: Option<Table<'_, Value>> = Table::of(&bytes[..cut]);
+            assert!(table.is_none_or(|table| table.column("indices").is_none()), "{cut}");
+        }
     }
 }

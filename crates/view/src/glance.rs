@@ -1,77 +1,248 @@
-//! The first sight of a step, made when it is sealed: the numbers, the table of samples and the first tile of spans, as the
-//! API answers them. With it a page is drawn before the step has been read.
+//! What is shown of a step without reading it, made when it is sealed.
+//!
+//! The first block is the first sight, as the API answers for it. Of a step that takes long to read every tile of spans
+//! follows, so that what is looked at costs its tile and not the step; and of one that is too large to be read, what is known
+//! of its samples, a line for each.
 //!
 //! ```text
-//! {"version": 1, "answers": [["table", 123], …]}\n   a line of JSON: names and lengths
-//! …                                                   the answers, one after the other
+//! block 0        {"version": 2, "answers": [["table", 123], …], "tiles": {"samples": 160, …}}\n
+//!                the numbers, the table of samples and the first tile, one after the other
+//! then           the tiles of samples
+//! then           the tiles of workers
+//! then           the details of the samples of a tile, if they are kept
 //! ```
 
+use std::sync::{Arc, OnceLock};
+
 use axum::body::Bytes;
-use rollscope_trace::StepTrace;
+use parking_lot::Mutex;
+use rollscope_run::{Glance as Blocks, GlanceBlocks, RunError};
+use rollscope_trace::{StepTrace, UnixNs};
 use serde::{Deserialize, Serialize};
 
-use crate::step::{StepView, Wanted};
+use crate::columns::Table;
+use crate::details::SampleDetails;
+use crate::step::{MAX_RECORDS, StepView, Wanted};
+use crate::tile::{self, TILE_ROWS};
+use crate::workers::Fleet;
 
 /// Grows with every change of an answer that is kept; one of another version is not shown.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Requests and spans of the user's of a step that is read in a few seconds: of one that has more, the tiles are kept.
+const TILED_OVER: u64 = 50_000;
+/// What the details of a step's samples may take on the disk; those of later samples are not kept.
+const MAX_DETAILS_BYTES: usize = 1 << 30;
+/// Blocks that were asked for last are held as far as they fit into this.
+const RECENT_BYTES: usize = 64 << 20;
 
-/// What is kept, and by what name.
-const KEPT: [(&str, Wanted); 3] =
+/// What the first block holds, and by what name.
+const FIRST: [(&str, Wanted); 3] =
     [("numbers", Wanted::Numbers), ("table", Wanted::Table), ("tile", Wanted::SampleTile(0))];
+
+/// How much is kept of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    FirstSight,
+    Tiles,
+    Everything,
+}
 
 #[derive(Serialize, Deserialize)]
 struct Head {
     version: u32,
     answers: Vec<(String, usize)>,
+    tiles: Option<Tiles>,
+}
+
+/// Which blocks follow the first.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Tiles {
+    samples: u32,
+    workers: u32,
+    has_details: bool,
 }
 
 /// Answers that were made when the step was sealed.
 #[derive(Debug, Default)]
 pub(crate) struct Glance {
     answers: Vec<(Wanted, Bytes)>,
+    tiles: Option<(Tiles, Blocks)>,
+    /// Blocks that were asked for, the latest at the end.
+    recent: Mutex<Vec<(usize, Bytes)>>,
+    fleet: OnceLock<Option<Arc<Fleet>>>,
+}
+
+/// Whether an answer was kept.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Answer(Bytes),
+    /// There is no such thing in the step.
+    Nothing,
+    /// Only the step tells.
+    NotKept,
+}
+
+/// Of the table, what tells where forward passes stand.
+#[derive(Deserialize)]
+struct TableMeta {
+    origin_unix_ns: String,
+    workers: Vec<WorkerMeta>,
+}
+
+#[derive(Deserialize)]
+struct WorkerMeta {
+    url: Box<str>,
+    rank: Option<u32>,
 }
 
 /// What [`rollscope_run::Run::put_glance`] keeps of a step; nothing where an answer cannot be encoded.
-pub fn glance(trace: StepTrace) -> Option<Vec<u8>> {
-    let step = StepView::new(trace);
+pub fn glance(trace: StepTrace) -> Option<GlanceBlocks> {
+    let records = trace.samples.iter().map(|sample| sample.requests.len() + sample.spans.len());
+    let keep = Keep::of(records.sum::<usize>() as u64);
+    kept(&StepView::new(trace), keep)
+}
+
+/// So much of a step.
+pub(crate) fn kept(step: &StepView, keep: Keep) -> Option<GlanceBlocks> {
+    let tiles = (keep != Keep::FirstSight).then(|| Tiles {
+        samples: (step.samples().len() as u32).div_ceil(TILE_ROWS),
+        workers: step.workers().list.len() as u32,
+        has_details: keep == Keep::Everything,
+    });
+    let mut blocks = GlanceBlocks::default();
+    blocks.push(&first_sight(step, tiles)?).ok()?;
+    let Some(Tiles { samples, workers, has_details }) = tiles else { return Some(blocks) };
+    for number in 0..samples {
+        blocks.push(&tile::of_samples(step, number).ok()??).ok()?;
+    }
+    for number in 0..workers {
+        blocks.push(&tile::of_worker(step, number).ok()??).ok()?;
+    }
+    let before = blocks.bytes();
+    for number in 0..if has_details { samples } else { 0 } {
+        let has_room = blocks.bytes() - before < MAX_DETAILS_BYTES;
+        blocks.push(&if has_room { details(step, number)? } else { Vec::new() }).ok()?;
+    }
+    Some(blocks)
+}
+
+fn first_sight(step: &StepView, tiles: Option<Tiles>) -> Option<Vec<u8>> {
     let (mut answers, mut bytes) = (Vec::new(), Vec::new());
-    for (name, wanted) in KEPT {
+    for (name, wanted) in FIRST {
         // A step without samples has no tile.
         if let Some(answer) = step.answer(wanted, None).ok()? {
             answers.push((name.to_owned(), answer.len()));
             bytes.extend(answer);
         }
     }
-    let mut glance = serde_json::to_vec(&Head { version: VERSION, answers }).ok()?;
-    glance.push(b'\n');
-    glance.extend(bytes);
-    Some(glance)
+    let mut block = serde_json::to_vec(&Head { version: VERSION, answers, tiles }).ok()?;
+    block.push(b'\n');
+    block.extend(bytes);
+    Some(block)
+}
+
+/// Of the samples of a tile, a line each.
+fn details(step: &StepView, tile: u32) -> Option<Vec<u8>> {
+    let mut lines = Vec::new();
+    let first = tile * TILE_ROWS;
+    for sample in (first..first + TILE_ROWS).map_while(|row| step.sample(row)) {
+        serde_json::to_writer(&mut lines, &SampleDetails::of(sample)).ok()?;
+        lines.push(b'\n');
+    }
+    Some(lines)
+}
+
+// === impl Keep ===
+
+impl Keep {
+    /// Of a step of so many requests and spans of the user's.
+    fn of(records: u64) -> Self {
+        if records > MAX_RECORDS {
+            Self::Everything
+        } else if records > TILED_OVER {
+            Self::Tiles
+        } else {
+            Self::FirstSight
+        }
+    }
 }
 
 // === impl Glance ===
 
 impl Glance {
     /// Reads what [`glance`] made; nothing of what it does not know.
-    pub(crate) fn read(bytes: Vec<u8>) -> Option<Self> {
-        let bytes = Bytes::from(bytes);
+    pub(crate) fn open(blocks: Blocks) -> Result<Option<Self>, RunError> {
+        Ok(blocks.block(0)?.and_then(|first| Self::read(first, blocks)))
+    }
+
+    fn read(first: Vec<u8>, blocks: Blocks) -> Option<Self> {
+        let bytes = Bytes::from(first);
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
         let head: Head = serde_json::from_slice(&bytes[..end]).ok()?;
+        if head.version != VERSION {
+            return None;
+        }
         let mut rest = bytes.slice(end + 1..);
         let mut answers = Vec::new();
-        for (name, length) in head.answers.iter().filter(|_| head.version == VERSION) {
+        for (name, length) in &head.answers {
             let answer = (*length <= rest.len()).then(|| rest.split_to(*length))?;
-            let (_, wanted) = KEPT.iter().find(|(known, _)| known == name)?;
+            let (_, wanted) = FIRST.iter().find(|(known, _)| known == name)?;
             answers.push((*wanted, answer));
         }
-        Some(Self { answers })
+        Some(Self { answers, tiles: head.tiles.map(|tiles| (tiles, blocks)), ..Self::default() })
     }
 
-    /// Whether an answer is one of those that are kept.
-    pub(crate) fn has(wanted: Wanted) -> bool {
-        KEPT.iter().any(|(_, kept)| *kept == wanted)
+    /// What was kept for an answer.
+    pub(crate) fn answer(&self, wanted: Wanted) -> Result<Found, RunError> {
+        if let Some((_, answer)) = self.answers.iter().find(|(kept, _)| *kept == wanted) {
+            return Ok(Found::Answer(answer.clone()));
+        }
+        let Some((tiles, blocks)) = &self.tiles else { return Ok(Found::NotKept) };
+        let (samples, workers) = (tiles.samples as usize, tiles.workers as usize);
+        let (number, of, first) = match wanted {
+            Wanted::SampleTile(tile) => (tile, samples, 1),
+            Wanted::WorkerTile(worker) => (worker, workers, 1 + samples),
+            Wanted::Sample(row) if tiles.has_details => (row / TILE_ROWS, samples, 1 + samples + workers),
+            Wanted::Sample(_) | Wanted::Numbers | Wanted::Table => return Ok(Found::NotKept),
+        };
+        if number as usize >= of {
+            return Ok(Found::Nothing);
+        }
+        let block = self.block(blocks, first + number as usize)?.filter(|block| !block.is_empty());
+        Ok(match (block, wanted) {
+            (None, _) => Found::NotKept,
+            (Some(block), Wanted::Sample(row)) => line(&block, row % TILE_ROWS),
+            (Some(block), _) => Found::Answer(block),
+        })
     }
 
-    pub(crate) fn answer(&self, wanted: Wanted) -> Option<Bytes> {
-        self.answers.iter().find(|(kept, _)| *kept == wanted).map(|(_, answer)| answer.clone())
+    /// Where the forward passes of the step stand, as far as the table was kept.
+    pub(crate) fn fleet(&self) -> Option<Arc<Fleet>> {
+        let of_table = || {
+            let (_, table) = self.answers.iter().find(|(kept, _)| *kept == Wanted::Table)?;
+            let TableMeta { origin_unix_ns, workers } = Table::of(table)?.into_meta();
+            let workers = workers.iter().map(|worker| (&*worker.url, worker.rank));
+            Some(Arc::new(Fleet::of(UnixNs(origin_unix_ns.parse().ok()?), workers)))
+        };
+        self.fleet.get_or_init(of_table).clone()
     }
+
+    fn block(&self, blocks: &Blocks, number: usize) -> Result<Option<Bytes>, RunError> {
+        if let Some((_, block)) = self.recent.lock().iter().find(|(held, _)| *held == number) {
+            return Ok(Some(block.clone()));
+        }
+        let Some(block) = blocks.block(number)?.map(Bytes::from) else { return Ok(None) };
+        let mut recent = self.recent.lock();
+        recent.push((number, block.clone()));
+        while recent.iter().map(|(_, block)| block.len()).sum::<usize>() > RECENT_BYTES {
+            recent.remove(0);
+        }
+        Ok(Some(block))
+    }
+}
+
+/// A line of a block.
+fn line(block: &Bytes, number: u32) -> Found {
+    let line = block.split(|byte| *byte == b'\n').nth(number as usize).filter(|line| !line.is_empty());
+    line.map_or(Found::Nothing, |line| Found::Answer(block.slice_ref(line)))
 }

@@ -16,6 +16,7 @@ mod numbers;
 mod passes;
 mod places;
 mod search;
+mod sight;
 mod table;
 mod tile;
 mod workers;

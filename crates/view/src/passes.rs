@@ -13,8 +13,8 @@ use rollscope_trace::{ForwardPass, SampleTrace};
 use serde::Serialize;
 
 use crate::columns::{Column, Columns};
-use crate::step::StepView;
-use crate::tile::Window;
+use crate::sight::Window;
+use crate::workers::Fleet;
 
 /// No more passes are sent whole, whatever window was asked for.
 const REDUCED_OVER: usize = 60_000;
@@ -95,8 +95,8 @@ pub(crate) fn of_sample(sample: &SampleTrace, heard: &[ForwardPass], company: &C
 
 impl Passes {
     /// Of those that were heard of in a step.
-    pub(crate) fn of(step: &StepView, passes: &[ForwardPass]) -> Self {
-        let mut rows: Vec<_> = passes.iter().filter_map(|pass| Some((Row::of(step, pass)?, pass))).collect();
+    pub(crate) fn of(fleet: &Fleet, passes: &[ForwardPass]) -> Self {
+        let mut rows: Vec<_> = passes.iter().filter_map(|pass| Some((Row::of(fleet, pass)?, pass))).collect();
         rows.sort_by_key(|(row, pass)| (row.worker, pass.received, pass.counter_id));
         let rows: Vec<Row> = rows.into_iter().map(|(row, _)| row).collect();
         let peaks = rows.chunk_by(|a, b| a.worker == b.worker).map(Peak::of).collect();
@@ -175,11 +175,11 @@ impl CallPasses {
 
 impl Row {
     /// Nothing for a worker that has no row.
-    fn of(step: &StepView, pass: &ForwardPass) -> Option<Self> {
+    fn of(fleet: &Fleet, pass: &ForwardPass) -> Option<Self> {
         let worker = pass.worker.as_ref()?;
         Some(Self {
-            worker: step.workers().number_at(&worker.url, pass.dp_rank)?,
-            end_ns: step.since_origin(pass.received),
+            worker: fleet.number_at(&worker.url, pass.dp_rank)?,
+            end_ns: fleet.since_origin(pass.received),
             wall_ns: pass.wall.0 as f64,
             bound_ns: pass.uncertainty.0 as f64,
             prefill_requests: pass.scheduled.prefill_requests as f64,

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use parking_lot::Mutex;
 use rollscope_insight::{Company, time_of_passes};
 use rollscope_run::{Drops, Follow, Run, RunError, SentMetrics, StepSummary, WriterSummary};
 use rollscope_trace::{CloseReason, Record, SampleKey, SampleTrace, StepNumber};
 
 use crate::given::Given;
-use crate::glance::Glance;
+use crate::glance::{Found, Glance};
 use crate::passes::{self, CallPasses, Passes};
 use crate::step::{SharedStep, StepView, Wanted};
+use crate::workers::Fleet;
 
 /// Steps that are kept: the one that is shown, one that it is compared with, and the one shown before.
 const KEPT_STEPS: usize = 3;
@@ -28,7 +28,7 @@ pub(crate) struct Source {
     given: Given,
     /// The steps that were asked for last, the latest at the end.
     held: Mutex<Vec<(StepVersion, SharedStep)>>,
-    /// The first sights of steps that were asked for last, the latest at the end.
+    /// What was kept of steps that were asked for last, the latest at the end.
     glances: Mutex<Vec<(StepVersion, Arc<Glance>)>>,
     /// The forward passes that were asked for last, with their number.
     passes: Mutex<Option<(StepVersion, u64, Arc<Passes>)>>,
@@ -156,8 +156,8 @@ impl Source {
         tail.steps.get(&step).map(|tally| tally.state).ok_or(RunError::NoSuchStep { step })
     }
 
-    /// The forward passes of a step, of which `state` told.
-    pub(crate) fn passes(&self, view: &StepView, state: StepState) -> Result<Arc<Passes>, RunError> {
+    /// The forward passes of a step, of which `state` told, and which stand where `fleet` says.
+    pub(crate) fn passes(&self, fleet: &Fleet, state: StepState) -> Result<Arc<Passes>, RunError> {
         let wanted = StepVersion { step: state.step, version: state.version };
         let mut held = self.passes.lock();
         if let Some((version, count, passes)) = &*held
@@ -165,7 +165,7 @@ impl Source {
         {
             return Ok(passes.clone());
         }
-        let made = Arc::new(Passes::of(view, &self.run.forward_passes(state.step)?));
+        let made = Arc::new(Passes::of(fleet, &self.run.forward_passes(state.step)?));
         *held = Some((wanted, state.passes, made.clone()));
         Ok(made)
     }
@@ -193,25 +193,32 @@ impl Source {
         Ok(passes::of_sample(sample, &heard, &company))
     }
 
-    /// An answer that was made when the step was sealed, if it has not grown since.
-    pub(crate) fn glanced(&self, step: StepNumber, wanted: Wanted) -> Result<Option<Bytes>, RunError> {
-        if !Glance::has(wanted) {
-            return Ok(None);
-        }
+    /// What was kept for an answer when the step was sealed, if the step has not grown since.
+    pub(crate) fn glanced(&self, step: StepNumber, wanted: Wanted) -> Result<Found, RunError> {
+        self.glance(step)?.map_or(Ok(Found::NotKept), |glance| glance.answer(wanted))
+    }
+
+    /// Where its forward passes stand, if that was kept.
+    pub(crate) fn glanced_fleet(&self, step: StepNumber) -> Result<Option<Arc<Fleet>>, RunError> {
+        Ok(self.glance(step)?.and_then(|glance| glance.fleet()))
+    }
+
+    fn glance(&self, step: StepNumber) -> Result<Option<Arc<Glance>>, RunError> {
         let version = self.version(step)?;
         if version.version != SEALED_VERSION {
             return Ok(None);
         }
         let mut glances = self.glances.lock();
         if let Some((_, glance)) = glances.iter().find(|(held, _)| *held == version) {
-            return Ok(glance.answer(wanted));
+            return Ok(Some(glance.clone()));
         }
-        let glance = Arc::new(self.run.glance(step)?.and_then(Glance::read).unwrap_or_default());
+        let kept = self.run.glance(step)?.map(Glance::open).transpose()?.flatten();
+        let glance = Arc::new(kept.unwrap_or_default());
         glances.push((version, glance.clone()));
         if glances.len() > KEPT_STEPS {
             glances.remove(0);
         }
-        Ok(glance.answer(wanted))
+        Ok(Some(glance))
     }
 
     fn version(&self, step: StepNumber) -> Result<StepVersion, RunError> {

@@ -10,9 +10,14 @@ use rollscope_trace::{Nanos, SampleTrace, StepTrace, UnixNs};
 use crate::details::SampleDetails;
 use crate::numbers::NumbersAnswer;
 use crate::search::{Matches, Texts};
+use crate::sight::{self, Window};
 use crate::table;
-use crate::tile::{self, Tile, Window};
-use crate::workers::Workers;
+use crate::tile;
+use crate::workers::{Fleet, Workers};
+
+/// Requests and spans of the user's of a step that is read: it is read into memory, which takes six kilobytes and a tenth of a
+/// millisecond for each request with its spans.
+pub(crate) const MAX_RECORDS: u64 = 400_000;
 
 /// Spans of the user's that lie further from the step's requests than this, or than the step is long, do not
 /// widen the range that is shown first: the clock that made them is off.
@@ -93,6 +98,11 @@ impl StepView {
         self.workers.get_or_init(|| Workers::of(self))
     }
 
+    /// Where forward passes stand.
+    pub(crate) fn fleet(&self) -> Fleet {
+        Fleet::of(self.origin, self.workers().list.iter().map(|worker| (&*worker.url, worker.rank)))
+    }
+
     /// The answer, made now unless it was made before; of a tile that is too large to be sent whole, what can be seen in
     /// a window. Nothing when there is no such thing in the step.
     pub(crate) fn answer(
@@ -100,20 +110,18 @@ impl StepView {
         wanted: Wanted,
         window: Option<Window>,
     ) -> Result<Option<Bytes>, serde_json::Error> {
+        Ok(self.whole(wanted)?.map(|made| wanted.in_window(made, window)))
+    }
+
+    fn whole(&self, wanted: Wanted) -> Result<Option<Bytes>, serde_json::Error> {
         if let Some(made) = self.answers.lock().get(&wanted) {
             return Ok(Some(made.clone()));
         }
-        // Attributes are asked for one sample at a time and cost nothing to make; windows are many.
-        let mut is_kept = !matches!(wanted, Wanted::Sample(_));
-        let mut whole_or_not = |tile: Option<Tile>| {
-            is_kept = tile.as_ref().is_none_or(|tile| tile.is_whole);
-            tile.map(|tile| tile.bytes)
-        };
         let made = match wanted {
             Wanted::Numbers => Some(serde_json::to_vec(&NumbersAnswer::of(&self.trace))?),
             Wanted::Table => Some(table::answer(self)?),
-            Wanted::SampleTile(tile) => whole_or_not(tile::of_samples(self, tile, window)?),
-            Wanted::WorkerTile(worker) => whole_or_not(tile::of_worker(self, worker, window)?),
+            Wanted::SampleTile(tile) => tile::of_samples(self, tile)?,
+            Wanted::WorkerTile(worker) => tile::of_worker(self, worker)?,
             Wanted::Sample(row) => {
                 self.sample(row).map(|sample| serde_json::to_vec(&SampleDetails::of(sample))).transpose()?
             }
@@ -121,7 +129,8 @@ impl StepView {
         let Some(made) = made.map(Bytes::from) else {
             return Ok(None);
         };
-        if is_kept {
+        // Attributes are asked for one sample at a time and cost nothing to make.
+        if !matches!(wanted, Wanted::Sample(_)) {
             self.answers.lock().insert(wanted, made.clone());
         }
         Ok(Some(made))
@@ -130,6 +139,19 @@ impl StepView {
     /// Where a text is found.
     pub(crate) fn find(&self, text: &str) -> Matches {
         self.texts.get_or_init(|| Texts::of(self)).find(text)
+    }
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    /// Of a tile that is too large to be sent whole, what can be seen in a window; anything else as it is.
+    pub(crate) fn in_window(self, made: Bytes, window: Option<Window>) -> Bytes {
+        let seen = match (self, window) {
+            (Self::SampleTile(_) | Self::WorkerTile(_), Some(window)) => sight::seen(&made, window),
+            _ => None,
+        };
+        seen.map_or(made, Bytes::from)
     }
 }
 

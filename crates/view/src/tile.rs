@@ -5,11 +5,10 @@
 //! the legs, the stages in them, the stages in those, or the user's spans, each in order of begin. So a page finds what
 //! it shows of a run by bisection, and what would fall on one pixel it passes over.
 //!
-//! A tile of more than [`REDUCED_OVER`] spans is sent as far as it can be seen: the page asks for a window of time at
-//! its zoom, and spans outside of it, or so near to the one before them that both fall on one pixel, are left out.
+//! A tile of very many spans is sent as far as it can be seen (`sight.rs`).
 
 use rollscope_trace::{Lane, LegRole, Outcome, Profile, SampleTrace, Span, UnixNs, profile_spans};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::columns::{Column, Columns};
 use crate::places::{LANES, Places, lane_of};
@@ -18,17 +17,6 @@ use crate::strings::Strings;
 
 /// Samples of a tile.
 pub(crate) const TILE_ROWS: u32 = 128;
-
-/// A tile of no more spans is sent whole, whatever window was asked for.
-const REDUCED_OVER: usize = 60_000;
-
-/// What a page can see: a range of time, and the length of a pixel. In nanoseconds from the origin.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-pub(crate) struct Window {
-    pub(crate) from: f64,
-    pub(crate) to: f64,
-    pub(crate) pixel: f64,
-}
 
 /// What a run holds, from back to front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,13 +72,6 @@ struct Meta<'a> {
     left_out: usize,
 }
 
-/// A tile's bytes, and whether all of its spans are in them.
-#[derive(Debug)]
-pub(crate) struct Tile {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) is_whole: bool,
-}
-
 /// Collects the spans of a tile.
 struct Builder<'a> {
     step: &'a StepView,
@@ -111,11 +92,7 @@ struct Placed<'a> {
 }
 
 /// The tile of the samples from `tile` × [`TILE_ROWS`]; nothing when there are none.
-pub(crate) fn of_samples(
-    step: &StepView,
-    tile: u32,
-    window: Option<Window>,
-) -> Result<Option<Tile>, serde_json::Error> {
+pub(crate) fn of_samples(step: &StepView, tile: u32) -> Result<Option<Vec<u8>>, serde_json::Error> {
     let first = tile.saturating_mul(TILE_ROWS);
     if step.sample(first).is_none() {
         return Ok(None);
@@ -125,15 +102,11 @@ pub(crate) fn of_samples(
         let Some(sample) = step.sample(row) else { break };
         builder.sample(row, sample);
     }
-    builder.into_tile(window).map(Some)
+    builder.into_tile().map(Some)
 }
 
 /// The tile of a worker, whose only row is 0; nothing when there is none.
-pub(crate) fn of_worker(
-    step: &StepView,
-    worker: u32,
-    window: Option<Window>,
-) -> Result<Option<Tile>, serde_json::Error> {
+pub(crate) fn of_worker(step: &StepView, worker: u32) -> Result<Option<Vec<u8>>, serde_json::Error> {
     let Some(worker) = step.workers().list.get(worker as usize) else {
         return Ok(None);
     };
@@ -145,7 +118,7 @@ pub(crate) fn of_worker(
         let placed = Placed { profile, row: 0, sample: leg.row, part: leg.request + 1, track: None };
         builder.request(&placed, |index| (index == leg.leg).then_some(leg.track));
     }
-    builder.into_tile(window).map(Some)
+    builder.into_tile().map(Some)
 }
 
 // === impl Builder ===
@@ -276,20 +249,16 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn into_tile(self, window: Option<Window>) -> Result<Tile, serde_json::Error> {
+    fn into_tile(self) -> Result<Vec<u8>, serde_json::Error> {
         let Self { entries, step, .. } = &self;
         let mut order: Vec<usize> = (0..entries.len()).collect();
         order.sort_by_key(|at| (entries[*at].place, entries[*at].start, *at));
-        if let Some(window) = window.filter(|_| entries.len() > REDUCED_OVER) {
-            self.reduce(&mut order, window);
+        let mut moved = vec![0; entries.len()];
+        for (from, to) in order.iter().zip(0_u32..) {
+            moved[*from] = to;
         }
-        let left_out = entries.len() - order.len();
-        let mut moved: Vec<Option<u32>> = vec![None; entries.len()];
-        for (to, from) in order.iter().enumerate() {
-            moved[*from] = Some(to as u32);
-        }
-        let index_of = |at: Option<usize>| at.and_then(|at| moved[at]).map_or(-1, |at| at as i32);
-        let transfers = self.transfers.iter().filter_map(|(from, to)| moved[*from].zip(moved[*to]));
+        let index_of = |at: Option<usize>| at.map_or(-1, |at| moved[at] as i32);
+        let transfers = self.transfers.iter().map(|(from, to)| (moved[*from], moved[*to]));
         let (sent, received) = transfers.unzip();
         let sorted = || order.iter().map(|at| &entries[*at]);
         let mut runs: Vec<(Place, u32)> = Vec::new();
@@ -324,27 +293,7 @@ impl<'a> Builder<'a> {
         ] {
             columns.put(name, &column);
         }
-        let bytes = columns.into_bytes(&Meta { names: &self.names, left_out })?;
-        Ok(Tile { bytes, is_whole: left_out == 0 })
-    }
-
-    /// Leaves of the sorted spans those that can be seen in a window.
-    fn reduce(&self, order: &mut Vec<usize>, window: Window) {
-        let time = |at: UnixNs| self.step.since_origin(at);
-        let mut last: Option<(Place, f64)> = None;
-        order.retain(|at| {
-            let Entry { place, start, end, .. } = &self.entries[*at];
-            let end = end.map_or(f64::INFINITY, time);
-            let is_seen = match last {
-                Some((run, reached)) if run == *place => end >= reached + window.pixel,
-                _ => true,
-            };
-            let is_kept = is_seen && end >= window.from && time(*start) <= window.to;
-            if is_kept {
-                last = Some((*place, end));
-            }
-            is_kept
-        });
+        columns.into_bytes(&Meta { names: &self.names, left_out: 0 })
     }
 }
 

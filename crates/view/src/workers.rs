@@ -37,7 +37,13 @@ pub(crate) struct LegPlace {
 pub(crate) struct Workers {
     pub(crate) list: Vec<Worker>,
     index: HashMap<(Arc<str>, Option<u32>), u32>,
-    /// The same by their servers: the ranks that are known there, each with its worker's number.
+}
+
+/// Where forward passes of a step stand, as they name their workers.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    origin: UnixNs,
+    /// By server the ranks that are known there, each with its worker's number.
     ranks: HashMap<Box<str>, Vec<(Option<u32>, u32)>>,
 }
 
@@ -57,13 +63,29 @@ impl Workers {
         let mut list: Vec<_> =
             legs.into_iter().map(|((role, url, rank), legs)| Worker::new(url, role, rank, legs)).collect();
         list.shrink_to_fit();
-        let (mut index, mut ranks) = (HashMap::new(), HashMap::<Box<str>, Vec<_>>::new());
-        for (worker, number) in list.iter().zip(0..) {
-            index.insert((worker.url.clone(), worker.rank), number);
-            let (server, rank) = server_and_rank(&worker.url);
-            ranks.entry(server.into()).or_default().push((worker.rank.or(rank), number));
+        let index = list.iter().enumerate();
+        let index = index.map(|(at, worker)| ((worker.url.clone(), worker.rank), at as u32)).collect();
+        Self { list, index }
+    }
+
+    /// The number of the worker of a leg; −1 for none, as in a column.
+    pub(crate) fn number_of(&self, leg: Option<&Leg>) -> i32 {
+        let found = leg.and_then(|leg| self.index.get(&(leg.worker.url.clone(), rank_of(leg))));
+        found.map_or(-1, |number| *number as i32)
+    }
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    /// Of the workers in order of their numbers: their URLs, and their ranks where they name them.
+    pub(crate) fn of<'a>(origin: UnixNs, workers: impl Iterator<Item = (&'a str, Option<u32>)>) -> Self {
+        let mut ranks: HashMap<Box<str>, Vec<_>> = HashMap::new();
+        for ((url, rank), number) in workers.zip(0..) {
+            let (server, own) = server_and_rank(url);
+            ranks.entry(server.into()).or_default().push((rank.or(own), number));
         }
-        Self { list, index, ranks }
+        Self { origin, ranks }
     }
 
     /// The number of the worker at this server; of its rank, where its legs say which they ran on or ranks are workers of
@@ -74,10 +96,9 @@ impl Workers {
         number_of(Some(rank)).or_else(|| number_of(None))
     }
 
-    /// The number of the worker of a leg; −1 for none, as in a column.
-    pub(crate) fn number_of(&self, leg: Option<&Leg>) -> i32 {
-        let found = leg.and_then(|leg| self.index.get(&(leg.worker.url.clone(), rank_of(leg))));
-        found.map_or(-1, |number| *number as i32)
+    /// Nanoseconds from the origin, as are all times of the answers.
+    pub(crate) fn since_origin(&self, at: UnixNs) -> f64 {
+        at.0.saturating_sub(self.origin.0) as f64
     }
 }
 

@@ -333,7 +333,7 @@ async fn a_step_is_shown_from_what_was_made_when_it_was_sealed_until_it_grows() 
     // Made of less than was sealed, to be told from what is read.
     let mut less = run.step(step).unwrap();
     less.samples.truncate(1);
-    run.put_glance(step, run.sealed_state(step).unwrap(), &glance(less).unwrap()).unwrap();
+    run.put_glance(step, run.sealed_state(step).unwrap(), glance(less).unwrap()).unwrap();
     let viewer = Viewer::start(run).await;
     let count = async || viewer.json("/api/steps/1").await["metrics"]["perf/request/count"].clone();
     assert_eq!(count().await, json!(1.0), "as it was made");
@@ -377,7 +377,7 @@ async fn a_page_in_one_file_holds_all_that_is_asked_for() {
     let mut file = Vec::new();
     export_html(run, &[StepNumber(1)], &mut file).await.unwrap();
     let file = String::from_utf8(file).unwrap();
-    let (_, data) = file.split_once("id=\"data\">").unwrap();
+    let (_, data) = file.rsplit_once("id=\"data\">").unwrap();
     let (data, _) = data.split_once("</script>").unwrap();
     let answers: serde_json::Map<String, Value> = serde_json::from_str(data).unwrap();
     let paths: Vec<_> = answers.keys().map(|path| path.strip_prefix("api/").unwrap()).collect();

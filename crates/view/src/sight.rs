@@ -1,0 +1,112 @@
+//! Of a tile with many spans those that can be seen in a window of time, at its zoom.
+//!
+//! A span is left out if it lies outside of the window, or if it ends so near to the one before it in its run that both fall
+//! on one pixel. This is done on the tile's columns, so that a tile that was kept when its step was sealed needs no step.
+
+use serde::{Deserialize, Serialize};
+
+use crate::columns::{Column, Columns, Table};
+
+/// A tile of no more spans is sent whole, whatever window was asked for.
+const REDUCED_OVER: usize = 60_000;
+
+/// What a page can see: a range of time, and the length of a pixel. In nanoseconds from the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub(crate) struct Window {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+    pub(crate) pixel: f64,
+}
+
+/// What stands beside a tile's columns.
+#[derive(Serialize, Deserialize)]
+struct Meta {
+    names: Vec<Box<str>>,
+    left_out: usize,
+}
+
+/// What is left of a tile.
+#[derive(Default)]
+struct Kept {
+    spans: Vec<u32>,
+    runs: Vec<u32>,
+    /// Of each run its first span among those that are left, and their number.
+    first: Vec<u32>,
+}
+
+/// What can be seen of a tile in a window, as a tile; nothing where all of it is to be sent.
+pub(crate) fn seen(tile: &[u8], window: Window) -> Option<Vec<u8>> {
+    let table = Table::of(tile)?;
+    if table.entries("start_ns")? <= REDUCED_OVER { None } else { reduced(table, window) }
+}
+
+/// Nothing where it is no tile.
+fn reduced(table: Table<'_, Meta>, window: Window) -> Option<Vec<u8>> {
+    let kept = Kept::of(&table, window)?;
+    let count = table.entries("start_ns")?;
+    let mut moved = vec![-1; count];
+    for (from, to) in kept.spans.iter().zip(0..) {
+        *moved.get_mut(*from as usize)? = to;
+    }
+    let moved = |at: i32| usize::try_from(at).ok().and_then(|at| moved.get(at)).copied().unwrap_or(-1);
+    let mut columns = Columns::default();
+    for name in table.names() {
+        let column = match (name, table.column(name)?) {
+            ("run_first", _) => Column::U32(kept.first.clone()),
+            ("parent", Column::I32(parents)) => {
+                Column::I32(kept.spans.iter().map(|at| moved(parents[*at as usize])).collect())
+            }
+            ("transfer_from" | "transfer_to", _) => continue,
+            (_, column) if name.starts_with("run_") => column.picked(&kept.runs),
+            (_, column) => column.picked(&kept.spans),
+        };
+        columns.put(name, &column);
+    }
+    let (Column::U32(from), Column::U32(to)) = (table.column("transfer_from")?, table.column("transfer_to")?)
+    else {
+        return None;
+    };
+    let both = from.into_iter().zip(to).map(|(from, to)| (moved(from as i32), moved(to as i32)));
+    let both = both.filter(|(from, to)| *from >= 0 && *to >= 0);
+    let (from, to) = both.map(|(from, to)| (from as u32, to as u32)).unzip();
+    columns.put("transfer_from", &Column::U32(from));
+    columns.put("transfer_to", &Column::U32(to));
+    let left_out = count - kept.spans.len();
+    let Meta { names, .. } = table.into_meta();
+    columns.into_bytes(&Meta { names, left_out }).ok()
+}
+
+// === impl Kept ===
+
+impl Kept {
+    fn of(table: &Table<'_, Meta>, window: Window) -> Option<Self> {
+        let (Column::F64(start), Column::F64(end)) = (table.column("start_ns")?, table.column("end_ns")?)
+        else {
+            return None;
+        };
+        let Column::U32(first) = table.column("run_first")? else { return None };
+        let mut kept = Self::default();
+        for (ends, run) in first.windows(2).zip(0..) {
+            let begun = kept.spans.len();
+            let mut reached = None;
+            for at in ends[0]..ends[1] {
+                let (start, end) = (*start.get(at as usize)?, *end.get(at as usize)?);
+                let end = if end.is_nan() { f64::INFINITY } else { end };
+                let is_apart = reached.is_none_or(|reached| end >= reached + window.pixel);
+                if is_apart && end >= window.from && start <= window.to {
+                    reached = Some(end);
+                    kept.spans.push(at);
+                }
+            }
+            if kept.spans.len() > begun {
+                kept.runs.push(run);
+                kept.first.push(begun as u32);
+            }
+        }
+        kept.first.push(kept.spans.len() as u32);
+        Some(kept)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Tiles that are made of a step's rows, and what of them is kept and can be seen.
+
+use proptest::prelude::*;
+use rollscope_run::{Run, RunInfo};
+use rollscope_trace::{
+    Join, Leg, LegRole, Nanos, Profile, Record, Report, RequestId, SampleKey, Scalar, StepNumber, StepTrace,
+    UnixNs, UserSpan, WorkerRef,
+};
+
+use super::*;
+use crate::columns::tests::read;
+use crate::glance::{Found, Glance, Keep, kept};
+use crate::step::{StepView, Wanted};
+use crate::tile;
+
+const STEP: StepNumber = StepNumber(4);
+
+/// A request of a pair: its sample, begin, length, and the share of it that its prefill takes.
+type Request = (u8, u32, u32, u8);
+/// A span of a sample: its begin and length; one of no length has not ended.
+type Own = (u8, u32, u32);
+
+fn step(requests: &[Request], spans: &[Own]) -> StepView {
+    let leg = |role: LegRole, number: u8, (from, to): (u64, u64), stage: &'static str| {
+        let url = format!("http://{}-{number}:1", role.name());
+        let worker = WorkerRef { url: url.into(), instance: "w".into() };
+        let report = Report::from_pairs([(stage, Scalar::Number((to - from) as f64 / 1e9))]);
+        Leg { report, ..Leg::new(role, worker, Nanos(from), Nanos(to)) }
+    };
+    let requests = requests.iter().zip(0..).map(|((sample, start, length, share), id)| {
+        let (length, share) = (u64::from(*length), u64::from(*share));
+        let first = length * share / 255;
+        let legs = vec![
+            leg(LegRole::Prefill, sample % 3, (0, first), "pd_prefill_forward_duration"),
+            leg(LegRole::Decode, sample % 2, (first, length), "pd_decode_forward_duration"),
+        ];
+        let sample = Some(sample.to_string().into());
+        let join = Join { step: Some(STEP), sample, ..Join::default() };
+        let profile = Profile::new(RequestId(id), UnixNs(i64::from(*start)), Nanos(length));
+        Record::Profile(Box::new(Profile { join, legs, ..profile }))
+    });
+    let spans = spans.iter().map(|(sample, start, length)| {
+        let key = SampleKey { step: STEP, group: None, sample: sample.to_string().into() };
+        let (start, end) = (UnixNs(i64::from(*start)), i64::from(start.saturating_add(*length)));
+        let end = (*length > 0).then_some(UnixNs(end));
+        Record::Span(UserSpan { key, attempt: 0, name: "tool".into(), start, end, attrs: vec![] })
+    });
+    StepView::new(StepTrace::gather(STEP, requests.chain(spans).collect::<Vec<_>>()))
+}
+
+/// A span as it is drawn.
+#[derive(Clone, Debug, PartialEq)]
+struct Drawn {
+    run: [i64; 4],
+    start: f64,
+    end: f64,
+    /// Its name and where its details are, by which it is known.
+    what: [i64; 5],
+    parent: Option<[i64; 5]>,
+}
+
+fn drawn(tile: &[u8]) -> Vec<Drawn> {
+    let (_, columns) = read(tile);
+    let of = |name: &str, at: usize| columns[name][at] as i64;
+    let what = |at: usize| ["name", "sample", "part", "span", "worker"].map(|name| of(name, at));
+    let first = &columns["run_first"];
+    let mut drawn = Vec::new();
+    for run in 0..first.len() - 1 {
+        let spans = first[run] as usize..first[run + 1] as usize;
+        drawn.extend(spans.map(|at| {
+            let (start, end) = (columns["start_ns"][at], columns["end_ns"][at]);
+            Drawn {
+                run: ["run_row", "run_kind", "run_lane", "run_track"].map(|name| of(name, run)),
+                start,
+                end: if end.is_nan() { f64::INFINITY } else { end },
+                what: what(at),
+                parent: usize::try_from(of("parent", at)).ok().map(what),
+            }
+        }));
+    }
+    assert_eq!(drawn.len(), columns["start_ns"].len(), "every span is of a run");
+    drawn
+}
+
+proptest! {
+    /// What is sent is what counting over all spans of the rows gives.
+    #[test]
+    fn what_is_seen_of_a_tile_is_what_its_rows_have(
+        requests in prop::collection::vec((0_u8..5, 0_u32..5000, 1_u32..900, any::<u8>()), 0..60),
+        spans in prop::collection::vec((0_u8..5, 0_u32..5000, 0_u32..90), 0..60),
+        (from, length, pixel) in (-100.0..6000.0, 0.0..6000.0, 0.0..300.0),
+    ) {
+        let step = step(&requests, &spans);
+        let window = Window { from, to: from + length, pixel };
+        let tiles = [tile::of_samples(&step, 0).unwrap(), tile::of_worker(&step, 0).unwrap()];
+        for whole in tiles.into_iter().flatten() {
+            let sent = reduced(Table::of(&whole).unwrap(), window).unwrap();
+            let all = drawn(&whole);
+            let mut expected: Vec<Drawn> = Vec::new();
+            for span in &all {
+                let hides = |before: &Drawn| before.run == span.run && span.end < before.end + pixel;
+                let is_hidden = expected.last().is_some_and(hides);
+                if !is_hidden && span.end >= window.from && span.start <= window.to {
+                    expected.push(span.clone());
+                }
+            }
+            // Of a parent that is left out nothing is told.
+            let sent_too: Vec<_> = expected.iter().map(|span| span.what).collect();
+            for span in &mut expected {
+                span.parent = span.parent.filter(|of| sent_too.contains(of));
+            }
+            prop_assert_eq!(&read(&sent).0["left_out"], all.len() - expected.len());
+            prop_assert_eq!(drawn(&sent), expected);
+        }
+    }
+
+}
+
+proptest! {
+    // Each case writes files.
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// A step that was kept answers as one that is read.
+    #[test]
+    fn a_kept_tile_is_answered_as_its_step_would(
+        requests in prop::collection::vec((0_u8..250, 0_u32..5000, 1_u32..900, any::<u8>()), 1..300),
+    ) {
+        let step = step(&requests, &[]);
+        let dir = tempfile::tempdir().unwrap();
+        let info = RunInfo { producer: "test".into(), created: UnixNs(0), config: serde_json::Value::Null };
+        let run = Run::create(&dir.path().join("run"), &info).unwrap();
+        run.put_glance(STEP, run.sealed_state(STEP).unwrap(), kept(&step, Keep::Everything).unwrap()).unwrap();
+        let glance = Glance::open(run.glance(STEP).unwrap().unwrap()).unwrap().unwrap();
+        let numbers = (0..4).flat_map(|n| [Wanted::SampleTile(n), Wanted::WorkerTile(n), Wanted::Sample(n * 60)]);
+        for wanted in numbers.chain([Wanted::Numbers, Wanted::Table, Wanted::WorkerTile(99)]) {
+            let expected = step.answer(wanted, None).unwrap().map_or(Found::Nothing, Found::Answer);
+            prop_assert_eq!(glance.answer(wanted).unwrap(), expected, "{:?}", wanted);
+        }
+    }
+}
