@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use common::{PATIENCE, Server, call_with, rollscope, run, run_well, stderr, stdout, until};
+use common::{PATIENCE, Server, call_with, get, rollscope, run, run_well, stderr, stdout, until};
 use parking_lot::Mutex;
 use rollscope_fpm::{Base, Pass, Publisher};
 use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
@@ -251,6 +251,70 @@ async fn a_publisher_that_is_killed_is_heard_again_and_the_restart_is_told() {
     assert!(!Path::new(&format!("{}.0", path.display())).exists(), "a socket is left");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_makes_up_another_endpoint_was_started_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run").display().to_string();
+    let mut engine = Server::start(&ENGINE);
+    let (url, address) = relay(engine.port()).await;
+    let gateway = Server::start(&["gateway", "--port", "0", "--worker-urls", &url, "--record", &out]);
+    let mut tail = Tail::of(&["--server", &url]);
+    let made_up = async |engine: &Server| {
+        let info = get(&format!("{}/server_info", engine.url)).await.1;
+        let base = info["internal_states"][0]["forward_pass_metrics_ipc_name"].as_str().unwrap().to_owned();
+        format!("{base}.0")
+    };
+    let recorded_at = async |endpoint: &str| {
+        let params = json!({"temperature": 0, "max_new_tokens": 4});
+        let body = json!({"text": "1+2=?\n", "sampling_params": params}).to_string();
+        let headers = [("x-rollscope-step", "1"), ("x-rollscope-sample", "a")];
+        // While nobody is behind the address it is refused.
+        drop(call_with("POST", &format!("{}/generate", gateway.url), body, &headers).await);
+        let passes = Run::open(Path::new(&out)).unwrap().forward_passes(StepNumber(1)).unwrap();
+        passes.iter().any(|pass| &*pass.endpoint == endpoint)
+    };
+    let first = made_up(&engine).await;
+    assert_eq!(tail.next()["endpoint"], json!(first));
+    until("its passes are recorded", async || recorded_at(&first).await).await;
+    engine.kill();
+    let engine = Server::start(&ENGINE);
+    let second = made_up(&engine).await;
+    engine.port().clone_into(&mut address.lock());
+    let anew = tail.until("the new one", |message| message["endpoint"] == json!(second));
+    assert_eq!(anew["arrival"], "restart", "{anew}");
+    until("the new one's passes are recorded", async || recorded_at(&second).await).await;
+    let page = get(&format!("{}/metrics", gateway.url)).await.1;
+    let page = page.as_str().unwrap();
+    for told in ["restarts_total 1", "messages_missing_total 0"] {
+        assert!(page.contains(&format!("\nrollscope_forward_pass_{told}\n")), "{told}: {page}");
+    }
+    gateway.stop();
+    let passes = Run::open(Path::new(&out)).unwrap().forward_passes(StepNumber(1)).unwrap();
+    let mut lives: Vec<_> =
+        passes.iter().map(|pass| (&*pass.endpoint, pass.life, pass.lost_before)).collect();
+    lives.dedup();
+    assert_eq!(lives, [(&*first, 0, 0), (&*second, 1, 0)]);
+}
+
+/// An address whose owner may change: what comes is passed on to the port that is set at the time.
+async fn relay(port: &str) -> (String, Arc<Mutex<String>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let address = Arc::new(Mutex::new(port.to_owned()));
+    let to = Arc::clone(&address);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let port = to.lock().clone();
+            tokio::spawn(async move {
+                let mut server = tokio::net::TcpStream::connect(format!("127.0.0.1:{port}")).await?;
+                tokio::io::copy_bidirectional(&mut stream, &mut server).await
+            });
+        }
+    });
+    (url, address)
+}
+
 #[test]
 fn a_server_that_publishes_elsewhere_is_found_again_and_so_is_a_rank_that_comes_late() {
     let (one, other) = (Base::fresh(), Base::fresh());
@@ -263,7 +327,9 @@ fn a_server_that_publishes_elsewhere_is_found_again_and_so_is_a_rank_that_comes_
     *told.lock() = other.to_string();
     let _second = publisher(&other, 0);
     drop(first);
-    tail.until("the server's new endpoint", |message| message["endpoint"] == json!(from(&other, 0)));
+    let anew =
+        tail.until("the server's new endpoint", |message| message["endpoint"] == json!(from(&other, 0)));
+    assert_eq!(anew["arrival"], "restart", "{anew}");
 
     let mut tail = Tail::of(&[&one.to_string()]);
     let mut late = publisher(&one, 1);

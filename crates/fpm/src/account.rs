@@ -15,11 +15,13 @@ pub struct Account {
     next: Option<u64>,
     /// Messages of the present publisher lost since [`Account::take_unreported`].
     unreported: u64,
+    /// Whether the next message is of a publisher that was started anew, whatever its number.
+    is_anew: bool,
     /// Messages that came.
     pub received: u64,
     /// Messages that were sent while we listened, or were away for a moment, and did not come.
     pub lost: u64,
-    /// Times that the numbers began anew.
+    /// Times that the publisher was started anew.
     pub restarts: u64,
 }
 
@@ -65,11 +67,13 @@ impl Account {
     pub fn take(&mut self, sequence: u64) -> Arrival {
         let arrival = match self.next {
             None => Arrival::First(sequence),
+            Some(_) if self.is_anew => Arrival::Restart(sequence),
             Some(next) if sequence == next => Arrival::Next,
             Some(next) if sequence > next => Arrival::Gap(sequence - next),
             Some(_) => Arrival::Restart(sequence),
         };
         self.next = Some(sequence.saturating_add(1));
+        self.is_anew = false;
         self.received += 1;
         match arrival {
             Arrival::Next | Arrival::First(_) => {}
@@ -84,6 +88,11 @@ impl Account {
             }
         }
         arrival
+    }
+
+    /// It is known, if not by its numbers, that the publisher was started anew: it publishes elsewhere.
+    pub fn begin_anew(&mut self) {
+        self.is_anew = true;
     }
 
     /// Messages of the present publisher that were lost, or not taken, since this was last asked.
@@ -117,6 +126,11 @@ impl<T: Default> Accounts<T> {
         entry.map(|entry| (entry.account.take(message.sequence), entry))
     }
 
+    /// All of them were started anew, as [`Account::begin_anew`] has it.
+    pub fn begin_anew(&mut self) {
+        self.iter_mut().for_each(|(.., entry)| entry.account.begin_anew());
+    }
+
     /// A publisher that is known.
     pub fn entry(&mut self, worker_id: &str, dp_rank: u32) -> Option<&mut Entry<T>> {
         self.of.get_mut(worker_id)?.get_mut(&dp_rank)
@@ -141,17 +155,24 @@ impl<T: Default> Accounts<T> {
     }
 
     fn add(&mut self, worker_id: &str, dp_rank: u32) {
-        if self.publishers >= MAX_PUBLISHERS
-            && let Some(mut first) = self.of.first_entry()
-        {
-            first.get_mut().pop_first();
-            if first.get().is_empty() {
-                first.remove();
-            }
-            self.publishers -= 1;
+        // The only one that was started anew may call itself otherwise now.
+        let is_other_name = self.publishers == 1 && self.iter_mut().all(|(.., entry)| entry.account.is_anew);
+        let entry = if is_other_name { self.remove_first() } else { None };
+        if self.publishers >= MAX_PUBLISHERS {
+            self.remove_first();
         }
-        self.of.entry(worker_id.into()).or_default().insert(dp_rank, Entry::default());
+        self.of.entry(worker_id.into()).or_default().insert(dp_rank, entry.unwrap_or_default());
         self.publishers += 1;
+    }
+
+    fn remove_first(&mut self) -> Option<Entry<T>> {
+        let mut first = self.of.first_entry()?;
+        let removed = first.get_mut().pop_first();
+        if first.get().is_empty() {
+            first.remove();
+        }
+        self.publishers -= usize::from(removed.is_some());
+        removed.map(|(_, entry)| entry)
     }
 }
 
@@ -184,17 +205,47 @@ mod tests {
         ] {
             assert_eq!(account.take(sequence), arrival, "{sequence}");
         }
-        let expected = Account { next: Some(1), unreported: 0, received: 9, lost: u64::MAX, restarts: 3 };
+        account.begin_anew();
+        for (sequence, arrival) in [(7, Arrival::Restart(7)), (8, Arrival::Next)] {
+            assert_eq!(account.take(sequence), arrival, "{sequence}, of one that publishes elsewhere");
+        }
+        let expected =
+            Account { next: Some(9), received: 11, lost: u64::MAX, restarts: 4, ..Account::default() };
         assert_eq!(account, expected);
+        let mut unheard = Account::default();
+        unheard.begin_anew();
+        assert_eq!(unheard.take(5), Arrival::First(5), "nothing was heard of the one before");
+    }
+
+    fn message(worker: &str, dp_rank: u32, sequence: u64) -> Message {
+        let metrics = ForwardPassMetrics { worker_id: worker.into(), dp_rank, ..Default::default() };
+        let (received, waited) = (Instant::now(), Duration::ZERO);
+        Message { sequence, received, waited, metrics: Ok(metrics) }
+    }
+
+    #[test]
+    fn a_publisher_that_was_started_anew_elsewhere_may_have_another_name() {
+        let mut accounts: Accounts<u8> = Accounts::default();
+        let take = |accounts: &mut Accounts<u8>, worker, rank, sequence| {
+            let (arrival, entry) = accounts.take(&message(worker, rank, sequence)).unwrap();
+            entry.state += 1;
+            (arrival, entry.state, accounts.len())
+        };
+        assert_eq!(take(&mut accounts, "a", 0, 3), (Arrival::First(3), 1, 1));
+        accounts.begin_anew();
+        assert_eq!(take(&mut accounts, "b", 0, 90), (Arrival::Restart(90), 2, 1), "the same one");
+        assert_eq!(take(&mut accounts, "c", 0, 1), (Arrival::First(1), 1, 2), "not told to be anew");
+        accounts.begin_anew();
+        assert_eq!(
+            take(&mut accounts, "d", 0, 7),
+            (Arrival::First(7), 1, 3),
+            "of several it is not known which"
+        );
+        assert_eq!(take(&mut accounts, "c", 0, 2), (Arrival::Restart(2), 2, 3));
     }
 
     #[test]
     fn publishers_behind_one_endpoint_are_told_apart() {
-        let message = |worker: &str, dp_rank, sequence| {
-            let metrics = ForwardPassMetrics { worker_id: worker.into(), dp_rank, ..Default::default() };
-            let (received, waited) = (Instant::now(), Duration::ZERO);
-            Message { sequence, received, waited, metrics: Ok(metrics) }
-        };
         let malformed = |sequence| Message { metrics: decode(b"no"), ..message("", 0, sequence) };
         let mut accounts: Accounts = Accounts::default();
         for (name, message, arrival) in [

@@ -1,5 +1,5 @@
 //! The subscriber: one task for each endpoint, which connects again and again and tells what it hears.
-//! [`Subscriptions`] are those to endpoints that come and go.
+//! [`Subscriptions`] are those to publishers that come and go, and that may be found elsewhere when they were started anew.
 //!
 //! What is heard goes into a bounded queue. While that is full nothing is read, the publisher's own bound fills, and it
 //! drops: a slow reader sees a gap and costs nobody memory.
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::codec::{DecodeError, decode};
@@ -42,6 +42,8 @@ pub enum What {
     Message(Message),
     /// The publisher is not there, or no longer; it is looked for again. Each reason is told once until it is there.
     Lost(TransportError),
+    /// From now on it is listened to where the source says, and no more here: it was started anew and publishes elsewhere.
+    Moved(Endpoint),
     /// It is not listened to any more. This is the last that is heard.
     Left,
 }
@@ -61,22 +63,29 @@ pub struct Message {
 
 /// Listens to an endpoint until it is dropped, and then tells that it does not any more.
 #[derive(Debug)]
-pub struct Subscription {
+pub struct Subscription<K> {
     failures: Arc<AtomicU64>,
-    /// Ends with this.
-    _leave: oneshot::Sender<()>,
+    /// It ends with this.
+    target: watch::Sender<Target<K>>,
 }
 
-/// Listens to endpoints that come and go, each with a name.
+/// What a subscription listens to.
+#[derive(Clone, Debug)]
+struct Target<K> {
+    endpoint: Endpoint,
+    from: K,
+}
+
+/// Listens to publishers that come and go. `P` says which one it is, wherever it publishes, and `K` is its name at present.
 #[derive(Debug)]
-pub struct Subscriptions<K> {
-    of: BTreeMap<Arc<K>, Subscription>,
+pub struct Subscriptions<P, K> {
+    of: BTreeMap<P, Subscription<Origin<K>>>,
     begun: u64,
     tell: mpsc::Sender<Heard<Origin<K>>>,
 }
 
-/// One of [`Subscriptions`], by its name. Cheap to clone and to compare: each has a number of its own, so that an endpoint that is
-/// listened to again is another source.
+/// One of [`Subscriptions`], by its name. Cheap to clone and to compare: each has a number of its own, so that a publisher that
+/// is listened to again is another source, and one that has moved is the same.
 #[derive(Debug)]
 pub struct Origin<K> {
     number: u64,
@@ -101,33 +110,63 @@ const FRAMES: usize = 3;
 
 // === impl Subscription ===
 
-impl Subscription {
+impl<K: Clone + Send + Sync + 'static> Subscription<K> {
     /// Listens to an endpoint from now on; to be called on a runtime. Ends when `heard` is closed.
-    pub fn start<K: Clone + Send + 'static>(
-        endpoint: Endpoint,
-        from: K,
-        heard: mpsc::Sender<Heard<K>>,
-    ) -> Self {
+    pub fn start(endpoint: Endpoint, from: K, heard: mpsc::Sender<Heard<K>>) -> Self {
         let failures = Arc::new(AtomicU64::new(0));
-        let failed = Arc::clone(&failures);
-        let (leave, left) = oneshot::channel::<()>();
-        tokio::spawn(async move {
-            let mut told = Teller { from: from.clone(), heard: &heard, reasons: BTreeSet::new() };
-            tokio::select! {
-                () = listen_again_and_again(&endpoint, &mut told, &failed) => {}
-                _ = left => {
-                    // Unless nobody listens to us either.
-                    drop(heard.send(Heard { from, what: What::Left }).await);
-                }
-            }
-        });
-        Self { failures, _leave: leave }
+        let (target, at) = watch::channel(Target { endpoint, from });
+        tokio::spawn(listen_until_left(at, heard, Arc::clone(&failures)));
+        Self { failures, target }
     }
 
     /// How often the publisher could not be reached, or was lost.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Acquire)
     }
+}
+
+/// Listens at one place after the other, at none while at another, so that all is heard in order.
+async fn listen_until_left<K: Clone>(
+    mut at: watch::Receiver<Target<K>>,
+    heard: mpsc::Sender<Heard<K>>,
+    failures: Arc<AtomicU64>,
+) {
+    let mut before = None;
+    loop {
+        let Target { endpoint, from } = at.borrow_and_update().clone();
+        let mut told = Teller {
+            at: at.clone(),
+            endpoint: endpoint.clone(),
+            from,
+            heard: &heard,
+            reasons: BTreeSet::new(),
+        };
+        if let Some(before) = before
+            && told.tell(What::Moved(before)).await.is_err()
+        {
+            return;
+        }
+        let is_elsewhere = tokio::select! {
+            () = listen_again_and_again(&endpoint, &mut told, &failures) => return,
+            is_elsewhere = elsewhere(&mut at, &endpoint) => is_elsewhere,
+        };
+        if !is_elsewhere {
+            // Unless nobody listens to us either.
+            drop(told.tell(What::Left).await);
+            return;
+        }
+        before = Some(endpoint);
+    }
+}
+
+/// Waits until it is listened elsewhere, or nowhere any more: then it is false.
+async fn elsewhere<K>(at: &mut watch::Receiver<Target<K>>, endpoint: &Endpoint) -> bool {
+    while at.changed().await.is_ok() {
+        if at.borrow_and_update().endpoint != *endpoint {
+            return true;
+        }
+    }
+    false
 }
 
 async fn listen_again_and_again<K: Clone>(
@@ -154,7 +193,7 @@ async fn listen_again_and_again<K: Clone>(
 
 // === impl Subscriptions ===
 
-impl<K: Ord + Send + Sync + 'static> Subscriptions<K> {
+impl<P: Ord, K: PartialEq + Send + Sync + 'static> Subscriptions<P, K> {
     /// None yet, and what will be heard of them: so many messages may wait for being taken. While more do, publishers keep
     /// theirs and at last drop them.
     pub fn new(queue_messages: usize) -> (Self, mpsc::Receiver<Heard<Origin<K>>>) {
@@ -162,23 +201,37 @@ impl<K: Ord + Send + Sync + 'static> Subscriptions<K> {
         (Self { of: BTreeMap::new(), begun: 0, tell }, heard)
     }
 
-    /// Listens to these endpoints from now on, and to no others; to be called on a runtime.
-    pub fn follow(&mut self, endpoints: impl IntoIterator<Item = (K, Endpoint)>) {
+    /// Listens to these publishers from now on, each by its name and where it is, and to no others; to be called on a runtime.
+    pub fn follow(&mut self, publishers: impl IntoIterator<Item = (P, K, Endpoint)>) {
         let mut before = std::mem::take(&mut self.of);
-        for (name, endpoint) in endpoints {
-            let (name, subscription) = before.remove_entry(&name).unwrap_or_else(|| {
+        for (publisher, name, endpoint) in publishers {
+            let subscription = if let Some(subscription) = before.remove(&publisher) {
+                subscription.target.send_if_modified(|target| target.becomes(name, endpoint));
+                subscription
+            } else {
                 self.begun += 1;
-                let source = Origin { number: self.begun, name: Arc::new(name) };
-                let name = Arc::clone(&source.name);
-                (name, Subscription::start(endpoint, source, self.tell.clone()))
-            });
-            self.of.insert(name, subscription);
+                Subscription::start(endpoint, Origin::new(self.begun, name), self.tell.clone())
+            };
+            self.of.insert(publisher, subscription);
         }
     }
 
     /// Those that are listened to.
-    pub fn iter(&self) -> impl Iterator<Item = (&K, &Subscription)> {
-        self.of.iter().map(|(name, subscription)| (&**name, subscription))
+    pub fn iter(&self) -> impl Iterator<Item = (&P, &Subscription<Origin<K>>)> {
+        self.of.iter()
+    }
+}
+
+// === impl Target ===
+
+impl<K: PartialEq> Target<Origin<K>> {
+    /// Gives the same source another name or place; whether that is another.
+    fn becomes(&mut self, name: K, endpoint: Endpoint) -> bool {
+        let is_news = *self.from != name || self.endpoint != endpoint;
+        if is_news {
+            *self = Self { endpoint, from: Origin::new(self.from.number, name) };
+        }
+        is_news
     }
 }
 
@@ -226,6 +279,8 @@ impl<K> Ord for Origin<K> {
 }
 
 struct Teller<'a, K> {
+    at: watch::Receiver<Target<K>>,
+    endpoint: Endpoint,
     from: K,
     heard: &'a mpsc::Sender<Heard<K>>,
     /// Why the publisher is not there, as far as it was told since it was.
@@ -248,6 +303,13 @@ impl<K: Clone> Teller<'_, K> {
     async fn tell(&mut self, what: What) -> Result<(), Unheard> {
         if matches!(what, What::Connected) {
             self.reasons.clear();
+        }
+        if self.at.has_changed().unwrap_or(false) {
+            let target = self.at.borrow_and_update();
+            // What was sent here is not named after another place.
+            if target.endpoint == self.endpoint {
+                self.from = target.from.clone();
+            }
         }
         self.heard.send(Heard { from: self.from.clone(), what }).await.map_err(|_| Unheard)
     }
@@ -329,7 +391,7 @@ mod tests {
         let path = folder.path().join("a.0");
         let _owner = tokio::net::UnixListener::bind(&path).unwrap();
         let (mut subscriptions, mut heard) = Subscriptions::new(4);
-        subscriptions.follow([("a", Endpoint::Ipc(path))]);
+        subscriptions.follow([((), "a", Endpoint::Ipc(path))]);
         let Heard { from, what } = heard.recv().await.unwrap();
         assert!(matches!((*from, what), ("a", What::Lost(TransportError::Late))));
     }

@@ -7,8 +7,8 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use rollscope_fpm::{
-    Account, Arrival, Base, BindError, Endpoint, Heard, Message, Origin, Pass, Publisher, QUEUE_RECORDS,
-    Refusal, ScheduledRequests, Subscription, Subscriptions, What,
+    Account, Accounts, Arrival, Base, BindError, Endpoint, Heard, Message, Origin, Pass, Publisher,
+    QUEUE_RECORDS, Refusal, ScheduledRequests, Subscription, Subscriptions, What,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
@@ -31,7 +31,7 @@ const PUBLISHER: &[u8] = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL\0\0\0\0\0\0\0\0\0\
 
 struct Listening {
     heard: Receiver<Heard<u32>>,
-    _subscriptions: Vec<Subscription>,
+    _subscriptions: Vec<Subscription<u32>>,
 }
 
 impl Listening {
@@ -223,7 +223,7 @@ async fn a_restart_is_told_from_a_gap() {
         match listening.next().await.1 {
             What::Message(message) => assert_eq!(account.take(message.sequence), Arrival::Next),
             What::Lost(_) => break,
-            What::Connected | What::Left => {}
+            What::Connected | What::Moved(_) | What::Left => {}
         }
     }
     let _publisher = Publisher::bind(&endpoint, "", 0).unwrap();
@@ -231,6 +231,58 @@ async fn a_restart_is_told_from_a_gap() {
     let (_, message) = listening.message().await;
     assert!(matches!(account.take(message.sequence), Arrival::Restart(_)));
     assert_eq!((account.restarts, account.lost), (1, 0));
+}
+
+#[tokio::test]
+async fn a_publisher_that_moves_stays_the_one_it_is() {
+    let folder = TempDir::new().unwrap();
+    let [here, there] = ["a.0", "b.0"].map(|name| ipc(&folder, name));
+    let (mut subscriptions, mut heard) = Subscriptions::new(64);
+    let mut publishers =
+        [(&here, "a"), (&there, "b")].map(|(endpoint, name)| Publisher::bind(endpoint, name, 0).unwrap());
+    // The second one has sent more by the time that it is listened to: its numbers alone look like a gap.
+    for _ in 0..1000 {
+        publishers[1].publish(pass(1));
+    }
+    let mut accounts: Accounts = Accounts::default();
+    let (mut numbers, mut moved) = (Vec::new(), Vec::new());
+    let patience = Patience::new();
+    let mut names = ["here", "called otherwise", "there"].into_iter();
+    let mut name = names.next().unwrap();
+    subscriptions.follow([(0, name, here.clone())]);
+    while name != "there" || accounts.entry("b", 0).is_none() {
+        patience.check("the one that was started anew");
+        for publisher in &mut publishers {
+            publisher.publish(pass(1));
+        }
+        let Ok(Some(Heard { from, what })) = timeout(Duration::from_millis(20), heard.recv()).await else {
+            continue;
+        };
+        numbers.push(from.clone());
+        match what {
+            What::Message(message) => {
+                let (arrival, _) = accounts.take(&message).unwrap();
+                let is_first = matches!(arrival, Arrival::First(_) | Arrival::Restart(_));
+                assert!(is_first || arrival == Arrival::Next, "{arrival:?}");
+                let worker = if *from == "there" { "b" } else { "a" };
+                assert_eq!(&*message.metrics.unwrap().worker_id, worker, "named after the other place");
+                if *from == name && name != "there" {
+                    name = names.next().unwrap();
+                    let endpoint = if name == "there" { &there } else { &here };
+                    subscriptions.follow([(0, name, endpoint.clone())]);
+                }
+            }
+            What::Moved(before) => {
+                accounts.begin_anew();
+                moved.push((*from, before));
+            }
+            What::Connected => {}
+            What::Lost(_) | What::Left => panic!("it is there"),
+        }
+    }
+    assert_eq!(moved, [("there", here)], "another name is no move");
+    assert!(numbers.iter().all(|from| *from == numbers[0]), "it is another source");
+    assert_eq!((accounts.len(), accounts.entry("b", 0).unwrap().account.restarts), (1, 1));
 }
 
 #[tokio::test]
@@ -462,7 +514,7 @@ async fn each_reason_is_told_once_until_the_publisher_is_there() {
     let endpoint = ipc(&folder, "a.0");
     let Endpoint::Ipc(path) = &endpoint else { unreachable!() };
     let (mut subscriptions, mut heard) = Subscriptions::new(64);
-    subscriptions.follow([(7, endpoint.clone())]);
+    subscriptions.follow([((), 7, endpoint.clone())]);
     let next = async |heard: &mut Receiver<Heard<Origin<u32>>>| {
         let Heard { from, what } = timeout(PATIENCE, heard.recv()).await.unwrap().unwrap();
         assert_eq!(*from, 7);
@@ -493,7 +545,7 @@ async fn each_reason_is_told_once_until_the_publisher_is_there() {
     while !matches!(next(&mut heard).await, What::Connected) {
         patience.check("the publisher");
     }
-    let failures = |subscriptions: &Subscriptions<u32>| subscriptions.iter().next().unwrap().1.failures();
+    let failures = |subscriptions: &Subscriptions<(), u32>| subscriptions.iter().next().unwrap().1.failures();
     let before = failures(&subscriptions);
     assert!(before >= 3, "{before}");
     drop(publisher);

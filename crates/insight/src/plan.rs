@@ -75,7 +75,8 @@ struct Model<'a> {
     ranks: BTreeMap<Rank<'a>, State>,
 }
 
-/// A rank: its endpoint, as what its publisher calls itself, and its number. A proxy carries several to one endpoint.
+/// A rank: its worker, or its endpoint if that is not known, as what its publisher calls itself, and its number. A worker may
+/// publish elsewhere after it was started anew, and a proxy carries several ranks to one endpoint.
 type Rank<'a> = (&'a str, &'a str, u32);
 
 /// What is known of a rank at present.
@@ -120,7 +121,8 @@ pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
 }
 
 fn rank_of(pass: &ForwardPass) -> Rank<'_> {
-    (&pass.endpoint, &pass.worker_id, pass.dp_rank)
+    let place = pass.worker.as_ref().map_or(&*pass.endpoint, |worker| &*worker.url);
+    (place, &pass.worker_id, pass.dp_rank)
 }
 
 // === impl PassKind ===

@@ -1,11 +1,13 @@
 //! Where workers publish their forward passes: asked of the workers themselves, never guessed from how they were started.
 //!
 //! A worker is asked until it has told; again when a publisher of its could not be reached, or was lost, since it told, as it
-//! may have been started anew and publish elsewhere; and now and then if it publishes nowhere. Addresses that people gave are
+//! may have been started anew and publish elsewhere; and now and then if it publishes nowhere. A rank that publishes elsewhere
+//! stays the publisher that it was, and so does one whose worker is another instance at the same URL. Addresses that people gave are
 //! looked at again and again, since ranks may come later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollscope_fpm::{Address, Base, Endpoint, EndpointError, MAX_RANKS, Subscriptions};
@@ -16,6 +18,15 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::PassSource;
 use crate::troubles::{PassTrouble, PassTroubles};
+
+/// A publisher of forward passes, wherever it publishes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PassPublisher {
+    /// A rank of the server at a URL.
+    Rank(Arc<str>, u32),
+    /// Whoever publishes at an address that somebody gave.
+    At(Endpoint),
+}
 
 /// What a server tells of its endpoints makes no sense.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +50,7 @@ pub enum ToldError {
 
 /// What a worker told.
 struct Told {
-    endpoints: Vec<Endpoint>,
+    endpoints: BTreeMap<u32, Endpoint>,
     at: Instant,
     /// How often its publishers had not been reached by then.
     failures: u64,
@@ -63,7 +74,7 @@ const ASK_IDLE_EVERY: Duration = Duration::from_secs(30);
 /// Listens to the publishers of a fleet that changes, and to those at further addresses; runs until it is dropped. `ask` gets a
 /// worker's `/server_info`; one that does not answer may be starting, and is asked again.
 pub async fn follow_fleet<A>(
-    mut subscriptions: Subscriptions<PassSource>,
+    mut subscriptions: Subscriptions<PassPublisher, PassSource>,
     workers: impl Fn() -> Vec<WorkerRef>,
     mut further: Vec<Address>,
     ask: impl Fn(WorkerRef) -> A,
@@ -80,7 +91,7 @@ pub async fn follow_fleet<A>(
             _ = looks.tick() => {
                 known.given = further.iter_mut().flat_map(Address::look).collect();
                 let fleet = workers();
-                known.told.retain(|(worker, _)| fleet.contains(worker));
+                known.told.retain(|(worker, _)| fleet.iter().any(|other| other.url == worker.url));
                 for worker in fleet {
                     let failures = failures(&subscriptions, &worker);
                     if known.is_to_tell(&worker, failures) && asking.insert(worker.clone()) {
@@ -102,13 +113,15 @@ pub async fn follow_fleet<A>(
                 }
             }
         }
-        subscriptions.follow(known.sources().into_iter().map(|source| (source.clone(), source.endpoint)));
+        subscriptions.follow(known.sources());
     }
 }
 
 /// How often publishers of a worker could not be reached, or were lost.
-fn failures(subscriptions: &Subscriptions<PassSource>, worker: &WorkerRef) -> u64 {
-    let of_worker = subscriptions.iter().filter(|(source, _)| source.worker.as_ref() == Some(worker));
+fn failures(subscriptions: &Subscriptions<PassPublisher, PassSource>, worker: &WorkerRef) -> u64 {
+    let is_of_worker =
+        |publisher: &PassPublisher| matches!(publisher, PassPublisher::Rank(url, _) if *url == worker.url);
+    let of_worker = subscriptions.iter().filter(|(publisher, _)| is_of_worker(publisher));
     of_worker.map(|(_, subscription)| subscription.failures()).sum()
 }
 
@@ -124,8 +137,8 @@ impl Known {
     }
 
     fn tells(&mut self, worker: WorkerRef, told: Told) {
-        match self.told.iter_mut().find(|(other, _)| *other == worker) {
-            Some((_, before)) => *before = told,
+        match self.told.iter_mut().find(|(other, _)| other.url == worker.url) {
+            Some(before) => *before = (worker, told),
             None => self.told.push((worker, told)),
         }
     }
@@ -136,37 +149,39 @@ impl Known {
         let tells = self
             .told
             .iter()
-            .flat_map(|(worker, told)| told.endpoints.iter().map(move |endpoint| (endpoint, worker)));
+            .flat_map(|(worker, told)| told.endpoints.values().map(move |endpoint| (endpoint, worker)));
         let shared = tells.filter_map(|(endpoint, worker)| {
-            let first = owners.get(endpoint).filter(|first| **first != worker)?;
+            let (first, _) = owners.get(endpoint).filter(|(first, _)| *first != worker)?;
             let (first, second) = (first.url.clone(), worker.url.clone());
             Some(PassTrouble::Shared { endpoint: endpoint.clone(), first, second })
         });
         shared.collect()
     }
 
-    /// The workers that told of endpoints, of each the first one.
-    fn owners(&self) -> BTreeMap<&Endpoint, &WorkerRef> {
+    /// The workers that told of endpoints, of each the first one, and which of its ranks is there.
+    fn owners(&self) -> BTreeMap<&Endpoint, (&WorkerRef, u32)> {
         let mut owners = BTreeMap::new();
         for (worker, told) in &self.told {
-            for endpoint in &told.endpoints {
-                owners.entry(endpoint).or_insert(worker);
+            for (rank, endpoint) in &told.endpoints {
+                owners.entry(endpoint).or_insert((worker, *rank));
             }
         }
         owners
     }
 
     /// What there is to listen to, each endpoint once: as the first worker's that told of it, or as nobody's.
-    fn sources(&self) -> Vec<PassSource> {
+    fn sources(&self) -> Vec<(PassPublisher, PassSource, Endpoint)> {
         let owners = self.owners();
         let others = self.given.iter().filter(|endpoint| !owners.contains_key(endpoint));
-        let others = others.map(|endpoint| (endpoint, None));
-        let all = owners.iter().map(|(endpoint, worker)| (*endpoint, Some(*worker))).chain(others);
-        let source = |(endpoint, worker): (&Endpoint, Option<&WorkerRef>)| PassSource {
-            endpoint: endpoint.clone(),
-            worker: worker.cloned(),
-        };
-        all.map(source).collect()
+        let others = others.map(|endpoint| (PassPublisher::At(endpoint.clone()), None, endpoint.clone()));
+        let owned = owners.iter().map(|(&endpoint, &(worker, rank))| {
+            (PassPublisher::Rank(Arc::clone(&worker.url), rank), Some(worker.clone()), endpoint.clone())
+        });
+        let all = owned.chain(others);
+        all.map(|(publisher, worker, endpoint)| {
+            (publisher, PassSource { endpoint: endpoint.clone(), worker }, endpoint)
+        })
+        .collect()
     }
 }
 
@@ -177,15 +192,16 @@ impl Known {
 ///
 /// # Errors
 /// An endpoint that is none.
-pub fn told_endpoints(info: &Value, url: &str) -> Result<Option<Vec<Endpoint>>, ToldError> {
+pub fn told_endpoints(info: &Value, url: &str) -> Result<Option<BTreeMap<u32, Endpoint>>, ToldError> {
     let states = info["internal_states"].as_array().map_or(&[][..], Vec::as_slice);
     if states.is_empty() && is_on(info) {
         return Ok(None);
     }
     let bases = states.iter().take(MAX_RANKS as usize).map(told_base);
     let ranks = (0..).zip(bases).filter_map(|(rank, base)| Some((rank, base?)));
-    let endpoints = ranks.map(|(rank, base)| reachable(base.parse::<Base>()?.of_rank(rank)?, url));
-    let endpoints: Vec<Endpoint> = endpoints.collect::<Result<_, ToldError>>()?;
+    let endpoints =
+        ranks.map(|(rank, base)| Ok((rank, reachable(base.parse::<Base>()?.of_rank(rank)?, url)?)));
+    let endpoints: BTreeMap<u32, Endpoint> = endpoints.collect::<Result<_, ToldError>>()?;
     if endpoints.is_empty() && states.iter().any(is_on) {
         return Err(ToldError::Nowhere);
     }
@@ -221,7 +237,7 @@ mod tests {
 
     fn told(info: &Value) -> Option<Vec<String>> {
         let endpoints = told_endpoints(info, "http://worker-3:30000").unwrap()?;
-        Some(endpoints.iter().map(ToString::to_string).collect())
+        Some(endpoints.iter().map(|(rank, endpoint)| format!("{rank} {endpoint}")).collect())
     }
 
     #[test]
@@ -235,11 +251,11 @@ mod tests {
         let list =
             |endpoints: &[&str]| Some(endpoints.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
         for (name, info, expected) in [
-            ("two ranks", ranks(&[fpm(), fpm()]), list(&["ipc:///run/fpm.0", "ipc:///run/fpm.1"])),
+            ("two ranks", ranks(&[fpm(), fpm()]), list(&["0 ipc:///run/fpm.0", "1 ipc:///run/fpm.1"])),
             (
                 "a rank that could not bind its own has none; the others keep their numbers",
                 ranks(&[state(Value::Null, false), state(json!("tcp://*:20380"), true)]),
-                list(&["tcp://worker-3:20381"]),
+                list(&["1 tcp://worker-3:20381"]),
             ),
             (
                 "schedulers that did not answer in time, and an address that was given",
@@ -267,7 +283,7 @@ mod tests {
         let worker = |url: &str| WorkerRef { url: url.into(), instance: url.into() };
         let endpoint = |text: &str| text.parse::<Endpoint>().unwrap();
         let told = |endpoints: &[&str], failures| Told {
-            endpoints: endpoints.iter().map(|text| endpoint(text)).collect(),
+            endpoints: (0..).zip(endpoints.iter().map(|text| endpoint(text))).collect(),
             at: Instant::now(),
             failures,
         };
@@ -278,13 +294,27 @@ mod tests {
         let sources = known.sources();
         let shown: Vec<_> = sources
             .iter()
-            .map(|source| (source.endpoint.to_string(), source.worker.as_ref().map(|worker| &*worker.url)))
+            .map(|(_, source, at)| (at.to_string(), source.worker.as_ref().map(|worker| &*worker.url)))
             .collect();
         let expected =
             [("ipc:///a.0", Some("http://z")), ("ipc:///b.1", Some("http://b")), ("ipc:///c.0", None)];
         assert_eq!(shown, expected.map(|(endpoint, worker)| (endpoint.to_owned(), worker)));
         let shared: Vec<_> = known.shared().iter().map(ToString::to_string).collect();
         assert_eq!(shared, ["workers http://z and http://b both publish forward passes at ipc:///a.0"]);
+        // Started anew it is another instance, that has not told yet, and the same publisher when it has.
+        let again = WorkerRef { url: "http://b".into(), instance: "again".into() };
+        assert!(known.is_to_tell(&again, 3));
+        let publisher = PassPublisher::Rank("http://b".into(), 1);
+        let at = |known: &Known| {
+            let sources = known.sources();
+            let (_, source, at) = sources.iter().find(|(one, ..)| *one == publisher)?;
+            Some((source.worker.as_ref()?.instance.to_string(), at.to_string()))
+        };
+        let told_by = |instance: &str, at: &str| Some((instance.to_owned(), at.to_owned()));
+        assert_eq!(at(&known), told_by("http://b", "ipc:///b.1"));
+        known.tells(again, told(&["ipc:///a.0", "ipc:///e.1"], 3));
+        assert_eq!(at(&known), told_by("again", "ipc:///e.1"));
+        known.tells(worker("http://b"), told(&["ipc:///a.0", "ipc:///b.1"], 3));
         // It is asked again when something has failed since it told.
         assert!(!known.is_to_tell(&worker("http://b"), 3) && known.is_to_tell(&worker("http://b"), 4));
         assert!(known.is_to_tell(&worker("http://unknown"), 0));

@@ -36,7 +36,7 @@ use tokio::sync::oneshot;
 
 pub use archive::{ArchiveError, ArchivePlace, NotAPlace};
 pub use error::RecordError;
-pub use fleet::{ToldError, follow_fleet, told_endpoints};
+pub use fleet::{PassPublisher, ToldError, follow_fleet, told_endpoints};
 pub use ingest::read_line;
 pub use offline::OfflineRecorder;
 pub use passes::{PassSource, PassStream, QUEUE_MESSAGES, record_passes};

@@ -51,6 +51,10 @@ pub async fn record_passes(
                 troubles.tell(&PassTrouble::Lost { endpoint: from.endpoint.clone(), source });
                 continue;
             }
+            What::Moved(_) => {
+                streams.entry(from).or_default().begin_anew();
+                continue;
+            }
             What::Left => {
                 streams.remove(&from);
                 continue;
@@ -76,6 +80,11 @@ pub async fn record_passes(
 // === impl PassStream ===
 
 impl PassStream {
+    /// What comes next is of a publisher that was started anew: it is found elsewhere.
+    pub fn begin_anew(&mut self) {
+        self.accounts.begin_anew();
+    }
+
     /// The pass that a message tells of, and of heartbeats in a row the first, as a rest; nothing for what is no record.
     pub fn take(&mut self, source: &PassSource, message: Message) -> Option<ForwardPass> {
         self.hear(source, message, &PassTroubles::default())

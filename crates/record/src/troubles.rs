@@ -84,7 +84,7 @@ pub struct PassCounts {
     pub malformed: u64,
     /// Passes that the run did not take.
     pub refused: u64,
-    /// Times that a publisher's numbers began anew.
+    /// Times that a publisher was started anew.
     pub restarts: u64,
     /// Reasons for which a publisher was not there, each counted once until it was there again.
     pub connections_lost: u64,

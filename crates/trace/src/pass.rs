@@ -17,7 +17,7 @@ pub struct ForwardPass {
     pub worker_id: Box<str>,
     /// Data-parallel rank.
     pub dp_rank: u32,
-    /// How often the endpoint's numbers had begun anew: a number is unique within one life.
+    /// How often its publisher had been started anew, here or elsewhere: a number is unique within one life.
     pub life: u32,
     /// Its number, counted by the publisher.
     pub counter_id: u64,

@@ -1,6 +1,6 @@
 //! Plans from passes whose times are known.
 
-use rollscope_trace::{Nanos, PassLoad, UnixNs};
+use rollscope_trace::{Nanos, PassLoad, UnixNs, WorkerRef};
 
 use super::*;
 
@@ -112,6 +112,20 @@ fn ranks_behind_one_endpoint_are_told_apart_by_their_publisher() {
     let plans = plan(&passes);
     let told: Vec<_> = plans.iter().map(|plan| (plan.kind, plan.ranks, plan.passes)).collect();
     assert_eq!(told, [(PassKind::Prefill, 1, 10), (PassKind::Decode, 1, 10)]);
+}
+
+#[test]
+fn a_rank_that_was_started_anew_elsewhere_is_one() {
+    let worker = |instance: &str| WorkerRef { url: "http://w".into(), instance: instance.into() };
+    let of = |endpoint: &str, instance, life, number| ForwardPass {
+        worker: Some(worker(instance)),
+        life,
+        ..pass(endpoint, number, prefill(100 * number), 1e-3 * number as f64)
+    };
+    let before = (1..=10).map(|number| of("here", "first", 0, number));
+    let after = (1..=10).map(|number| of("there", "second", 1, number));
+    let plans = plan(&before.chain(after).collect::<Vec<_>>());
+    assert_eq!((plans[0].ranks, plans[0].passes), (1, 20));
 }
 
 #[test]

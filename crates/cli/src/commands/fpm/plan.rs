@@ -56,6 +56,7 @@ pub(super) async fn run(mut watched: Watched, options: &PlanOptions) -> Result<(
                     }
                     What::Lost(error) => output::note(format_args!("{}: {}", from.endpoint, sentence(&error))),
                     What::Connected => {}
+                    What::Moved(_) => streams.entry(from).or_default().begin_anew(),
                     What::Left => drop(streams.remove(&from)),
                 }
             }

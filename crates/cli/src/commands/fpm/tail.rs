@@ -36,6 +36,10 @@ pub(super) async fn run(mut watched: Watched, options: &TailOptions) -> Result<(
         match what {
             What::Connected => output::note(format_args!("{endpoint}: connected")),
             What::Lost(error) => output::note(format_args!("{endpoint}: {}", sentence(&error))),
+            What::Moved(before) => {
+                accounts.entry(from).or_default().begin_anew();
+                output::note(format_args!("{endpoint}: started anew here, and published at {before} before"));
+            }
             What::Left => {
                 accounts.remove(&from);
                 output::note(format_args!("{endpoint}: nobody publishes here any more"));

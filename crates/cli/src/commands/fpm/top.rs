@@ -121,6 +121,13 @@ impl Board {
             What::Connected => self.place(from).trouble = None,
             What::Lost(error) => self.place(from).trouble = Some(sentence(&error)),
             What::Message(message) => self.place(from).take(message),
+            What::Moved(_) => {
+                // The map would keep the name of where it was.
+                let mut place = self.places.remove(&from).unwrap_or_default();
+                place.ranks.begin_anew();
+                place.trouble = None;
+                self.places.insert(from, place);
+            }
             What::Left => drop(self.places.remove(&from)),
         }
     }

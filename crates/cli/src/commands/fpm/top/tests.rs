@@ -77,6 +77,15 @@ fn a_screen_shows_every_rank() {
     board.take(message("ipc:///run/a.0", 8, ForwardPassMetrics { worker_id: "w".into(), ..idle(0) }));
     let silent = &board.screen(WINDOW, None)[1];
     assert!(silent.starts_with("w dp0           heartbeat        8       3       9000 "), "{silent}");
+    // It was started anew elsewhere, and stays the rank that it is.
+    let elsewhere = PassSource { endpoint: "ipc:///run/b.1".parse().unwrap(), worker: None };
+    let from = Origin::new(1, elsewhere);
+    let what = What::Moved("ipc:///run/a.1".parse().unwrap());
+    board.take(Heard { from: from.clone(), what });
+    let next = message("ipc:///run/a.1", 40, idle(1));
+    board.take(Heard { from, ..next });
+    let anew = &board.screen(WINDOW, None)[2];
+    assert!(anew.starts_with("ipc:///run/b.1  heartbeat") && anew.ends_with("0         2"), "{anew}");
     board.take(Heard { from: source("tcp://p:9"), what: What::Left });
     assert_eq!(board.screen(WINDOW, None).len(), 6, "what nobody listens to is gone");
 }
