@@ -10,7 +10,6 @@ use serde_json::{Map, Value};
 use crate::command;
 use crate::error::{ConfigError, Place};
 use crate::kind::Unfit;
-use crate::redact::{REDACTED, refused};
 use crate::sources::Sources;
 use crate::spec::{Namespace, OptionSpec};
 use crate::value::{Numeric, OptionValue};
@@ -20,11 +19,26 @@ pub trait Options: OptionSet + std::fmt::Debug + Clone + Send + Sync + 'static {
     /// The declaration's doc comment.
     const ABOUT: &'static str;
 
+    /// Each option with its value, secrets in clear.
+    #[doc(hidden)]
+    fn values(&self) -> Vec<(OptionSpec, Value)>;
+
+    /// The declaration's `check`, whose errors may tell secrets.
+    #[doc(hidden)]
+    fn check_plainly(&self) -> Result<(), ConfigError>;
+
     /// The values as JSON, secrets redacted.
-    fn to_json(&self) -> Map<String, Value>;
+    fn to_json(&self) -> Map<String, Value> {
+        self.values().into_iter().map(|(spec, value)| (spec.name.to_owned(), spec.shown(value))).collect()
+    }
 
     /// Whether the values agree with each other, by the declaration's `check`.
-    fn check(&self) -> Result<(), ConfigError>;
+    ///
+    /// # Errors
+    /// What the check says, with each value that it tells as a refused one is shown.
+    fn check(&self) -> Result<(), ConfigError> {
+        self.check_plainly().map_err(|error| error.hiding(&self.values()))
+    }
 
     /// Sets one field of a value that is not published yet (a published one is behind a shared reference).
     /// Returns the value as it may be shown.
@@ -156,6 +170,31 @@ macro_rules! options {
                 $($( $field: $crate::Declaration<$type>, )*)*
             }
 
+            $(
+                #[allow(
+                    non_camel_case_types, clippy::struct_field_names, clippy::allow_attributes,
+                    reason = "it bears the namespace's name, and the fields theirs"
+                )]
+                pub struct $namespace {
+                    $( $(#[doc = $help])+ pub $field: $type, )*
+                }
+
+                impl $crate::HasBag<$crate::namespace::$namespace> for $name {
+                    type Fields = $namespace;
+
+                    fn fields(&self) -> $namespace {
+                        $namespace { $( $field: ::std::clone::Clone::clone(&self.$field), )* }
+                    }
+                }
+
+                impl ::std::fmt::Debug for $namespace {
+                    fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                        let declarations = Declarations::new();
+                        f.debug_map().entries([$( declarations.$field.entry(&self.$field), )*]).finish()
+                    }
+                }
+            )*
+
             impl Declarations {
                 fn new() -> Self {
                     Self { $($(
@@ -192,12 +231,12 @@ macro_rules! options {
             impl $crate::Options for $name {
                 const ABOUT: &'static str = concat!($($about, "\n"),+);
 
-                fn to_json(&self) -> $crate::macro_support::Map<String, $crate::macro_support::Value> {
+                fn values(&self) -> ::std::vec::Vec<($crate::OptionSpec, $crate::macro_support::Value)> {
                     let declarations = Declarations::new();
-                    [$($( declarations.$field.entry(&self.$field), )*)*].into_iter().collect()
+                    vec![$($( declarations.$field.with_value(&self.$field), )*)*]
                 }
 
-                fn check(&self) -> ::std::result::Result<(), $crate::ConfigError> {
+                fn check_plainly(&self) -> ::std::result::Result<(), $crate::ConfigError> {
                     $( $check(self)?; )?
                     Ok(())
                 }
@@ -257,6 +296,7 @@ impl<V: OptionValue> Declaration<V> {
             kind: V::kind(),
             hidden: false,
             secret: false,
+            ranked: false,
         };
         Self { spec, value: PhantomData }
     }
@@ -297,6 +337,12 @@ impl<V: OptionValue> Declaration<V> {
         self
     }
 
+    /// Its values name workers, which may be ranks of a server: `http://host:port@1`.
+    pub fn ranked(mut self) -> Self {
+        self.spec.ranked = true;
+        self
+    }
+
     /// Allows only numbers in this range.
     pub fn range(mut self, range: RangeInclusive<V::Number>) -> Self
     where
@@ -313,8 +359,13 @@ impl<V: OptionValue> Declaration<V> {
     }
 
     #[doc(hidden)]
-    pub fn entry(&self, value: &V) -> (String, Value) {
-        (self.spec.name.to_owned(), self.spec.shown(value.to_json()))
+    pub fn entry(&self, value: &V) -> (&'static str, Value) {
+        (self.spec.name, self.spec.shown(value.to_json()))
+    }
+
+    #[doc(hidden)]
+    pub fn with_value(self, value: &V) -> (OptionSpec, Value) {
+        (self.spec, value.to_json())
     }
 
     #[doc(hidden)]
@@ -343,7 +394,6 @@ impl OptionSpec {
     }
 
     pub(crate) fn invalid(&self, unfit: &Unfit, place: Place) -> ConfigError {
-        let value = if self.secret { REDACTED.to_owned() } else { refused(&unfit.given) };
-        ConfigError::Invalid { place, expected: self.kind.to_string(), value }
+        ConfigError::Invalid { place, expected: self.kind.to_string(), value: self.refused(&unfit.given) }
     }
 }

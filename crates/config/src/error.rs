@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
+use crate::spec::OptionSpec;
+
 /// A configuration that cannot be used: a usage error, exit code 2 of the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -90,6 +94,46 @@ pub enum Place {
         /// Who asked.
         source: String,
     },
+}
+
+// === impl ConfigError ===
+
+impl ConfigError {
+    /// A contradiction with each of these values that it tells as a refused one is shown: whoever wrote it knows what is wrong
+    /// with a value, and not whether there is a secret in it.
+    pub(crate) fn hiding(self, values: &[(OptionSpec, Value)]) -> Self {
+        let Self::Conflict(mut text) = self else { return self };
+        for (spec, value) in values {
+            hide(&mut text, spec, value);
+        }
+        Self::Conflict(text)
+    }
+}
+
+fn hide(text: &mut String, spec: &OptionSpec, value: &Value) {
+    match value {
+        Value::String(value) if !value.is_empty() => {
+            let shown = spec.refused(value);
+            if shown != *value {
+                *text = replace_words(text, value, &shown);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| hide(text, spec, item)),
+        _ => {}
+    }
+}
+
+/// Replaces a text where it is no part of a longer word: a short one may be in any.
+fn replace_words(text: &str, told: &str, shown: &str) -> String {
+    let mut replaced = String::new();
+    let mut begin = 0;
+    for (at, _) in text.match_indices(told) {
+        let (before, after) = (text[..at].chars().next_back(), text[at + told.len()..].chars().next());
+        let is_word = [before, after].into_iter().flatten().all(|c| !c.is_alphanumeric());
+        replaced.extend([&text[begin..at], if is_word { shown } else { told }]);
+        begin = at + told.len();
+    }
+    replaced + &text[begin..]
 }
 
 // === impl Place ===

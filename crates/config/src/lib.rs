@@ -53,13 +53,15 @@
 //!
 //! let published = Published::publish(options);
 //! published.override_fields("listener.bound", [("port", 40123.into())])?;
-//! assert_eq!((published.startup().port, published.resolved().port), (0, 40123));
+//! assert_eq!((published.startup().port, published.serving().port), (0, 40123));
+//! assert_eq!(published.disagg().disaggregation_mode, Mode::Decode);
 //! # Ok::<(), rollscope_config::ConfigError>(())
 //! ```
 //!
 //! Invariant: nothing here is a static, reads the process's environment or writes a published value other than by
 //! [`Published::override_fields`].
 
+mod bag;
 mod command;
 mod declare;
 mod error;
@@ -70,6 +72,7 @@ mod sources;
 mod spec;
 mod value;
 
+pub use bag::{Bag, HasBag, namespace};
 pub use declare::{Declaration, OptionSet, Options};
 pub use error::{ConfigError, Place};
 pub use kind::Kind;

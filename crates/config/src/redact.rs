@@ -15,6 +15,22 @@ pub(crate) const REDACTED: &str = "<redacted>";
 /// assert_eq!(without_user_info("no answer from http://me:pw@h:5/x"), "no answer from http://<redacted>@h:5/x");
 /// ```
 pub fn without_user_info(text: &str) -> Cow<'_, str> {
+    hiding(text, |user_info, host| !is_rank(user_info, host))
+}
+
+/// The same where no rank is meant.
+pub(crate) fn without_any_user_info(text: &str) -> Cow<'_, str> {
+    hiding(text, |_, _| true)
+}
+
+/// Whether a text is a worker's URL and a rank.
+pub(crate) fn is_worker(text: &str) -> bool {
+    let address = text.split_once("://").map_or(text, |(_, address)| address);
+    address.rsplit_once('@').is_some_and(|(address, rank)| is_rank(address, rank))
+}
+
+/// The text with `<redacted>` for what stands before the host in its URLs, where that, with the host, is who logs in.
+fn hiding(text: &str, is_user_info: impl Fn(&str, &str) -> bool) -> Cow<'_, str> {
     let mut shown = String::new();
     let mut rest = text;
     while let Some(at) = rest.find("://") {
@@ -22,7 +38,7 @@ pub fn without_user_info(text: &str) -> Cow<'_, str> {
         shown.push_str(before);
         let (authority, after) = authority.split_at(authority_end(authority));
         match authority.rsplit_once('@') {
-            Some((user_info, host)) if !is_rank(user_info, host) => {
+            Some((user_info, host)) if is_user_info(user_info, host) => {
                 shown.extend([REDACTED, "@", host]);
             }
             _ => shown.push_str(authority),
@@ -61,15 +77,6 @@ pub fn refused(argument: &str) -> String {
         None => REDACTED.to_owned(),
     });
     shown + address + "?" + &pairs.collect::<Vec<_>>().join("&")
-}
-
-/// The same for every text in a value.
-pub(crate) fn value_without_user_info(value: Value) -> Value {
-    match value {
-        Value::String(text) => Value::String(without_user_info(&text).into_owned()),
-        Value::Array(items) => items.into_iter().map(value_without_user_info).collect(),
-        other => other,
-    }
 }
 
 /// Whether something in a value is not shown.
@@ -150,9 +157,22 @@ mod tests {
         ] {
             assert_eq!(without_user_info(text), shown);
         }
-        let value = serde_json::json!([["http://u:pw@h", 5], "x", null]);
-        let shown = value_without_user_info(value.clone());
-        assert_eq!(shown, serde_json::json!([["http://<redacted>@h", 5], "x", null]));
-        assert!(is_redacted(&shown) && !is_redacted(&value));
+        for (text, shown) in [
+            ("http://admin:12345@5", "http://<redacted>@5"),
+            ("mlflow:http://admin:12345@5, http://h", "mlflow:http://<redacted>@5, http://h"),
+        ] {
+            assert_eq!(without_any_user_info(text), shown);
+        }
+        let shown = serde_json::json!([["http://<redacted>@h", 5], "x", null]);
+        assert!(is_redacted(&shown) && !is_redacted(&shown[1]));
+        for (text, is_one) in [
+            ("http://h:1@0", true),
+            ("http://[::1]:1@0", true),
+            ("http://me:a/b@0", false),
+            ("http://me:pw@h:1@0", false),
+            ("http://h:1", false),
+        ] {
+            assert_eq!(is_worker(text), is_one, "{text}");
+        }
     }
 }

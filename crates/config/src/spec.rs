@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::kind::Kind;
-use crate::redact::{REDACTED, is_redacted, value_without_user_info};
+use crate::redact::{REDACTED, is_redacted, is_worker, refused, without_any_user_info, without_user_info};
 use crate::sources;
 
 /// What an option is about. A server's options are grouped by it, in its declaration and in the help.
@@ -64,6 +64,8 @@ pub struct OptionSpec {
     pub hidden: bool,
     /// Whether the value is shown as `<redacted>` wherever it would be shown.
     pub secret: bool,
+    /// Whether its values name workers, which may be ranks of a server. In any other value what stands before an @ is who logs in.
+    pub ranked: bool,
 }
 
 // === impl Namespace ===
@@ -116,7 +118,27 @@ impl OptionSpec {
     /// The value as it may be shown: a secret that is set becomes `<redacted>`, and so does who logs in by a URL.
     pub(crate) fn shown(&self, value: Value) -> Value {
         let is_nothing = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-        if self.secret && !is_nothing { Value::from(REDACTED) } else { value_without_user_info(value) }
+        if self.secret && !is_nothing { Value::from(REDACTED) } else { self.without_user_info(value) }
+    }
+
+    /// One of its texts that is refused, as it may be shown.
+    pub(crate) fn refused(&self, text: &str) -> String {
+        if self.secret {
+            REDACTED.to_owned()
+        } else if self.ranked && is_worker(text) {
+            text.to_owned()
+        } else {
+            refused(text)
+        }
+    }
+
+    fn without_user_info(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) if self.ranked => Value::from(without_user_info(&text)),
+            Value::String(text) => Value::from(without_any_user_info(&text)),
+            Value::Array(items) => items.into_iter().map(|item| self.without_user_info(item)).collect(),
+            other => other,
+        }
     }
 
     /// Whether the option has this name in a configuration file: the field's name, a flag, or an alias of it, with

@@ -56,7 +56,7 @@ options! {
             /// Seconds that a request may wait for its peer.
             bootstrap_timeout_s: f64 = 300.0, env("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT");
             /// Prefill servers, each with its bootstrap port.
-            prefill: Vec<(String, Option<u16>)> = &[], value_name("URL [PORT|none]");
+            prefill: Vec<(String, Option<u16>)> = &[], value_name("URL [PORT|none]"), ranked();
         }
         observability {
             /// Publish forward-pass metrics.
@@ -72,6 +72,10 @@ fn agree(options: &SampleOptions) -> Result<(), ConfigError> {
         return Err(ConfigError::Conflict(
             "--prefill has no use with --disaggregation-mode decode".to_owned(),
         ));
+    }
+    let told = [&options.host[..], options.admin_api_key.as_deref().unwrap_or_default(), &options.model_path];
+    if options.host.contains('#') {
+        return Err(ConfigError::Conflict(format!("no name of a host: {told:?}")));
     }
     Ok(())
 }
@@ -637,6 +641,32 @@ fn what_is_shown_has_no_password_and_is_in_force() {
     assert!(matches!(origins(&conflict), Err(ConfigError::Conflict(_))));
 }
 
+/// A host that is a number is a user's before the @ as well; only where workers are named it may be a rank.
+#[test]
+fn a_contradiction_tells_no_secret() {
+    let told = |host: &str, key: &str| {
+        let args = ["--host", host, "--model-path", "m", "--admin-api-key", key];
+        SampleOptions::from_args(args).unwrap_err().to_string()
+    };
+    for (host, key, shown) in [
+        ("http://me:a/b#c@h", "k-e-y", "[\"http://<redacted>@h\", \"<redacted>\", \"m\"]"),
+        ("http://admin:12345#@5", "key", "[\"http://<redacted>@5\", \"<redacted>\", \"m\"]"),
+        ("h#", "m", "[\"h#\", \"<redacted>\", \"<redacted>\"]"),
+    ] {
+        assert_eq!(told(host, key), format!("conflicting options: no name of a host: {shown}"));
+    }
+    let published = Published::publish(SampleOptions::from_args(["--model-path", "m"]).unwrap());
+    let overridden = published.override_fields("who", [("host", "http://me:a/b#c@h".into())]);
+    let error = overridden.unwrap_err().to_string();
+    assert!(error.contains("http://<redacted>@h") && !error.contains("a/b"), "{error}");
+    let args = ["--model-path", "http://admin:12345@5", "--prefill", "http://h:1@5"];
+    let shown = SampleOptions::from_args(args).unwrap().to_json();
+    assert_eq!(
+        (&shown["model_path"], &shown["prefill"]),
+        (&json!("http://<redacted>@5"), &json!([["http://h:1@5", null]]))
+    );
+}
+
 #[test]
 fn a_namespace_is_a_bag_of_its_own() {
     let published = Published::publish(SampleOptions::from_args(["--model-path", "m"]).unwrap());
@@ -645,6 +675,14 @@ fn a_namespace_is_a_bag_of_its_own() {
         Value::Object(published.bag(rollscope_config::Namespace::Disagg)),
         json!({"disaggregation_mode": "null", "bootstrap_timeout_s": 1.5, "prefill": []})
     );
+    // Each is also there with its types.
+    let (disagg, serving) = (published.disagg(), published.serving());
+    assert_eq!((disagg.disaggregation_mode, disagg.bootstrap_timeout_s), (Mode::Null, 1.5));
+    assert_eq!(serving.host, published.startup().host);
+    published.override_fields("who", [("admin_api_key", "key".into())]).unwrap();
+    assert_eq!(serving.admin_api_key, None, "a bag is of its moment");
+    let shown = format!("{:?}", published.serving());
+    assert!(shown.contains("\"admin_api_key\": String(\"<redacted>\")"), "{shown}");
     let bags = published.bags();
     assert_eq!(bags["disagg"]["bootstrap_timeout_s"], 1.5);
     let options: usize = bags.values().map(|bag| bag.as_object().unwrap().len()).sum();

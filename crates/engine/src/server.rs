@@ -193,7 +193,7 @@ impl Engine {
     async fn drain(&self) -> Result<(), EngineError> {
         self.app.is_draining.store(true, Ordering::Release);
         let ranks = &self.app.ranks;
-        let patience = seconds(self.app.published.resolved().shutdown_timeout)?;
+        let patience = seconds(self.app.published.serving().shutdown_timeout)?;
         let to_the_end = async {
             // Weights or memory that are being changed are there, or gone, in the end.
             drop(self.app.administration.lock().await);

@@ -69,7 +69,7 @@ options! {
             /// Its key, in PEM.
             tls_key_path: Option<String> = None, value_name("FILE");
             /// Workers that do everything: http://HOST:PORT.
-            worker_urls: Vec<String> = &[], alias("worker"), value_name("URL");
+            worker_urls: Vec<String> = &[], alias("worker"), value_name("URL"), ranked();
             /// How a worker is chosen.
             ///
             /// round_robin takes one after the other, random any, power_of_two the less loaded of any two: by what they say
@@ -244,9 +244,9 @@ options! {
             /// Send each request to a prefill and a decode worker.
             pd_disaggregation: bool = false;
             /// A prefill worker and the port of its bootstrap server: http://HOST:PORT [PORT|none].
-            prefill: Vec<(String, Option<u16>)> = &[], value_name("URL [BOOTSTRAP_PORT|none]");
+            prefill: Vec<(String, Option<u16>)> = &[], value_name("URL [BOOTSTRAP_PORT|none]"), ranked();
             /// A decode worker: http://HOST:PORT.
-            decode: Vec<String> = &[], value_name("URL");
+            decode: Vec<String> = &[], value_name("URL"), ranked();
             /// Prefill workers behind a DNS name, and the port of their bootstrap servers.
             discover_prefill: Vec<(String, Option<u16>)> = &[], value_name("NAME [BOOTSTRAP_PORT|none]");
             /// Decode workers behind a DNS name.

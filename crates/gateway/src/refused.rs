@@ -135,6 +135,7 @@ impl Refused {
             kind,
             hidden: true,
             secret: false,
+            ranked: false,
         }
     }
 }

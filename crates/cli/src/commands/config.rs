@@ -169,13 +169,14 @@ fn source(value: Option<&Value>, place: &Place) -> String {
     }
 }
 
-const PREFACE: [&str; 6] = [
+const PREFACE: [&str; 7] = [
     "# Options",
     "",
     "Made by `rollscope config docs`. A flag beats an environment variable, that beats the file given by `--config FILE`",
     "(or `ROLLSCOPE_CONFIG`), and that beats the default. The file is TOML with a table for each command; its keys are the",
     "names of this page, with underscores or dashes. `rollscope config show COMMAND` prints such a file, of what would be",
-    "in force, with where each value comes from.",
+    "in force, with where each value comes from. A secret, and who logs in by a URL, is shown as `<redacted>`: there, in",
+    "`/server_info`, in a run and in errors.",
 ];
 
 /// The reference of commands: its lines, in Markdown.

@@ -58,7 +58,7 @@ pub(super) async fn server_info(State(app): State<Arc<App>>) -> Json<Value> {
 
 fn internal_state(app: &App, snapshot: &Snapshot) -> Map<String, Value> {
     let mut state = app.published.resolved_json();
-    let running = app.published.resolved().max_running_requests;
+    let running = app.published.schedule().max_running_requests;
     let memory = json!({
         "kvcache": snapshot.kv_bytes as f64 / GIB,
         "token_capacity": snapshot.total_tokens,
@@ -80,7 +80,7 @@ fn internal_state(app: &App, snapshot: &Snapshot) -> Map<String, Value> {
 }
 
 pub(super) async fn model_info(State(app): State<Arc<App>>) -> Json<Value> {
-    let options = app.published.resolved();
+    let options = app.published.model();
     let config = app.model.config();
     Json(json!({
         "model_path": options.model_path,
@@ -96,12 +96,12 @@ pub(super) async fn model_info(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 pub(super) async fn weight_version(State(app): State<Arc<App>>) -> Json<Value> {
-    Json(json!({"weight_version": app.published.resolved().weight_version}))
+    Json(json!({"weight_version": app.published.model().weight_version}))
 }
 
 /// OpenAI's list of models.
 pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
-    let options = app.published.resolved();
+    let options = app.published.model();
     Json(json!({"object": "list", "data": [{
         "id": app.model_name(),
         "object": "model",
@@ -190,7 +190,7 @@ fn load(app: &App, (rank, snapshot): (usize, &Snapshot), sections: &[Section]) -
 }
 
 fn core(app: &App, snapshot: &Snapshot) -> Value {
-    let max_running = app.published.resolved().max_running_requests;
+    let max_running = app.published.schedule().max_running_requests;
     let token_usage = snapshot.used_tokens as f64 / snapshot.total_tokens as f64;
     let waiting = match app.mode() {
         DisaggregationMode::Null => snapshot.waiting + snapshot.retracted,

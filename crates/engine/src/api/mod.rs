@@ -134,7 +134,7 @@ impl App {
     fn weight_version(&self, progress: &Progress) -> String {
         match &progress.weight_version {
             Some(version) => (**version).to_owned(),
-            None => self.published.resolved().weight_version.clone(),
+            None => self.published.model().weight_version.clone(),
         }
     }
 

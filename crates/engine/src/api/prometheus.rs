@@ -44,7 +44,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
     };
     let ranks: Vec<_> =
         snapshots.into_iter().enumerate().map(|(rank, snapshot)| (labels(rank), snapshot)).collect();
-    let max_running = app.published.resolved().max_running_requests;
+    let max_running = app.published.schedule().max_running_requests;
     let mut page = Page { text: String::new(), mode, max_running, ranks: &ranks };
     page.gauges();
     page.counters();

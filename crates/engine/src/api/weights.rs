@@ -56,7 +56,7 @@ pub(super) async fn resume_memory_occupation(
         let _one_at_a_time = app.administration.lock().await;
         let before = app.model.fingerprint();
         if what.weights && app.model.is_released() && !app.is_simulated() {
-            let path = app.published.resolved().model_path.clone();
+            let path = app.published.model().model_path.clone();
             let model = load(path).await.map_err(ApiError::failure)?;
             app.model.replace_weights(model).map_err(|error| ApiError::failure(sentence(&error)))?;
         }

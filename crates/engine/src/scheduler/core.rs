@@ -130,7 +130,7 @@ impl Core {
             running: Queue::new(),
             retracted: Queue::new(),
             stillness: Stillness::default(),
-            weight_version: means.published.resolved().weight_version.as_str().into(),
+            weight_version: means.published.model().weight_version.as_str().into(),
             cache: PrefixCache::new(means.kv.page_tokens()),
             kv: means.kv,
             prefilled: Queue::new(),
