@@ -21,7 +21,7 @@ const DROPPED: &str = "rollscope_engine_forward_passes_dropped_total{";
 struct Ear {
     heard: mpsc::Receiver<Heard<()>>,
     account: Account,
-    _subscription: Subscription,
+    _subscription: Subscription<()>,
 }
 
 impl Ear {
@@ -122,6 +122,42 @@ async fn a_request_sits_in_the_passes_that_it_names() {
         }
     };
     timeout(PATIENCE, removed).await.expect("the socket's file is left");
+}
+
+/// All passes together cannot have taken longer than the requests, which leaves out what lies between them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pass_takes_the_forwards_own_time_and_not_the_gap_before_it() {
+    const PREFILL_S: f64 = 0.004;
+    const DECODE_S: f64 = 0.002;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("costs.json");
+    let prefill = json!({"base_s": PREFILL_S, "per_token_s": 0});
+    let decode = json!({"base_s": DECODE_S, "per_request_s": 0, "per_kv_token_s": 0});
+    std::fs::write(&path, json!({"prefill": prefill, "decode": decode}).to_string()).unwrap();
+    let server = Server::start(&[ON, "--model-path", &format!("sim:{}", path.display())]).await;
+    let mut ear = Ear::of(&server).await;
+    let begin = Instant::now();
+    let (mut paused, mut spans) = (Duration::ZERO, Vec::new());
+    for round in 0..4 {
+        if round > 0 {
+            // Each pause is a gap between two forwards, longer than all of them by their costs.
+            let begin = Instant::now();
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            paused += begin.elapsed();
+        }
+        spans.push(span(&server.generate(&prompt(8, 5)).await));
+    }
+    let computing_s = begin.elapsed().as_secs_f64() - paused.as_secs_f64();
+    let all = ear.passes((spans[0].0, spans[3].1)).await;
+    let passes: Vec<_> = all.iter().filter(|pass| !pass.is_heartbeat()).collect();
+    assert_eq!(passes.len(), 4 * 5);
+    for pass in &passes {
+        let cost = if pass.scheduled.num_prefill_requests > 0 { PREFILL_S } else { DECODE_S };
+        // Both are read off one clock, to the nanosecond.
+        assert!(pass.wall_time > cost - 1e-6, "shorter than what was computed: {pass:?}");
+    }
+    let told: f64 = passes.iter().map(|pass| pass.wall_time).sum();
+    assert!(told <= computing_s + 1e-6, "{told} s of passes within {computing_s} s");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -245,7 +281,7 @@ async fn a_port_in_use_costs_the_metrics_and_not_the_server() {
 async fn an_endpoint_is_told_of_for_as_long_as_it_is_bound() {
     let published = Published::publish(options(&[ON]));
     let engine = Engine::start(published.clone()).await.unwrap();
-    let told = || published.resolved().forward_pass_metrics_ipc_name.clone();
+    let told = || published.observability().forward_pass_metrics_ipc_name.clone();
     let base: Base = told().unwrap().parse().unwrap();
     let Endpoint::Ipc(path) = base.of_rank(0).unwrap() else { panic!("not a path") };
     assert!(path.exists());
