@@ -11,7 +11,7 @@ test:
 interop *NAMES:
     cargo xtask interop {{NAMES}}
 
-# The checks against other projects' programs that CI leaves out, since they download much.
+# What CI leaves out: checks that download much, and hostile payloads by the million.
 nightly:
     .ci/nightly
 

@@ -1,6 +1,7 @@
-//! The project's own chores: `cargo xtask tidy`, `cargo xtask interop` and `cargo xtask bench`.
+//! The project's own chores: `cargo xtask tidy`, `cargo xtask interop`, `cargo xtask fuzz` and `cargo xtask bench`.
 
 mod bench;
+mod fuzz;
 mod host;
 mod interop;
 mod tidy;
@@ -13,6 +14,7 @@ use workspace::Workspace;
 const USAGE: &str = "\
 usage: cargo xtask tidy
        cargo xtask interop [--list | NAME...]
+       cargo xtask fuzz [--cases N]
        cargo xtask bench gateway [--list | CASE... --seconds N --rounds N --binary PATH]
        cargo xtask bench viewer [--rounds N --binary PATH]
        cargo xtask bench fpm [publish | follow] [--rounds N --seconds N --binary PATH]
@@ -21,6 +23,7 @@ usage: cargo xtask tidy
 
 tidy     checks what the compiler does not: crate boundaries, file sizes, forbidden words, links
 interop  runs the checks against other projects' programs; sets up what they need under target/interop
+fuzz     makes up hostile payloads for the reader of forward passes, a million unless told otherwise; builds under target/fuzz
 bench    measures the gateway against its peers, as ratios, the page over large runs, forward-pass metrics against SGLang's
          publisher, the engine beside llama.cpp, or what numbers, imports and recording cost; sets up what it needs under target/bench and target/interop
 ";
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         ["tidy"] => Workspace::find().and_then(|workspace| tidy::run(&workspace)),
         ["interop", "--list"] => Ok(interop::list()),
         ["interop", names @ ..] => Workspace::find().and_then(|workspace| interop::run(&workspace, names)),
+        ["fuzz", args @ ..] => Workspace::find().and_then(|workspace| fuzz::run(&workspace, args)),
         ["bench", "gateway", "--list"] => Ok(bench::list()),
         ["bench", "viewer", args @ ..] => {
             Workspace::find().and_then(|workspace| bench::viewer::run(&workspace, args))
