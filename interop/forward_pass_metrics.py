@@ -1,12 +1,16 @@
-"""Forward-pass metrics: SGLang's own publisher is heard by `rollscope fpm tail`, and what the engine publishes, by
-libzmq's SUB, is decoded by SGLang's and by Dynamo's own code.
+"""Forward-pass metrics: SGLang's own publisher is heard by `rollscope fpm tail`, also after it was killed, and what the engine
+publishes, by libzmq's SUB, is decoded by SGLang's and by Dynamo's own code. A SUB whose process stands still costs the engine
+nothing, and is told by the numbers what it has lost.
 
 Both are single files out of their projects' wheels, which need msgspec and pyzmq and nothing else of them."""
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
+import sys
+import threading
 import urllib.request
 
 import zmq
@@ -16,11 +20,49 @@ from wheels import module
 
 PASSES = 50
 PATIENCE_MS = 60_000
+# What the engine keeps for a subscriber that does not read.
+QUEUE = 10_000
+# Passes while a subscriber stands still: far more than the engine and the operating system keep for it.
+STALLED_PASSES = 3 * QUEUE
+
+# A subscriber by itself: prints the number of each message.
+SUBSCRIBER = """
+import sys, zmq
+socket = zmq.Context().socket(zmq.SUB)
+socket.setsockopt(zmq.RCVHWM, 0)
+socket.subscribe(b"")
+socket.connect(sys.argv[1])
+while True:
+    print(int.from_bytes(socket.recv_multipart()[1], "big"), flush=True)
+"""
+
+# SGLang's publisher by itself: sends so many passes, and from then on heartbeats.
+PUBLISHER = """
+import sys, time
+from wheels import module
+sglang = module("sglang")
+publisher = sglang._FpmPublisherThread(sys.argv[1], "w", 0)
+for _ in range(int(sys.argv[2])):
+    publisher.publish(sglang.ForwardPassMetrics(worker_id="w", wall_time=0.25))
+while True:
+    time.sleep(60)
+"""
 
 
 def post(url, body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-    return json.load(urllib.request.urlopen(request, timeout=60))
+    return json.load(urllib.request.urlopen(request, timeout=600))
+
+
+def script(text, *args, **options):
+    """A script of ours as a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parent)}
+    return subprocess.Popen([sys.executable, "-c", text, *args], env=environment, text=True, **options)
+
+
+def state_of(process):
+    """What the operating system says that a process does."""
+    return pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def engine_is_read(servers, readers):
@@ -75,11 +117,91 @@ def publisher_is_heard(sglang):
     print(f"{len(passes)} passes of SGLang's publisher heard")
 
 
+def killed_publisher_is_heard_again():
+    endpoint = f"ipc://{os.getcwd()}/killed.0"
+    command = [os.environ["ROLLSCOPE"], "fpm", "tail", endpoint, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tail:
+        publishers = []
+        try:
+            publishers.append(script(PUBLISHER, endpoint, "1000"))
+            told = json.loads(tail.stdout.readline())
+            while told["sequence"] < 1000:  # a heartbeat after all passes
+                told = json.loads(tail.stdout.readline())
+            publishers[0].kill()
+            publishers[0].wait()
+            publishers.append(script(PUBLISHER, endpoint, "0"))
+            told = json.loads(tail.stdout.readline())
+            while told["sequence"] >= 1000:
+                told = json.loads(tail.stdout.readline())
+            assert told["arrival"] == "restart", told
+        finally:
+            for publisher in publishers:
+                publisher.kill()
+                publisher.wait()
+            tail.send_signal(signal.SIGTERM)
+    print("a publisher of SGLang's that was killed is heard again, as started anew")
+
+
+def stalled_subscriber_costs_nothing(servers):
+    costs = {
+        "prefill": {"base_s": 0, "per_token_s": 0},
+        "decode": {"base_s": 0, "per_request_s": 0, "per_kv_token_s": 0},
+        "context_length": 2 * STALLED_PASSES,
+    }
+    pathlib.Path("costs.json").write_text(json.dumps(costs))
+    engine = servers.start(
+        "engine", "--model-path", "sim:costs.json", "--port", "0", "--enable-forward-pass-metrics"
+    )
+    info = json.load(urllib.request.urlopen(f"{engine.url}/server_info", timeout=60))
+    endpoint = info["internal_states"][0]["forward_pass_metrics_ipc_name"] + ".0"
+    stalled, reading = (script(SUBSCRIBER, endpoint, stdout=subprocess.PIPE) for _ in range(2))
+    heard = []
+
+    def read():
+        heard.extend(int(line) for line in reading.stdout)
+
+    try:
+        # Heartbeats: from here on nothing is missed.
+        before = int(stalled.stdout.readline())
+        heard.append(int(reading.stdout.readline()))
+        threading.Thread(target=read, daemon=True).start()
+        stalled.send_signal(signal.SIGSTOP)
+        sampling = {"temperature": 0, "max_new_tokens": STALLED_PASSES, "ignore_eos": True}
+        reply = post(f"{engine.url}/generate", {"text": "1+2=?\n", "sampling_params": sampling})
+        # The scheduler has come to its end while it stood still, and has lost nothing.
+        assert state_of(stalled) == "T", state_of(stalled)
+        meta = reply["meta_info"]
+        assert meta["completion_tokens"] == STALLED_PASSES, meta
+        last = meta["forward_pass_last_counter_id"]
+        metrics = urllib.request.urlopen(f"{engine.url}/metrics", timeout=60).read().decode()
+        [dropped] = [line for line in metrics.splitlines() if line.startswith("rollscope_engine_forward_passes_dropped_total")]
+        stalled.send_signal(signal.SIGCONT)
+        kept, lost, number = 0, 0, before
+        while number < last:
+            following = int(stalled.stdout.readline())
+            lost += following - number - 1
+            kept, number = kept + 1, following
+        reading_until = threading.Event()
+        while not (heard and heard[-1] >= last):
+            reading_until.wait(0.05)
+    finally:
+        for process in (stalled, reading):
+            process.kill()
+            process.wait()
+    assert dropped.endswith(" 0"), dropped
+    assert heard == list(range(heard[0], heard[-1] + 1)), "the one that reads has lost something too"
+    assert kept >= QUEUE and lost >= QUEUE // 2, (kept, lost)
+    assert kept + lost == number - before, (kept, lost, number, before)
+    print(f"a subscriber that stood still for {STALLED_PASSES} passes got {kept} messages and knows of {lost} that are lost")
+
+
 def main():
     sglang, dynamo = module("sglang"), module("dynamo")
     with Servers() as servers:
         engine_is_read(servers, [sglang, dynamo])
         publisher_is_heard(sglang)
+        killed_publisher_is_heard_again()
+        stalled_subscriber_costs_nothing(servers)
         servers.stop()
 
 
