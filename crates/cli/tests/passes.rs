@@ -165,7 +165,7 @@ async fn passes_are_watched_recorded_and_asked_for() {
     assert_eq!(decoded["metrics"]["counter_id"], decoded["sequence"]);
     until("a screen has the rank", async || {
         let screens = run_well(&["fpm", "top", &base, "--count", "2"]);
-        assert_eq!(screens.matches("passes/s  idle  lost  restarts\n").count(), 2, "{screens}");
+        assert_eq!(screens.matches("passes/s  idle  messages  lost  restarts\n").count(), 2, "{screens}");
         screens.lines().any(|line| line.starts_with("w7 dp0 "))
     })
     .await;
