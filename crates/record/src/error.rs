@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rollscope_run::RunError;
-use rollscope_track::TrackError;
+use rollscope_track::{Target, TrackError};
 
 use crate::archive::ArchiveError;
 use crate::s3::S3Error;
@@ -17,6 +17,12 @@ pub enum RecordError {
     /// A tracker. What it does not have is sent later.
     #[error(transparent)]
     Track(#[from] TrackError),
+    /// The recorder ended before a tracker had every step.
+    #[error("not every step was sent before the end; `rollscope track` sends what is missing: {target}")]
+    Unsent {
+        /// Which tracker.
+        target: Target,
+    },
     /// What was sealed could not be copied. It is tried again with the next step.
     #[error(transparent)]
     Archive(#[from] ArchiveError),

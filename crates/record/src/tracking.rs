@@ -2,9 +2,10 @@
 //!
 //! metrics.jsonl is the queue: a thread is merely told that there is something new, goes through the file, and sends
 //! what its tracker does not have. A tracker that is away is tried again, ever less often; what it has not got when
-//! the recorder ends is still in the file, and `rollscope track` sends it.
+//! the recorder ends is still in the file, which is told, and `rollscope track` sends it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,17 +17,20 @@ use serde_json::Value;
 use crate::{OnTrouble, RecordError};
 
 /// The threads; dropped, they send what is left and end.
-#[derive(Debug, Default)]
 pub(crate) struct Tracking {
     threads: Vec<Thread>,
+    /// The threads are waited for no more, and are to send nothing more.
+    abandoned: Arc<AtomicBool>,
+    on_trouble: OnTrouble,
 }
 
-#[derive(Debug)]
 struct Thread {
+    target: Target,
     bell: SyncSender<()>,
     /// Hears nothing more when the thread has ended.
     ended: Receiver<()>,
-    handle: JoinHandle<()>,
+    /// Gives whether the tracker has all there is.
+    handle: JoinHandle<bool>,
 }
 
 struct Sending {
@@ -34,6 +38,7 @@ struct Sending {
     target: Target,
     tracker: Option<Tracker>,
     metrics: MetricsFollow,
+    abandoned: Arc<AtomicBool>,
     on_trouble: OnTrouble,
     /// Whether the last try failed, so that a tracker that is away is told of once.
     troubled: bool,
@@ -76,25 +81,34 @@ pub fn origin_of(run: &Run) -> Origin {
 
 impl Tracking {
     pub(crate) fn spawn(run: &Run, targets: &[Target], on_trouble: &OnTrouble) -> Result<Self, RecordError> {
+        let abandoned = Arc::<AtomicBool>::default();
         let spawn = |target: &Target| {
             // One word is enough: whoever hears it goes through all that is new.
             let (bell, heard) = sync_channel(1);
             let (run, on_trouble) = (run.clone(), Arc::clone(on_trouble));
             let metrics = run.follow_metrics();
-            let (target, tracker) = (target.clone(), None);
-            let sending = Sending { run, target, tracker, metrics, on_trouble, troubled: false };
+            let sending = Sending {
+                run,
+                target: target.clone(),
+                tracker: None,
+                metrics,
+                abandoned: Arc::clone(&abandoned),
+                on_trouble,
+                troubled: false,
+            };
             let (at_end, ended) = sync_channel(0);
             let work = move || {
                 let _at_end = at_end;
-                sending.work(&heard);
+                sending.work(&heard)
             };
             let handle = std::thread::Builder::new()
                 .name("rollscope-track".to_owned())
                 .spawn(work)
                 .map_err(RecordError::Thread)?;
-            Ok(Thread { bell, ended, handle })
+            Ok(Thread { target: target.clone(), bell, ended, handle })
         };
-        Ok(Self { threads: targets.iter().map(spawn).collect::<Result<_, RecordError>>()? })
+        let threads = targets.iter().map(spawn).collect::<Result<_, RecordError>>()?;
+        Ok(Self { threads, abandoned, on_trouble: Arc::clone(on_trouble) })
     }
 
     /// There is a new step in metrics.jsonl.
@@ -109,14 +123,17 @@ impl Tracking {
 impl Drop for Tracking {
     fn drop(&mut self) {
         let deadline = Instant::now() + LAST_TRIES;
-        let bells = self.threads.drain(..).map(|thread| (thread.ended, thread.handle));
-        for (ended, handle) in bells.collect::<Vec<_>>() {
+        // All bells first: the threads end side by side.
+        let ending = self.threads.drain(..).map(|thread| (thread.target, thread.ended, thread.handle));
+        for (target, ended, handle) in ending.collect::<Vec<_>>() {
             let left = deadline.saturating_duration_since(Instant::now());
-            if ended.recv_timeout(left) == Err(RecvTimeoutError::Disconnected) {
-                // A panic was told by its own message, and what was not sent is in the file.
-                let _ended = handle.join();
+            let has_ended = ended.recv_timeout(left) == Err(RecvTimeoutError::Disconnected);
+            // One that is still held by its tracker is left to it. A panic was told by its own message.
+            self.abandoned.fetch_or(!has_ended, Ordering::Relaxed);
+            let has_all = has_ended && handle.join().unwrap_or(false);
+            if !has_all {
+                (self.on_trouble)(&RecordError::Unsent { target });
             }
-            // One that is still held by its tracker is left to it: the file has what it did not get.
         }
     }
 }
@@ -124,7 +141,8 @@ impl Drop for Tracking {
 // === impl Sending ===
 
 impl Sending {
-    fn work(mut self, bell: &Receiver<()>) {
+    /// Until the bell is gone; then whether the tracker has all there is.
+    fn work(mut self, bell: &Receiver<()>) -> bool {
         let mut pause = FIRST_PAUSE;
         loop {
             let waited = if self.try_now() {
@@ -141,17 +159,18 @@ impl Sending {
         }
     }
 
-    fn finish(mut self) {
+    fn finish(mut self) -> bool {
         let deadline = Instant::now() + LAST_TRIES;
-        while !self.try_now() {
-            if Instant::now() >= deadline {
-                return;
+        while self.abandoned.load(Ordering::Relaxed) || !self.try_now() {
+            if self.abandoned.load(Ordering::Relaxed) || Instant::now() >= deadline {
+                return false;
             }
             std::thread::sleep(FIRST_PAUSE);
         }
         if let Some(Err(error)) = self.tracker.take().map(Tracker::finish) {
             (self.on_trouble)(&error.into());
         }
+        true
     }
 
     /// Whether the tracker has all there is.

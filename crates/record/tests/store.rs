@@ -1,28 +1,31 @@
-//! What happens to a run that is being recorded: its folder is removed, its disk is full, it is copied elsewhere.
+//! What happens to a run that is being recorded: its folder is removed, its disk is full, it is copied elsewhere, a tracker
+//! hangs.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rollscope_record::{RecordError, RecordOptions, Recorder, StepEnd};
+use rollscope_record::{RecordError, RecordOptions, Recorder, StepEnd, catch_up, origin_of};
 use rollscope_run::{Retention, Run, RunInfo};
 use rollscope_trace::{
     Join, Leg, LegRole, Nanos, Profile, ProfileSink as _, Report, RequestId, Scalar, StepNumber, UnixNs,
     WorkerRef,
 };
-use serde_json::json;
+use rollscope_track::{Target, Tracker};
+use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Set for a process that plays the second part of a test.
 const ARCHIVE_TO: &str = "ARCHIVE_TO";
+const LITTLE_ROOM: &str = "LITTLE_ROOM";
 
 fn run_in(dir: &Path) -> Run {
     let info = RunInfo { producer: "test".into(), created: UnixNs(0), config: json!({}) };
@@ -189,18 +192,7 @@ fn serve_bucket(listener: &TcpListener) -> BTreeMap<String, Vec<u8>> {
     let (mut objects, mut calls) = (BTreeMap::new(), 0);
     while !objects.keys().any(|name: &String| name.contains("/manifest/")) {
         let (mut stream, _) = listener.accept().unwrap();
-        let (mut bytes, mut chunk) = (Vec::new(), [0; 8192]);
-        let (head, body) = loop {
-            let read = stream.read(&mut chunk).unwrap();
-            assert!(read > 0, "the call is cut");
-            bytes.extend_from_slice(&chunk[..read]);
-            let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
-            let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
-            if bytes.len() >= end + 4 + length.unwrap_or(0) {
-                break (String::from_utf8(bytes[..end].to_vec()).unwrap(), bytes[end + 4..].to_vec());
-            }
-        };
+        let (head, body) = read_call(&mut stream);
         calls += 1;
         let lower = head.to_lowercase();
         assert!(lower.contains("authorization: aws4-hmac-sha256 credential=id/"), "{head}");
@@ -214,4 +206,136 @@ fn serve_bucket(listener: &TcpListener) -> BTreeMap<String, Vec<u8>> {
         stream.write_all(reply.as_bytes()).unwrap();
     }
     objects
+}
+
+/// The head and the body of a call.
+fn read_call(stream: &mut TcpStream) -> (String, Vec<u8>) {
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 8192]);
+    loop {
+        let read = stream.read(&mut chunk).unwrap();
+        assert!(read > 0, "the call is cut");
+        bytes.extend_from_slice(&chunk[..read]);
+        let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+        let lower = head.to_lowercase();
+        let length = lower.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        if bytes.len() >= end + 4 + length.unwrap_or(0) {
+            return (head, bytes[end + 4..].to_vec());
+        }
+    }
+}
+
+/// The tracker holds the recorder's first call until all is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tracker_that_hangs_does_not_hold_the_end_and_gets_every_step_afterwards() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target: Target = format!("mlflow:http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let options = RecordOptions { trackers: vec![target.clone()], ..RecordOptions::default() };
+    let (recorder, troubles) = start(&run, options);
+    for step in 1..=2 {
+        recorder.handle().offer(profile(step, step.into())).unwrap();
+        let ended = recorder.handle().end_step(StepNumber(step), StepEnd::default()).unwrap();
+        ended.await.unwrap().unwrap();
+    }
+    let (held, _) = listener.accept().unwrap();
+    recorder.shutdown().await.unwrap();
+    let told = troubles.lock().last().cloned().unwrap();
+    assert!(told.starts_with("not every step was sent before the end; `rollscope track` sends"), "{told}");
+    assert!(told.ends_with(&target.to_string()), "{told}");
+    let server = std::thread::spawn(move || serve_mlflow(&listener));
+    let mut tracker = Tracker::open(&target, &origin_of(&run)).unwrap();
+    assert_eq!(catch_up(&run, &mut tracker).unwrap(), 2);
+    tracker.finish().unwrap();
+    assert_eq!(server.join().unwrap(), [1, 2]);
+    drop(held);
+}
+
+/// The steps that come in, until the run is told to have finished.
+fn serve_mlflow(listener: &TcpListener) -> Vec<u64> {
+    let mut steps = Vec::new();
+    loop {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (head, body) = read_call(&mut stream);
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let reply = match head.split(['?', ' ']).nth(1).unwrap().trim_start_matches("/api/2.0/mlflow/") {
+            "experiments/get-by-name" => json!({"experiment": {"experiment_id": "1"}}),
+            "runs/create" => json!({"run": {"info": {"run_id": "r"}}}),
+            "runs/log-batch" => {
+                steps.push(body["metrics"][0]["step"].as_u64().unwrap());
+                json!({})
+            }
+            _ => json!({}),
+        };
+        let reply = reply.to_string();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", reply.len());
+        stream.write_all((head + &reply).as_bytes()).unwrap();
+        if body["status"] == "FINISHED" {
+            return steps;
+        }
+    }
+}
+
+/// No file of the process becomes larger than its limit until the limit is taken away, as on a disk that is full until
+/// somebody makes room.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_full_disk_does_not_take_is_told_and_counted_and_all_goes_on_when_there_is_room() {
+    if let Some(dir) = std::env::var_os(LITTLE_ROOM) {
+        return fill_and_make_room(Path::new(&dir)).await;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let test = "what_a_full_disk_does_not_take_is_told_and_counted_and_all_goes_on_when_there_is_room";
+    // The limit is in blocks of 512 bytes; a write beyond it is an error and no signal.
+    let limited = format!("trap '' XFSZ; ulimit -S -f {}; exec \"$0\" --exact {test}", ROOM_BYTES / 512);
+    let status = Command::new("sh")
+        .args(["-c", &limited])
+        .arg(std::env::current_exe().unwrap())
+        .env(LITTLE_ROOM, dir.path())
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+const ROOM_BYTES: usize = 64 << 10;
+
+async fn fill_and_make_room(dir: &Path) {
+    let run = run_in(&dir.join("run"));
+    // A tracker's file that is as large as a file may be.
+    let lines = dir.join("lines.jsonl");
+    let line = "{\"step\": 1000, \"data\": {}}\n";
+    fs::write(&lines, line.repeat(ROOM_BYTES / line.len())).unwrap();
+    let target = Target::Jsonl { path: Some(lines.clone()) };
+    let (recorder, troubles) =
+        start(&run, RecordOptions { trackers: vec![target], ..RecordOptions::default() });
+    let handle = recorder.handle();
+    let is_told = |what: &str| troubles.lock().iter().any(|told| told.contains(what));
+    handle.offer(profile(1, 1)).unwrap();
+    let ended = handle.end_step(StepNumber(1), StepEnd::default()).unwrap();
+    ended.await.unwrap().unwrap();
+    until("the tracker's trouble", || is_told("lines.jsonl"));
+    // More than the log's file and its buffer take.
+    let mut offered = 1;
+    until("the log's trouble, and a loss", || {
+        for _ in 0..100 {
+            offered += u64::from(handle.offer(profile(2, (offered + 1).into())).is_ok());
+        }
+        is_told(".seg") && handle.dropped_profiles() > 0
+    });
+    let own = std::process::id().to_string();
+    let raised = Command::new("prlimit").args(["--pid", &own, "--fsize=unlimited"]).status().unwrap();
+    assert!(raised.success());
+    offered += 1;
+    until("there is room again", || handle.offer(profile(3, offered.into())).is_ok());
+    let ended = handle.end_step(StepNumber(3), StepEnd::default()).unwrap();
+    ended.await.unwrap().unwrap();
+    recorder.shutdown().await.unwrap();
+    let run = Run::open(run.dir()).unwrap();
+    let there: u64 = run.steps().unwrap().iter().map(|step| step.requests).sum();
+    let lost = run.dropped().unwrap().profiles;
+    assert!(lost > 0 && there + lost >= offered, "{there} there, {lost} lost, {offered} offered");
+    let metrics = fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap();
+    assert_eq!(metrics.lines().count(), 3, "every step has its numbers");
+    assert!(fs::read_to_string(&lines).unwrap().ends_with(&metrics), "and the tracker has them");
 }
