@@ -45,7 +45,7 @@ struct Known {
     was_healthy: bool,
     /// Of its circuit breaker, when it was looked at last.
     breaker: BreakerState,
-    /// Whether it has been asked who it is, and has answered whatever but that it is something else.
+    /// It has been asked who it is, and has answered; an answer that it is something else than it is registered as is none.
     is_introduced: bool,
     /// Whether it is being checked.
     is_busy: bool,

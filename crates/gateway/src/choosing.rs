@@ -135,11 +135,11 @@ impl Core {
 
     /// What goes on beside the requests, for ever.
     pub(crate) async fn tend(&self) {
-        tokio::join!(self.tend_policies(), loads::poll(self), discovery::follow_all(self));
+        tokio::join!(self.tend_often(), loads::poll(self), discovery::follow_all(self));
     }
 
     /// Does what is due from time to time, for the policies and for what they go by.
-    async fn tend_policies(&self) {
+    async fn tend_often(&self) {
         loop {
             tokio::time::sleep(TEND_INTERVAL).await;
             let Choosers { regular, prefill, decode, .. } = &self.choosers;

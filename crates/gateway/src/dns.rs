@@ -118,27 +118,26 @@ impl Addresses {
         Ok(stream::iter(asked).buffer_unordered(MAX_ASKED).collect().await)
     }
 
-    /// Takes what was answered; fails if that is nothing.
+    /// Takes what was answered. Fails, and keeps what was known, if that is nothing.
     fn settle(&mut self, answers: Vec<Answer>) -> io::Result<Found> {
-        let mut before = std::mem::take(&mut self.known);
-        let mut trouble = None;
+        let has_answer = answers.iter().any(|(_, answer)| answer.is_ok());
+        let (mut known, mut trouble) = (BTreeMap::new(), None);
         for (question, answer) in answers {
-            let known = before.remove(&question);
             let addresses = match answer {
                 Ok(addresses) => addresses,
                 Err(error) => {
                     trouble = Some(error);
-                    known.unwrap_or_default()
+                    self.known.get(&question).cloned().unwrap_or_default()
                 }
             };
-            self.known.insert(question, addresses);
+            known.insert(question, addresses);
         }
-        let addresses: BTreeSet<SocketAddr> = self.known.values().flatten().copied().collect();
-        if addresses.is_empty() {
-            return Err(
-                trouble.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it has no address"))
-            );
+        let addresses: BTreeSet<SocketAddr> = known.values().flatten().copied().collect();
+        if !has_answer || addresses.is_empty() {
+            let nothing = || io::Error::new(io::ErrorKind::NotFound, "it has no address");
+            return Err(trouble.unwrap_or_else(nothing));
         }
+        self.known = known;
         Ok(Found { addresses, trouble })
     }
 }
@@ -222,12 +221,15 @@ mod tests {
             ),
             ("a kind is gone", vec![(&a, told(&["10.0.0.3"])), (&a6, told(&[])), (&b, fails())], 2, true),
             ("a host is gone", vec![(&a, told(&["10.0.0.3"])), (&a6, told(&[]))], 1, false),
-            ("all fail", vec![(&a, fails()), (&a6, fails())], 1, true),
+            ("all fail", vec![(&a, fails()), (&a6, fails())], 0, true),
+            ("others, and all fail", vec![(&b, fails())], 0, true),
+            ("none has an address", vec![(&a, told(&[]))], 0, true),
+            ("a host is not there again", vec![(&a, fails()), (&b, told(&["10.0.0.2"]))], 2, true),
         ] {
             let answers = answers.into_iter().map(|(question, answer)| (question.clone(), answer)).collect();
-            let found = addresses.settle(answers).unwrap();
-            assert_eq!((found.addresses.len(), found.trouble.is_some()), (expected, is_trouble), "{what}");
+            let found = addresses.settle(answers);
+            let found = found.map_or((0, true), |found| (found.addresses.len(), found.trouble.is_some()));
+            assert_eq!(found, (expected, is_trouble), "{what}");
         }
-        assert!(addresses.settle(vec![(a, told(&[]))]).is_err(), "a name without an address");
     }
 }

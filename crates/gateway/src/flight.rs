@@ -13,14 +13,14 @@ use rollscope_route::{Ending, RoomGuard, Ticket};
 use rollscope_trace::{
     BatchSlot, Join, LegRole, Measure, Nanos, Outcome, Profile, Report, RequestId, StepNumber, UnixNs,
 };
-use rollscope_wire::Shape;
+use rollscope_wire::{Output, Shape};
 use tokio::sync::watch;
 
 use crate::choosing::Decided;
 use crate::clock::Anchor;
 use crate::core::Core;
 use crate::limits::Place;
-use crate::pool::{PooledWorker, named};
+use crate::pool::{PooledWorker, profile_ref};
 use crate::reading::Said;
 use crate::texts::{self, Share, Texts};
 
@@ -60,7 +60,7 @@ pub(crate) struct Facts {
     pub(crate) rids: Vec<String>,
     pub(crate) shape: Shape,
     pub(crate) stream: bool,
-    /// What it asks in words, if that is recorded.
+    /// What it asks in words, and how much of its reply's is kept, if texts are recorded.
     pub(crate) texts: Option<Texts>,
     /// Whether it leaves a profile: generations do, what is merely forwarded does not.
     pub(crate) is_profiled: bool,
@@ -231,12 +231,12 @@ impl Over {
     }
 
     /// Makes the profiles, one a sample.
-    pub(crate) fn profiles(&self) -> Vec<Profile> {
+    pub(crate) fn profiles(&mut self) -> Vec<Profile> {
         let size = match self.facts.shape {
             Shape::Single | Shape::Batch(0) => None,
             Shape::Batch(size) => Some(size),
         };
-        let mut reports: Vec<_> = self.state.legs.iter().map(|leg| leg.said.reports()).collect();
+        let (mut reports, outputs) = self.read();
         if self.facts.stream && size.is_none() && self.state.outcome == Outcome::Completed {
             let durations = &self.core.durations;
             if let Some(per_token) = self.state.per_token(&reports) {
@@ -246,13 +246,30 @@ impl Over {
         let mut profiles: Vec<_> =
             (0..size.unwrap_or(1)).map(|index| self.profile(&mut reports, (index, size))).collect();
         if let Some(texts) = &self.facts.texts {
-            let answer = self.state.legs.iter().rev().find(|leg| leg.role != LegRole::Prefill);
-            let outputs = answer.map(|leg| leg.said.outputs(texts.share)).unwrap_or_default();
+            let mut outputs = outputs.into_iter();
             for (index, profile) in profiles.iter_mut().enumerate() {
-                profile.attrs = texts::attrs(texts.prompt(index), outputs.get(index));
+                profile.attrs = texts::attrs(texts.prompt(index).cloned(), outputs.next());
             }
         }
         profiles
+    }
+
+    /// What the worker of each leg reports of each sample; and what the last one that answered says of each in words, if
+    /// that is recorded.
+    fn read(&mut self) -> (Vec<Vec<Report>>, Vec<Output>) {
+        let legs = &mut self.state.legs;
+        let answer = legs.iter().rposition(|leg| leg.role != LegRole::Prefill);
+        let share = self.facts.texts.as_ref().map(|texts| texts.share);
+        let (mut reports, mut outputs) = (Vec::with_capacity(legs.len()), Vec::new());
+        for (number, leg) in legs.iter_mut().enumerate() {
+            let is_answer = answer == Some(number);
+            let (of_samples, said) = std::mem::take(&mut leg.said).read(share.filter(|_| is_answer));
+            reports.push(of_samples);
+            if is_answer {
+                outputs = said;
+            }
+        }
+        (reports, outputs)
     }
 
     /// The profile of one sample.
@@ -347,7 +364,7 @@ impl LegLog {
     fn of_sample(&self, report: Report, (arrival, request_end): (UnixNs, Nanos)) -> rollscope_trace::Leg {
         let mut leg = rollscope_trace::Leg {
             role: self.role,
-            worker: named(&self.worker),
+            worker: profile_ref(&self.worker),
             dispatch: self.dispatch,
             first_byte: self.first_byte,
             end: self.end.unwrap_or(request_end),

@@ -95,7 +95,7 @@ options! {
             /// Seconds without a byte after which a reply that has begun is given up: because the worker sends nothing, or
             /// because the client takes nothing.
             ///
-            /// A worker that thinks for long before a stream's next event needs more than that, not less.
+            /// It must be longer than any pause that a worker makes between two events of a stream.
             stream_idle_timeout_secs: f64 = 1800.0, range(0.1..=604_800.0);
             /// Seconds that a client gets to send the head of a request: from its first byte on, and for the first one of a
             /// connection from the beginning.

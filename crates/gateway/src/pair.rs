@@ -87,24 +87,23 @@ async fn unary(
             return Ok(relay_with(flight, answer, body, false));
         }
     }
-    let scanned = answer.is_plain().then(|| Reply::scan(&body));
-    let Some(Ok(reply)) = scanned else {
-        prefill.count(&flight.core, false);
-        prefill.linger(wait);
-        answer.body.end(Outcome::Completed, None);
-        return Ok(landing(flight, answer.head, body, (Outcome::Completed, None)));
+    let reply = (answer.is_plain() && prefill.is_merging()).then(|| Reply::scan(&body)).and_then(Result::ok);
+    let reading = match &reply {
+        Some(reply) => Reading::of(reply, flight.text_share()),
+        None if answer.is_plain() && !prefill.is_merging() => Reading::of_body(&body, flight.text_share()),
+        None => Reading::default(),
     };
-    let reading = Reading::of(&reply, flight.text_share());
     answer.body.report(reading.said);
     if let Some(failure) = reading.failure {
         answer.body.end(Outcome::Failed, Some(failure));
         return Err(Refusal::Reply(Box::new(WorkerReply { head: answer.head, body })));
     }
     answer.body.end(Outcome::Completed, None);
-    if !prefill.is_merging() {
+    let Some(reply) = reply else {
+        prefill.count(&flight.core, false);
         prefill.linger(wait);
         return Ok(landing(flight, answer.head, body, (Outcome::Completed, None)));
-    }
+    };
     // Held for the prefill's reply no longer than a stream's last event would be.
     let _in_time = tokio::time::timeout(wait, prefill.settled()).await;
     let join = if joins_logprobs { LogprobJoin::Always } else { LogprobJoin::Never };

@@ -2,8 +2,8 @@
 //!
 //! A pass tells of the batch that was computed, and of what waits. A worker that is decoding and takes a prompt in between
 //! computes a pass in which the requests that decode are not: they stand until a pass says otherwise. A server is known
-//! when all of its ranks have been heard lately. A heartbeat tells nothing: SGLang sends one after a second of silence, even in
-//! the middle of a long pass.
+//! when all of its ranks have been heard lately. A heartbeat tells nothing, so whoever hears them leaves it out: SGLang sends
+//! one after a second of silence, even in the middle of a long pass.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::pool::PooledWorker;
 use crate::server::Gateway;
 
-/// A forward pass of a worker's rank, as far as it tells of its load; nothing in a heartbeat.
+/// A forward pass of a worker's rank, as far as it tells of its load. A heartbeat is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeardPass {
     /// Data-parallel rank.
@@ -61,18 +61,10 @@ impl Gateway {
     pub fn hear_passes(&self) -> impl Fn(&str, HeardPass) + Send + Sync + use<> {
         let core = Arc::clone(&self.core);
         move |worker, pass| {
-            if core.choosers.weighs_loads && !pass.is_heartbeat() {
+            if core.choosers.weighs_loads {
                 core.hear(worker, pass);
             }
         }
-    }
-}
-
-// === impl HeardPass ===
-
-impl HeardPass {
-    fn is_heartbeat(&self) -> bool {
-        self.prefilling == 0 && self.decoding == 0 && self.waiting == 0
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct Pool {
     /// The worker's clock.
     pub(crate) clock: WorkerClock,
     /// The worker as it stands in profiles, once it stands in one.
-    named: OnceLock<WorkerRef>,
+    profile_ref: OnceLock<WorkerRef>,
 }
 
 pub(crate) type PooledWorker = Worker<Pool>;
@@ -96,7 +96,7 @@ impl Links {
             origin,
             tls: Arc::clone(&self.tls),
             clock: WorkerClock::default(),
-            named: OnceLock::new(),
+            profile_ref: OnceLock::new(),
         })
     }
 }
@@ -120,7 +120,7 @@ impl Pool {
             origin,
             tls: Arc::clone(&self.tls),
             clock: WorkerClock::default(),
-            named: OnceLock::new(),
+            profile_ref: OnceLock::new(),
         }
     }
 
@@ -163,9 +163,9 @@ impl Pool {
 }
 
 /// A worker as it stands in profiles, which share its names.
-pub(crate) fn named(worker: &PooledWorker) -> WorkerRef {
+pub(crate) fn profile_ref(worker: &PooledWorker) -> WorkerRef {
     let make = || WorkerRef { url: (&*worker.name).into(), instance: worker.id.as_str().into() };
-    worker.link.named.get_or_init(make).clone()
+    worker.link.profile_ref.get_or_init(make).clone()
 }
 
 /// Opens a connection.

@@ -61,7 +61,7 @@ impl Profiler {
             while taken.await_some(&mut requests) {
                 let count = requests.len() as u64;
                 for over in requests.drain(..) {
-                    offer(&*sink, &over);
+                    offer(&*sink, over);
                 }
                 done.send_modify(|offered| *offered += count);
             }
@@ -109,7 +109,7 @@ impl Drop for Profiler {
     }
 }
 
-fn offer(sink: &dyn ProfileSink, over: &Over) {
+fn offer(sink: &dyn ProfileSink, mut over: Over) {
     for profile in over.profiles() {
         if sink.offer(profile).is_err() {
             over.core.count_dropped(1);

@@ -82,9 +82,9 @@ impl Reading {
     }
 
     /// Adds what was said in words in a reply of which only the abridgement is kept.
-    pub(crate) fn with_outputs(mut self, outputs: Vec<Output>) -> Self {
-        self.said = Said::Read(self.said.reports(), outputs);
-        self
+    pub(crate) fn with_outputs(self, outputs: Vec<Output>) -> Self {
+        let (reports, _) = self.said.read(None);
+        Self { said: Said::Read(reports, outputs), failure: self.failure }
     }
 }
 
@@ -113,8 +113,9 @@ fn reports(reply: &Reply<'_>) -> Vec<Report> {
 
 /// What a worker reports of a sample.
 fn report(element: &Element<'_>) -> Report {
-    let pairs = element.pairs();
-    Report::from_pairs(pairs.iter().map(|(name, value)| (&**name, scalar(value))))
+    let mut reader = ReportReader::default();
+    element.read(|name, value| reader.take(name, scalar(&value)));
+    reader.finish()
 }
 
 /// What a worker reports of each sample of a reply; nothing of what is none.
@@ -135,29 +136,25 @@ fn read_reports(body: &Chunks) -> Vec<Report> {
 // === impl Said ===
 
 impl Said {
-    /// Reads it: one report a sample.
-    pub(crate) fn reports(&self) -> Vec<Report> {
-        let of_payload = |payload: &Option<Chunks>| {
-            payload.as_ref().and_then(|payload| read_reports(payload).into_iter().next()).unwrap_or_default()
-        };
+    /// Reads it: one report a sample, and, with `texts`, what is said of each in words.
+    pub(crate) fn read(self, texts: Option<Share>) -> (Vec<Report>, Vec<Output>) {
         match self {
-            Self::Nothing => Vec::new(),
-            Self::Reply(body) => read_reports(body),
-            Self::Events(payloads) => payloads.iter().map(of_payload).collect(),
-            Self::Read(reports, _) => reports.clone(),
-        }
-    }
-
-    /// Reads what it says of each sample in words.
-    pub(crate) fn outputs(&self, share: Share) -> Vec<Output> {
-        let of_payload = |payload: &Option<Chunks>| {
-            payload.as_ref().map(|payload| share.read_one(payload)).unwrap_or_default()
-        };
-        match self {
-            Self::Nothing => Vec::new(),
-            Self::Reply(body) => share.read(body),
-            Self::Events(payloads) => payloads.iter().map(of_payload).collect(),
-            Self::Read(_, outputs) => outputs.clone(),
+            Self::Nothing => (Vec::new(), Vec::new()),
+            Self::Reply(body) => {
+                (read_reports(&body), texts.map(|share| share.read(&body)).unwrap_or_default())
+            }
+            Self::Events(payloads) => {
+                let report = |payload: &Chunks| read_reports(payload).into_iter().next();
+                let report = |payload: &Option<Chunks>| payload.as_ref().and_then(report).unwrap_or_default();
+                let output = |share: Share| {
+                    let read = move |payload: &Option<Chunks>| {
+                        payload.as_ref().map(|payload| share.read_one(payload))
+                    };
+                    payloads.iter().map(read).map(Option::unwrap_or_default).collect()
+                };
+                (payloads.iter().map(report).collect(), texts.map(output).unwrap_or_default())
+            }
+            Self::Read(reports, outputs) => (reports, outputs),
         }
     }
 
@@ -222,11 +219,13 @@ impl LastWords {
     }
 
     /// What the stream said in the end, and whether it said all it had to say: its last mark, or a finish reason or an
-    /// error for each sample.
-    pub(crate) fn read(&self) -> (Reading, bool) {
+    /// error for each sample. To be asked once.
+    pub(crate) fn read(&mut self) -> (Reading, bool) {
         let (mut failed, mut is_finished, mut reports, mut outputs) = (None, true, Vec::new(), Vec::new());
         let share = self.hearing.as_ref().map(Hearing::share);
-        let heard = self.hearing.as_ref().and_then(Hearing::heard);
+        let heard = self.hearing.take().and_then(Hearing::heard);
+        // What was put together of all events is more than what the last one tells.
+        let share = share.filter(|_| heard.is_none());
         let kept_bytes: usize = self.words.iter().flatten().map(|word| word.payload.len()).sum();
         let is_kept = kept_bytes <= MAX_KEPT_BYTES && heard.is_none();
         for word in &self.words {
@@ -277,12 +276,13 @@ mod tests {
         assert_eq!(reading.failure.as_deref(), Some("aborted: no room"));
         let kinds: Vec<_> = reading
             .said
-            .reports()
+            .read(None)
+            .0
             .iter()
             .map(|report| report.finish.as_ref().map(|finish| finish.kind.clone()))
             .collect();
         assert_eq!(kinds, [Some(FinishKind::Stop), Some(FinishKind::Abort)]);
-        assert_eq!(Reading::of_body(&Chunks::from("no JSON"), None).said.reports(), []);
+        assert_eq!(Reading::of_body(&Chunks::from("no JSON"), None).said.read(None).0, []);
         for failing in
             [r#"{"error":"x"}"#, r#"{"\u0065rror":"x"}"#, r#"{"meta_info":{"finish_reason":"ab\u006frt"}}"#]
         {
@@ -305,7 +305,7 @@ mod tests {
         let (reading, is_finished) = words.read();
         assert!(is_finished);
         assert_eq!(
-            (reading.said.reports().len(), reading.failure.as_deref()),
+            (reading.said.read(None).0.len(), reading.failure.as_deref()),
             (2, Some("the reply is an error"))
         );
         let mut words = LastWords::new(1, None);
@@ -321,7 +321,8 @@ mod tests {
         words.note(1, Chunks::from(large.into_bytes()));
         let said = words.read().0.said;
         assert_eq!(said.bytes(), 0);
-        let finish = said.reports().last().and_then(|report| report.finish.clone());
-        assert_eq!((said.reports().len(), finish.unwrap().kind), (2, FinishKind::Length));
+        let (reports, _) = said.read(None);
+        let finish = reports.last().and_then(|report| report.finish.clone());
+        assert_eq!((reports.len(), finish.unwrap().kind), (2, FinishKind::Length));
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use http::Response;
 use rollscope_trace::Outcome;
-use rollscope_wire::{Abridged, Chunks};
+use rollscope_wire::{Abridged, Chunks, Output};
 
 use crate::body::{BoxError, ReplyBody, pieces, whole};
 use crate::flight::Flight;
@@ -112,6 +112,7 @@ impl Relay {
                 }
                 Err(refusal) => {
                     self.is_over = true;
+                    self.tell_heard();
                     self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
                     // The server drops what it has not written when a body fails: let it write first.
                     tokio::task::yield_now().await;
@@ -128,18 +129,40 @@ impl Relay {
         Some(Ok(piece))
     }
 
+    /// What the reply says in words, as far as it has come.
+    fn outputs(&mut self) -> Option<Vec<Output>> {
+        let (share, heard) = self.flight.text_share().zip(self.heard.take())?;
+        Some(share.read(&heard))
+    }
+
+    /// The rest of the reply will not come: its texts so far are all that there is.
+    fn tell_heard(&mut self) {
+        if let Some(outputs) = self.outputs() {
+            self.body.report(Reading::default().with_outputs(outputs).said);
+        }
+    }
+
     /// The reply is whole.
     fn conclude(&mut self) {
         self.is_over = true;
         let said = self.read.take().and_then(Abridged::finish);
         let mut reading = said.map(|said| Reading::of_body(&said, None)).unwrap_or_default();
-        if let Some((share, heard)) = self.flight.text_share().zip(self.heard.take()) {
-            reading = reading.with_outputs(share.read(&heard));
+        if let Some(outputs) = self.outputs() {
+            reading = reading.with_outputs(outputs);
         }
         self.body.report(reading.said);
         let failure = self.refusal.take().or(reading.failure);
         let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Completed };
         self.body.end(outcome, failure.clone());
         self.flight.land(outcome, failure);
+    }
+}
+
+impl Drop for Relay {
+    /// A client may leave before it has the reply.
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.tell_heard();
+        }
     }
 }

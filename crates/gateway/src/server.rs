@@ -72,20 +72,20 @@ impl Gateway {
         self.core.others.get_or_init(|| ForeignCounters::new(read));
     }
 
-    /// Tells which servers there are at present, as they stand in profiles.
+    /// Tells which servers there are at present: their addresses, and of the ranks of each the first one's instance.
     pub fn workers(&self) -> impl Fn() -> Vec<WorkerRef> + Send + Sync + use<> {
         let core = Arc::clone(&self.core);
         move || {
             let fleet = core.registry.fleet();
-            let named = |worker: &Arc<PooledWorker>| WorkerRef {
+            let server_ref = |worker: &Arc<PooledWorker>| WorkerRef {
                 url: worker.url.as_str().into(),
                 instance: worker.id.as_str().into(),
             };
-            fleet.servers().map(named).collect()
+            fleet.servers().map(server_ref).collect()
         }
     }
 
-    /// Asks servers, as they stand in profiles, what they say of themselves at `/server_info`, with the key and the TLS that
+    /// Asks servers, as [`Self::workers`] tells of them, what they say of themselves at `/server_info`, with the key and the TLS that
     /// they want; nothing of one that is gone, does not answer in time or says something else than JSON.
     pub fn server_info(
         &self,

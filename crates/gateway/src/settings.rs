@@ -86,7 +86,7 @@ impl GatewayOptions {
             max_tree_size_bytes: self.max_tree_size,
             max_idle: Duration::from_secs(self.max_idle_secs),
             assignment_mode: self.assignment_mode.0,
-            max_load_age: Some(Duration::from_secs_f64(self.max_load_age_secs)),
+            max_load_age: Duration::from_secs_f64(self.max_load_age_secs),
             ..PolicySettings::default()
         }
     }

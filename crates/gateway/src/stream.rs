@@ -173,7 +173,11 @@ impl EventRelay {
         match self.receive().await {
             Ok(Some(received)) => self.splitter.push(received),
             Ok(None) => self.conclude().await,
-            Err(refusal) => self.cut(refusal),
+            Err(refusal) => {
+                let (reading, _) = self.words.read();
+                self.body.report(reading.said);
+                self.cut(refusal);
+            }
         }
     }
 
@@ -221,6 +225,7 @@ impl EventRelay {
         if is_finished {
             return self.complete(reading);
         }
+        self.body.report(reading.said);
         let refusal = self.body.unfinished();
         self.cut(refusal);
     }
@@ -241,7 +246,6 @@ impl EventRelay {
 
     /// The stream is broken: tells the client in a last event, then cuts.
     fn cut(&mut self, refusal: Refusal) {
-        self.body.report(self.words.read().0.said);
         self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
         let begin: &[u8] = if self.is_mid_event { b"\n\ndata: " } else { b"data: " };
         self.out.extend([
@@ -263,13 +267,17 @@ impl EventRelay {
 }
 
 impl Drop for EventRelay {
-    /// A client may leave as soon as it has the last event, without waiting for the end of the stream.
+    /// A client may leave as soon as it has the last event, without waiting for the end of the stream. Of one that leaves
+    /// before, the profile tells what was generated until then.
     fn drop(&mut self) {
-        if matches!(self.stage, Stage::Open) && self.parts.is_empty() && self.out.is_empty() {
-            let (reading, is_finished) = self.words.read();
-            if is_finished {
-                self.complete(reading);
-            }
+        if !matches!(self.stage, Stage::Open) {
+            return;
+        }
+        let (reading, is_finished) = self.words.read();
+        if is_finished && self.parts.is_empty() && self.out.is_empty() {
+            self.complete(reading);
+        } else {
+            self.body.report(reading.said);
         }
     }
 }

@@ -129,9 +129,9 @@ impl Hearing {
     }
 
     /// What it was altogether; nothing where the last event of each sample tells it.
-    pub(crate) fn heard(&self) -> Option<Vec<Output>> {
-        let outputs = || self.samples.iter().map(|heard| heard.output.clone()).collect();
-        (self.manner != Manner::Everything).then(outputs)
+    pub(crate) fn heard(self) -> Option<Vec<Output>> {
+        let outputs = self.samples.into_iter().map(|heard| heard.output);
+        (self.manner != Manner::Everything).then(|| outputs.collect())
     }
 }
 
@@ -162,29 +162,33 @@ impl Heard {
 }
 
 /// A sample's texts as attributes of its profile.
-pub(crate) fn attrs(prompt: Option<&Words>, output: Option<&Output>) -> Vec<(Box<str>, Attr)> {
+pub(crate) fn attrs(prompt: Option<Words>, output: Option<Output>) -> Vec<(Box<str>, Attr)> {
     let mut attrs: Vec<(Box<str>, Attr)> = Vec::new();
     let mut cut = Vec::new();
-    let texts = [("prompt_text", prompt), ("output_text", output.map(|output| &output.text))];
-    for (name, words) in texts {
-        let Some(words) = words.filter(|words| words.is_cut || !words.text.is_empty()) else { continue };
-        attrs.push((
-            name.into(),
-            if words.is_cut { format!("{}…", words.text) } else { words.text.clone() }.into(),
-        ));
-        cut.extend(words.is_cut.then_some(name));
-    }
+    let (output, logprobs) = output.map(|output| (output.text, output.logprobs)).unzip();
     let logprobs =
-        output.map(|output| &output.logprobs).filter(|words| words.is_cut || !words.text.is_empty());
-    if let Some(words) = logprobs {
-        let name = "output_token_logprobs";
-        attrs.push((name.into(), format!("[{}]", words.text).into()));
-        cut.extend(words.is_cut.then_some(name));
+        logprobs.filter(says_something).map(|words| Words { text: format!("[{}]", words.text), ..words });
+    for (name, words, mark) in [
+        ("prompt_text", prompt, "…"),
+        ("output_text", output, "…"),
+        // A list that ends early is a list all the same.
+        ("output_token_logprobs", logprobs, ""),
+    ] {
+        let Some(mut words) = words.filter(says_something) else { continue };
+        if words.is_cut {
+            words.text.push_str(mark);
+            cut.push(name);
+        }
+        attrs.push((name.into(), words.text.into()));
     }
     if !cut.is_empty() {
         attrs.push(("texts_cut".into(), cut.join(", ").into()));
     }
     attrs
+}
+
+fn says_something(words: &Words) -> bool {
+    words.is_cut || !words.text.is_empty()
 }
 
 #[cfg(test)]
@@ -233,10 +237,10 @@ mod tests {
         let expected =
             [("prompt_text", text("p")), ("output_text", text("abcd…")), ("texts_cut", text("output_text"))];
         assert_eq!(
-            attrs(Some(&prompt), Some(&outputs[0])),
+            attrs(Some(prompt), Some(outputs[0].clone())),
             expected.map(|(name, value)| (name.into(), value))
         );
-        assert_eq!(attrs(None, Some(&outputs[1])), [("output_text".into(), text("abc"))]);
+        assert_eq!(attrs(None, Some(outputs[1].clone())), [("output_text".into(), text("abc"))]);
         assert_eq!(attrs(None, None), []);
     }
 }

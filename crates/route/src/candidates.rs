@@ -33,8 +33,8 @@ pub(crate) struct Candidates<'a> {
     pub(crate) away: Vec<u64>,
     pub(crate) considered: Considered,
     now: Moment,
-    /// Older reports of load are ignored; none: reports are not looked at.
-    max_load_age: Option<Duration>,
+    /// Older reports of load are ignored.
+    max_load_age: Duration,
 }
 
 /// The candidates' loads, all from the same source.
@@ -51,7 +51,7 @@ impl<'a> Candidates<'a> {
     pub(crate) fn gather<T>(
         workers: &'a [Arc<Worker<T>>],
         ask: &Ask<'_>,
-        max_load_age: Option<Duration>,
+        max_load_age: Duration,
     ) -> Result<Self, NoChoice> {
         let mut considered = Considered { workers: workers.len(), ..Considered::default() };
         let (mut list, mut away) = (Vec::with_capacity(workers.len()), Vec::new());
@@ -97,9 +97,8 @@ impl<'a> Candidates<'a> {
 
     /// The loads of some.
     pub(crate) fn loads_of(&self, some: &[Candidate<'_>]) -> Loads {
-        let reported = self.max_load_age.and_then(|max_age| {
-            some.iter().map(|candidate| candidate.vitals.reported(self.now, max_age)).collect()
-        });
+        let reported =
+            some.iter().map(|candidate| candidate.vitals.reported(self.now, self.max_load_age)).collect();
         let (basis, of) = match reported {
             Some(of) => (LoadBasis::Reported, of),
             None => {

@@ -38,7 +38,7 @@ pub struct ReportedLoad {
 #[derive(Debug, Default)]
 pub(crate) struct LoadReports {
     last: Option<LoadReport>,
-    /// What began and ended here, in order. It is kept only once there is a report.
+    /// What began and ended here, about in order.
     changes: VecDeque<(Moment, Change)>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Change {
     End,
 }
 
-/// Beyond so many the oldest are forgotten: whoever reports so rarely is estimated by its report alone.
+/// Beyond so many the oldest are forgotten: a report of a moment before those that are left is taken for one of the oldest's.
 const MAX_CHANGES: usize = 4096;
 
 // === impl LoadBasis ===
@@ -89,11 +89,8 @@ impl ReportedLoad {
 // === impl LoadReports ===
 
 impl LoadReports {
-    /// Takes note of a leg that begins or ends.
+    /// Takes note of a leg that begins or ends. It is for nothing until there has been a report.
     pub(crate) fn note(&mut self, change: Change, at: Moment) {
-        if self.last.is_none() {
-            return;
-        }
         if self.changes.len() >= MAX_CHANGES {
             self.changes.pop_front();
         }
@@ -170,8 +167,6 @@ mod tests {
         let at = |millis| Moment(Duration::from_millis(millis));
         let report = |running| ReportedLoad { running, ..ReportedLoad::default() };
         let mut reports = LoadReports::default();
-        reports.note(Change::Begin, at(0));
-        assert!(reports.changes.is_empty(), "nobody reports");
         reports.take(report(3), at(10), 1);
         let mut in_flight = 1;
         let load = |reports: &LoadReports, in_flight| {

@@ -2,14 +2,15 @@
 //! tree.
 //!
 //! A body is held as it was received, in [`Chunks`]. A cursor walks over it and stops only at the names that
-//! matter: those at depth 1 of a body, of an element of a top-level array, and of their `meta_info`. All else
-//! is skipped by searching for the next quote or bracket. What is written is spliced in between slices of the
-//! original, so every other byte stays, in order:
+//! matter: those at depth 1 of a body, of an element of a top-level array, and of their `meta_info` and `usage`; where
+//! texts are recorded, those of messages and choices too. All else is skipped by searching for the next quote or
+//! bracket. What is written is spliced in between slices of the original, so every other byte stays, in order:
 //!
-//! - [`GenerateRequest`]: the shape of a request, and its bootstrap fields;
-//! - [`Reply`] and [`PrefillShare`]: what workers measured, and the merge of a prefill reply into a decode reply;
-//! - [`Abridged`]: what a reply says, taken from it while it passes by;
-//! - [`read_outputs`]: what it says in words;
+//! - [`GenerateRequest`]: the shape of a request, its bootstrap fields, and what it asks in [`Words`];
+//! - [`Reply`] and [`PrefillShare`]: how samples ended, and the merge of a prefill reply into a decode reply;
+//! - [`read_pairs`]: what workers report of each sample, without keeping where it stands;
+//! - [`Abridged`]: of a reply that passes by, what these read of it;
+//! - [`read_outputs`]: what a reply says in words, as an [`Output`] for each sample;
 //! - [`EventSplitter`]: a stream of server-sent events, cut at whatever places the network cut it.
 //!
 //! Invariant: no body becomes a tree; memory beyond the body itself does not depend on its depth.

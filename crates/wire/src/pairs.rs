@@ -14,7 +14,7 @@ pub(crate) struct Places {
 }
 
 /// Reads a reply, an object or an array of objects: `take` gets the number of the sample with each of its pairs, which are
-/// those of [`Element::pairs`](crate::Element::pairs). Gives how many samples there are. Within `meta_info` and `usage`
+/// those of [`Element::read`](crate::Element::read). Gives how many samples there are. Within `meta_info` and `usage`
 /// nothing more is read where something is malformed.
 pub fn read_pairs<'a>(
     source: &'a Chunks,

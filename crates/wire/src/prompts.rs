@@ -51,8 +51,8 @@ fn read_message(cursor: &mut Cursor<'_>, talk: &mut Words, limit_bytes: usize) -
         Ok(())
     });
     let separator = if talk.text.is_empty() { "" } else { "\n\n" };
-    talk.append(&format!("{separator}{role}: {}", said.text), limit_bytes);
-    talk.is_cut |= said.is_cut;
+    let said = Words { text: format!("{separator}{role}: {}", said.text), ..said };
+    talk.append_words(&said, limit_bytes);
     read.map(drop)
 }
 
@@ -64,8 +64,7 @@ fn read_part(cursor: &mut Cursor<'_>, said: &mut Words, limit_bytes: usize) -> R
         match (&*member.name, cursor.kind()?) {
             (b"text", Kind::Text) => {
                 let words = read_words(cursor, limit_bytes)?.unwrap_or_default();
-                said.append(&words.text, limit_bytes);
-                said.is_cut |= words.is_cut;
+                said.append_words(&words, limit_bytes);
             }
             _ => {
                 cursor.skip()?;

@@ -51,11 +51,11 @@ impl<'a> Reply<'a> {
         let is_batch = cursor.kind()? == Kind::Array;
         if is_batch {
             cursor.elements(|cursor| {
-                elements.push(Element::read(source, cursor)?);
+                elements.push(Element::scan(source, cursor)?);
                 Ok(())
             })?;
         } else {
-            elements.push(Element::read(source, &mut cursor)?);
+            elements.push(Element::scan(source, &mut cursor)?);
         }
         cursor.end()?;
         Ok(Self { source, is_batch, elements })
@@ -75,16 +75,13 @@ impl<'a> Reply<'a> {
 // === impl Element ===
 
 impl<'a> Element<'a> {
-    /// The numbers, strings, booleans and nulls of `meta_info`, in order. `type`, `status_code` and `message`
+    /// Gives the numbers, strings, booleans and nulls of `meta_info`, in order. `type`, `status_code` and `message`
     /// of `finish_reason` come as `finish_reason.type` and so on; other containers, strings of more than 4 KiB and
     /// such with invalid escapes are passed over. Then the same of `usage`, with `cached_tokens` of its
     /// `prompt_tokens_details`.
-    pub fn pairs(&self) -> Vec<(String, Scalar<'a>)> {
-        let mut pairs = Vec::new();
+    pub fn read(&self, take: impl FnMut(&str, Scalar<'a>)) {
         let meta_info = self.meta_info.as_ref().map(|meta_info| meta_info.range.start);
-        let places = Places { meta_info, usage: self.usage };
-        places.read(self.source, |name, scalar| pairs.push((name.to_owned(), scalar)));
-        pairs
+        Places { meta_info, usage: self.usage }.read(self.source, take);
     }
 
     /// `index`: whose sample an event of a streamed batch belongs to.
@@ -115,7 +112,7 @@ impl<'a> Element<'a> {
             .is_some_and(|field| field.kind == Kind::Array)
     }
 
-    fn read(source: &'a Chunks, cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
+    fn scan(source: &'a Chunks, cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
         let mut element =
             Self { source, meta_info: None, usage: None, index: None, finish: None, is_error: false };
         if cursor.kind()? != Kind::Object {

@@ -45,20 +45,61 @@ pub(crate) fn is_literal(word: &[u8]) -> bool {
 
 /// `[-] digits [. [digits]] [e [sign] digits]`: what Rust's parser takes of what begins with a digit.
 fn is_number(word: &[u8]) -> bool {
-    fn digits(text: &[u8]) -> (bool, &[u8]) {
-        let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        (count > 0, &text[count..])
+    split_number(word).is_some()
+}
+
+/// Whether a number or a string is as RFC 8259 has it, and any reader takes it: not `NaN`, `01` or `1.`, no number beyond a
+/// double's, no half escape and no half of a pair of surrogates.
+pub(crate) fn is_strict(scalar: &str) -> bool {
+    match scalar.as_bytes() {
+        [b'"', inside @ .., b'"'] => is_strict_text(inside),
+        word => is_strict_number(word) && scalar.parse().is_ok_and(f64::is_finite),
     }
-    let (has_digits, mut rest) = digits(word.strip_prefix(b"-").unwrap_or(word));
-    if let [b'.', fraction @ ..] = rest {
-        (_, rest) = digits(fraction);
+}
+
+/// No zeros in front, and digits behind a point.
+fn is_strict_number(word: &[u8]) -> bool {
+    split_number(word).is_some_and(|(whole, fraction)| {
+        (whole.len() == 1 || !whole.starts_with(b"0")) && fraction.is_none_or(|digits| !digits.is_empty())
+    })
+}
+
+/// The digits of a number in front of its point, and those behind it.
+fn split_number(word: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+    fn digits(text: &[u8]) -> (&[u8], &[u8]) {
+        text.split_at(text.iter().take_while(|byte| byte.is_ascii_digit()).count())
+    }
+    let (whole, mut rest) = digits(word.strip_prefix(b"-").unwrap_or(word));
+    let mut fraction = None;
+    if let [b'.', behind @ ..] = rest {
+        let (found, after) = digits(behind);
+        (fraction, rest) = (Some(found), after);
     }
     let mut has_exponent = true;
     if let [b'e' | b'E', exponent @ ..] = rest {
         let unsigned = if let [b'+' | b'-', unsigned @ ..] = exponent { unsigned } else { exponent };
-        (has_exponent, rest) = digits(unsigned);
+        let (found, after) = digits(unsigned);
+        (has_exponent, rest) = (!found.is_empty(), after);
     }
-    has_digits && has_exponent && rest.is_empty()
+    (!whole.is_empty() && has_exponent && rest.is_empty()).then_some((whole, fraction))
+}
+
+/// No bare control characters, and only escapes that stand for characters.
+fn is_strict_text(inside: &[u8]) -> bool {
+    if inside.iter().any(|byte| *byte < b' ') {
+        return false;
+    }
+    let mut rest = inside;
+    while let Some(at) = memchr::memchr(b'\\', rest) {
+        rest = &rest[at..];
+        let Some((_, length)) = escape(rest) else { return false };
+        let is_half = code_unit(rest).is_some_and(|unit| char::from_u32(unit).is_none());
+        if is_half && length == UNICODE_ESCAPE_BYTES {
+            return false;
+        }
+        rest = &rest[length..];
+    }
+    true
 }
 
 /// The text of a string's inside that begins at `offset` of the body. Half a surrogate pair becomes U+FFFD.
@@ -97,19 +138,21 @@ fn escape(text: &[u8]) -> Option<(char, usize)> {
     Some((character, 2))
 }
 
+/// `\u` and four digits.
+const UNICODE_ESCAPE_BYTES: usize = 6;
+
 fn unicode_escape(text: &[u8]) -> Option<(char, usize)> {
-    const ESCAPE_BYTES: usize = 6;
     let high = code_unit(text)?;
     if let Some(character) = char::from_u32(high) {
-        return Some((character, ESCAPE_BYTES));
+        return Some((character, UNICODE_ESCAPE_BYTES));
     }
-    if let Some(low @ 0xDC00..=0xDFFF) = code_unit(&text[ESCAPE_BYTES..])
+    if let Some(low @ 0xDC00..=0xDFFF) = code_unit(&text[UNICODE_ESCAPE_BYTES..])
         && high < 0xDC00
     {
         let scalar = 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
-        return Some((char::from_u32(scalar)?, 2 * ESCAPE_BYTES));
+        return Some((char::from_u32(scalar)?, 2 * UNICODE_ESCAPE_BYTES));
     }
-    Some((char::REPLACEMENT_CHARACTER, ESCAPE_BYTES))
+    Some((char::REPLACEMENT_CHARACTER, UNICODE_ESCAPE_BYTES))
 }
 
 /// The unit of UTF-16 that a leading `\u` and four digits stand for.
@@ -158,6 +201,26 @@ mod tests {
             for word in &words {
                 check(word);
             }
+        }
+    }
+
+    #[test]
+    fn strict_is_what_serde_json_takes() {
+        let check = |text: &str| {
+            assert_eq!(is_strict(text), serde_json::from_str::<serde_json::Value>(text).is_ok(), "{text}");
+        };
+        let mut words = vec![String::new()];
+        for _length in 1..=5 {
+            let longer = |word: &String| ["-", "+", ".", "e", "0", "7"].map(|sign| format!("{word}{sign}"));
+            words = words.iter().flat_map(longer).collect();
+            for word in &words {
+                check(word);
+            }
+        }
+        let texts =
+            r#"|a\"\u00e4|\ud83d\ude00|\ud83d|\ude00|\ud83d\u0061|\x|\u12|\ufffd|\ud83d\ud83d\ude00|a	b|\"#;
+        for inside in texts.split('|') {
+            check(&format!("\"{inside}\""));
         }
     }
 

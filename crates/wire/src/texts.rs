@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::chunks::Chunks;
 use crate::cursor::{Cursor, Kind};
 use crate::error::Malformed;
-use crate::scalar::{Scalar, is_literal, unescape};
+use crate::scalar::{Scalar, is_strict, unescape};
 
 /// A text as far as it is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,6 +68,12 @@ impl Words {
         self.text.push_str(&more[..kept]);
         self.is_cut = kept < more.len();
     }
+
+    /// The same with what may itself be cut.
+    pub fn append_words(&mut self, more: &Self, limit_bytes: usize) {
+        self.append(&more.text, limit_bytes);
+        self.is_cut |= more.is_cut;
+    }
 }
 
 // === impl Output ===
@@ -75,8 +81,7 @@ impl Words {
 impl Output {
     /// Puts what a later event adds at its end.
     pub fn append(&mut self, more: &Self, limit_bytes: usize) {
-        self.text.append(&more.text.text, limit_bytes);
-        self.text.is_cut |= more.text.is_cut;
+        self.text.append_words(&more.text, limit_bytes);
         self.append_tokens(&more.logprobs.text, limit_bytes);
         self.logprobs.is_cut |= more.logprobs.is_cut;
     }
@@ -324,17 +329,9 @@ fn whole_number(cursor: &mut Cursor<'_>) -> Result<Option<usize>, Malformed> {
     })
 }
 
-/// A number or a string as it stands, if it is what any JSON reader takes: not `NaN`, and no half escape.
+/// A number or a string as it stands, if it is what any JSON reader takes.
 fn strict_scalar(raw: &[u8]) -> Option<&str> {
-    let text = std::str::from_utf8(raw).ok()?;
-    let is_strict = match raw {
-        [b'"', inside @ .., b'"'] => {
-            inside.iter().all(|byte| *byte >= b' ') && unescape(inside.into(), 0).is_ok()
-        }
-        [b'0'..=b'9', ..] | [b'-', b'0'..=b'9', ..] => is_literal(raw),
-        _ => false,
-    };
-    is_strict.then_some(text)
+    std::str::from_utf8(raw).ok().filter(|text| is_strict(text))
 }
 
 #[cfg(test)]

@@ -106,7 +106,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
                 record_passes(recorder.handle(), heard, troubles.clone(), move |source, metrics| {
                     let worker =
                         source.worker.as_ref().map_or(&*metrics.worker_id, |worker| &*worker.instance);
-                    hear(worker, heard_pass(metrics));
+                    if !metrics.is_heartbeat() {
+                        hear(worker, heard_pass(metrics));
+                    }
                 });
             let ask = gateway.server_info();
             let following = follow_fleet(subscriptions, gateway.workers(), further, ask, troubles);

@@ -107,6 +107,44 @@ async fn a_stream_is_recorded_as_a_whole_whichever_way_it_tells() {
 }
 
 #[tokio::test]
+async fn what_was_said_before_a_reply_broke_off_is_recorded() {
+    /// Reads until there is no more, or until the client has seen enough and leaves.
+    async fn read_until(gateway: &TestGateway, body: &str, enough: &str) {
+        let (mut reply, mut seen) = (gateway.generate(body).await, String::new());
+        while let Some(piece) = reply.next().await {
+            seen.push_str(std::str::from_utf8(&piece).unwrap());
+            if seen.contains(enough) {
+                return reply.leave();
+            }
+        }
+    }
+    let event = |text: &str, so_far: usize| {
+        format!(r#"{{"text":"{text}","meta_info":{{"completion_tokens":{so_far},"finish_reason":null}}}}"#)
+    };
+    let begun = || Script::sse().event(&event("t", 1)).event(&event("two", 2));
+    let half = || Script::chunked(200, "application/json").send(r#"{"text":"two","meta_"#);
+    let worker = FakeWorker::start().await;
+    let gateway = recording(&worker, "").await;
+    let ways = [
+        ("a stream's client leaves", begun().hang(), "two", "aborted"),
+        ("a stream is cut", begun().close(), "never", "truncated"),
+        ("a reply's client leaves", half().hang(), "two", "aborted"),
+        ("a reply is cut", half().close(), "never", "truncated"),
+    ];
+    for (count, (what, script, enough, outcome)) in ways.into_iter().enumerate() {
+        worker.on("/generate", script);
+        let body = format!(r#"{{"text":"1+1","stream":{}}}"#, what.starts_with("a stream"));
+        read_until(&gateway, &body, enough).await;
+        let profile = gateway.profiles(count + 1).await.pop().unwrap();
+        assert_eq!((said(&profile), profile.outcome.name()), (["1+1", "two", ""], outcome), "{what}");
+    }
+    let (prefill, decode) = pair_of(Script::json(200, PREFILL), begun().hang()).await;
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "--record-text").await;
+    read_until(&gateway, r#"{"text":"1+1","stream":true}"#, "two").await;
+    assert_eq!(said(&gateway.profiles(1).await[0]), ["1+1", "two", ""]);
+}
+
+#[tokio::test]
 async fn each_item_of_a_batch_has_its_own_texts() {
     let worker = FakeWorker::start().await;
     let gateway = recording(&worker, "").await;

@@ -30,7 +30,7 @@ pub use settings::{AssignmentMode, PolicySettings};
 #[derive(Debug)]
 pub struct Policy {
     kind: PolicyKind,
-    max_load_age: Option<Duration>,
+    max_load_age: Duration,
     rule: Rule,
 }
 

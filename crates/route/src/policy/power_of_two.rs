@@ -60,8 +60,7 @@ mod tests {
 
     #[test]
     fn reports_count_while_both_are_fresh() {
-        let settings =
-            PolicySettings { max_load_age: Some(Duration::from_secs(5)), ..PolicySettings::default() };
+        let settings = PolicySettings { max_load_age: Duration::from_secs(5), ..PolicySettings::default() };
         let (yard, policy) = (Yard::of(2), Policy::with(PolicyKind::PowerOfTwo, &settings));
         let at = |seconds| Moment(Duration::from_secs(seconds));
         let ask = |seconds| Ask { now: at(seconds), ..Ask::default() };

@@ -28,8 +28,8 @@ pub struct PolicySettings {
     /// `prefix_hash`: a worker with more than this times the average of requests is passed over.
     pub prefix_hash_load_factor: f64,
     /// Workers' own reports of their load are used while they are not older than this, and in-flight counts
-    /// otherwise; none: in-flight counts are used.
-    pub max_load_age: Option<Duration>,
+    /// otherwise.
+    pub max_load_age: Duration,
 }
 
 /// How `manual` gives a worker to a key.
@@ -61,7 +61,7 @@ impl Default for PolicySettings {
             // About the 256 tokens that SGLang's router takes, at four characters a token.
             prefix_hash_bytes: 1024,
             prefix_hash_load_factor: 1.25,
-            max_load_age: None,
+            max_load_age: Duration::from_secs(5),
         }
     }
 }

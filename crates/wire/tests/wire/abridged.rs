@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use rollscope_wire::{Abridged, Chunks, Reply, read_pairs};
 
 use crate::json::{cut, cuts, list, member, name, object, scalar, spelled, text, value};
+use crate::pairs_of;
 
 fn abridged(body: &Chunks) -> Option<Chunks> {
     let mut abridged = Abridged::new(1 << 20);
@@ -17,7 +18,7 @@ fn read(body: &Chunks) -> Vec<String> {
     let elements = reply.elements().iter();
     elements
         .map(|element| {
-            let (index, pairs) = (element.index(), element.pairs());
+            let (index, pairs) = (element.index(), pairs_of(element));
             let flags = [element.is_finished(), element.is_aborted(), element.is_error()];
             format!("{pairs:?} {index:?} {flags:?}")
         })
@@ -35,7 +36,7 @@ fn pairs_of_elements(body: &Chunks) -> Vec<String> {
     let reply = Reply::scan(body).unwrap();
     let mut samples = Vec::new();
     for (sample, element) in reply.elements().iter().enumerate() {
-        let pairs = element.pairs();
+        let pairs = pairs_of(element);
         samples.extend(pairs.iter().map(|(name, scalar)| format!("{sample} {name} {scalar:?}")));
     }
     samples.push(format!("{} samples", reply.elements().len()));

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::json::{
     cut, cuts, list, logprobs, member, name, object, occurrences, scalar, spelled, text, tree, value,
 };
+use crate::pairs_of;
 
 const META_NAMES: &[&str] = &[
     "id",
@@ -166,7 +167,7 @@ fn a_text_with_an_invalid_escape_is_passed_over() {
     let body = Chunks::from(
         r#"{"meta_info":{"id":"\x","finish_reason":{"message":"\x","type":"stop"},"e2e_latency":1}}"#,
     );
-    let pairs = Reply::scan(&body).unwrap().elements()[0].pairs();
+    let pairs = pairs_of(&Reply::scan(&body).unwrap().elements()[0]);
     let names: Vec<&str> = pairs.iter().map(|(name, _)| &**name).collect();
     assert_eq!(names, ["finish_reason.type", "e2e_latency"]);
 }
@@ -181,7 +182,7 @@ fn meta_info_is_read_as_pairs() {
     let reply = Reply::scan(&body).unwrap();
     let [element] = reply.elements() else { panic!("one sample") };
     let pairs: Vec<String> =
-        element.pairs().iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+        pairs_of(element).iter().map(|(name, value)| format!("{name}={value:?}")).collect();
     assert_eq!(
         pairs,
         [
@@ -404,7 +405,7 @@ proptest! {
         share.add(&Reply::scan(&whole).unwrap());
         if let Ok(reply) = Reply::scan(&body) {
             let _merged = reply.merge(&share, LogprobJoin::Always);
-            reply.elements().iter().for_each(|element| drop(element.pairs()));
+            reply.elements().iter().for_each(|element| element.read(|_, _| {}));
         }
     }
 }
@@ -412,6 +413,6 @@ proptest! {
 #[test]
 fn pairs_of_a_text_with_invalid_utf8_are_readable() {
     let body = Chunks::from(b"{\"meta_info\":{\"id\":\"\xff\",\"\xfe\":1}}".to_vec());
-    let pairs = Reply::scan(&body).unwrap().elements()[0].pairs();
+    let pairs = pairs_of(&Reply::scan(&body).unwrap().elements()[0]);
     assert_eq!(pairs, [("id".into(), Scalar::Text("\u{FFFD}".into()))]);
 }
