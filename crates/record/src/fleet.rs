@@ -105,8 +105,10 @@ pub async fn follow_fleet<A>(
                 match info.map(|info| told_endpoints(&info, &worker.url)).transpose() {
                     Ok(told) => {
                         if let Some(endpoints) = told.flatten() {
-                            known.tells(worker, Told { endpoints, at: Instant::now(), failures });
-                            known.shared().iter().for_each(|shared| troubles.tell(shared));
+                            let told = Told { endpoints, at: Instant::now(), failures };
+                            for shared in known.tells(worker, told) {
+                                troubles.tell(&shared);
+                            }
                         }
                     }
                     Err(source) => troubles.tell(&PassTrouble::Told { url: worker.url, source }),
@@ -136,15 +138,19 @@ impl Known {
         })
     }
 
-    fn tells(&mut self, worker: WorkerRef, told: Told) {
+    /// Takes what a worker told; gives the endpoints that it shares with others since.
+    fn tells(&mut self, worker: WorkerRef, told: Told) -> Vec<PassTrouble> {
+        let before = self.shared();
         match self.told.iter_mut().find(|(other, _)| other.url == worker.url) {
-            Some(before) => *before = (worker, told),
+            Some(known) => *known = (worker, told),
             None => self.told.push((worker, told)),
         }
+        let news = self.shared().into_iter().filter(|shared| !before.contains(shared));
+        news.map(|(endpoint, [first, second])| PassTrouble::Shared { endpoint, first, second }).collect()
     }
 
-    /// Endpoints that more than one worker tells of.
-    fn shared(&self) -> Vec<PassTrouble> {
+    /// Endpoints that more than one worker tells of: whose each is, and who tells of it too.
+    fn shared(&self) -> BTreeSet<(Endpoint, [Arc<str>; 2])> {
         let owners = self.owners();
         let tells = self
             .told
@@ -152,8 +158,7 @@ impl Known {
             .flat_map(|(worker, told)| told.endpoints.values().map(move |endpoint| (endpoint, worker)));
         let shared = tells.filter_map(|(endpoint, worker)| {
             let (first, _) = owners.get(endpoint).filter(|(first, _)| *first != worker)?;
-            let (first, second) = (first.url.clone(), worker.url.clone());
-            Some(PassTrouble::Shared { endpoint: endpoint.clone(), first, second })
+            Some((endpoint.clone(), [first.url.clone(), worker.url.clone()]))
         });
         shared.collect()
     }
@@ -191,7 +196,8 @@ impl Known {
 /// `url` is how the server is called: it stands for the host where that publishes on every address.
 ///
 /// # Errors
-/// An endpoint that is none.
+/// An endpoint that is none, one on every address of a host that `url` does not name, and a server that publishes and does
+/// not tell where.
 pub fn told_endpoints(info: &Value, url: &str) -> Result<Option<BTreeMap<u32, Endpoint>>, ToldError> {
     let states = info["internal_states"].as_array().map_or(&[][..], Vec::as_slice);
     if states.is_empty() && is_on(info) {
@@ -289,8 +295,17 @@ mod tests {
         };
         let given = BTreeSet::from([endpoint("ipc:///a.0"), endpoint("ipc:///c.0")]);
         let mut known = Known { told: Vec::new(), given };
-        known.tells(worker("http://z"), told(&["ipc:///a.0"], 0));
-        known.tells(worker("http://b"), told(&["ipc:///a.0", "ipc:///b.1"], 3));
+        let mut news = |url, endpoints: &[&str], failures| {
+            let news = known.tells(worker(url), told(endpoints, failures));
+            news.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let shared =
+            |second| vec![format!("workers http://z and {second} both publish forward passes at ipc:///a.0")];
+        assert!(news("http://z", &["ipc:///a.0"], 0).is_empty());
+        assert_eq!(news("http://b", &["ipc:///a.0", "ipc:///b.1"], 2), shared("http://b"));
+        assert!(news("http://b", &["ipc:///a.0", "ipc:///b.1"], 3).is_empty(), "it is told already");
+        assert_eq!(news("http://d", &["ipc:///a.0"], 0), shared("http://d"));
+        assert!(news("http://d", &[], 0).is_empty());
         let sources = known.sources();
         let shown: Vec<_> = sources
             .iter()
@@ -299,8 +314,6 @@ mod tests {
         let expected =
             [("ipc:///a.0", Some("http://z")), ("ipc:///b.1", Some("http://b")), ("ipc:///c.0", None)];
         assert_eq!(shown, expected.map(|(endpoint, worker)| (endpoint.to_owned(), worker)));
-        let shared: Vec<_> = known.shared().iter().map(ToString::to_string).collect();
-        assert_eq!(shared, ["workers http://z and http://b both publish forward passes at ipc:///a.0"]);
         // Started anew it is another instance, that has not told yet, and the same publisher when it has.
         let again = WorkerRef { url: "http://b".into(), instance: "again".into() };
         assert!(known.is_to_tell(&again, 3));

@@ -44,7 +44,7 @@ pub use routes::routes;
 pub use s3::S3Error;
 pub use sealing::{MakeGlance, StepClosed};
 pub use tracking::{catch_up, origin_of};
-pub use troubles::{PassCounts, PassTrouble, PassTroubles};
+pub use troubles::{PassCounts, PassTroubles};
 
 use inbox::{Command, Inbox};
 use live::Live;

@@ -132,16 +132,13 @@ impl PassStream {
         let life = u32::try_from(publisher.account.restarts).unwrap_or(u32::MAX);
         let uncertainty = nanos(PUBLISHED_WITHIN.saturating_add(message.waited));
         let ForwardPassMetrics { worker_id, dp_rank, scheduled, queued, .. } = metrics;
+        let endpoint = source.endpoint.to_string();
         Some(ForwardPass {
-            step: None,
-            endpoint: source.endpoint.to_string().into(),
             worker: source.worker.clone(),
             worker_id,
             dp_rank,
             life,
-            counter_id: message.sequence,
             lost_before,
-            received: clock::at(message.received),
             uncertainty,
             wall,
             scheduled: PassLoad {
@@ -162,6 +159,7 @@ impl PassStream {
                 decode_kv_tokens: queued.sum_decode_kv_tokens,
                 decode_kv_variance: queued.var_decode_kv_tokens,
             },
+            ..ForwardPass::new(&endpoint, message.sequence, clock::at(message.received))
         })
     }
 }

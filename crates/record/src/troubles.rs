@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -12,9 +11,32 @@ use rollscope_trace::sentence;
 
 use crate::fleet::ToldError;
 
+/// What happened with forward passes so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassCounts {
+    /// Messages that were heard, heartbeats among them.
+    pub heard: u64,
+    /// Messages that publishers have sent and that did not come.
+    pub missing: u64,
+    /// Messages that were no record.
+    pub malformed: u64,
+    /// Passes that the run did not take.
+    pub refused: u64,
+    /// Times that a publisher was started anew.
+    pub restarts: u64,
+    /// Reasons for which a publisher was not there, each counted once until it was there again.
+    pub connections_lost: u64,
+    /// Answers of workers that made no sense of where they publish, or named another's endpoint.
+    pub bad_answers: u64,
+}
+
+/// Counts troubles and tells of each once in a while. Cheap to clone; all clones count together.
+#[derive(Clone, Default)]
+pub struct PassTroubles(Arc<Inner>);
+
 /// Something that keeps forward passes from being heard or recorded.
 #[derive(Debug, thiserror::Error)]
-pub enum PassTrouble {
+pub(crate) enum PassTrouble {
     /// A publisher is not there, or not there any more.
     #[error("no forward passes from {endpoint}")]
     Lost {
@@ -73,32 +95,9 @@ pub enum PassTrouble {
     },
 }
 
-/// What happened with forward passes so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PassCounts {
-    /// Messages that were heard, heartbeats among them.
-    pub heard: u64,
-    /// Messages that publishers have sent and that did not come.
-    pub missing: u64,
-    /// Messages that were no record.
-    pub malformed: u64,
-    /// Passes that the run did not take.
-    pub refused: u64,
-    /// Times that a publisher was started anew.
-    pub restarts: u64,
-    /// Reasons for which a publisher was not there, each counted once until it was there again.
-    pub connections_lost: u64,
-    /// Answers of workers that made no sense of where they publish, or named another's endpoint.
-    pub bad_answers: u64,
-}
-
-/// Counts troubles and tells of each once in a while. Cheap to clone; all clones count together.
-#[derive(Clone, Default)]
-pub struct PassTroubles(Arc<Shared>);
-
 #[derive(Default)]
-struct Shared {
-    counters: Counters,
+struct Inner {
+    counts: Mutex<PassCounts>,
     /// When each was told last. Not by their texts, in which peers have a say: one that has ever new words would mute the others.
     told: Mutex<BTreeMap<Topic, Instant>>,
     tell: Option<Tell>,
@@ -119,21 +118,25 @@ enum Whose {
 
 type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
-#[derive(Debug, Default)]
-struct Counters {
-    heard: AtomicU64,
-    missing: AtomicU64,
-    malformed: AtomicU64,
-    refused: AtomicU64,
-    restarts: AtomicU64,
-    connections_lost: AtomicU64,
-    bad_answers: AtomicU64,
-}
-
 /// A trouble that goes on is told again after so long.
 const AGAIN_AFTER: Duration = Duration::from_mins(10);
 /// Troubles that are told within that time; others are only counted.
 const MAX_TOLD: usize = 256;
+
+// === impl PassCounts ===
+
+impl PassCounts {
+    fn add(&mut self, trouble: &PassTrouble) {
+        let (counter, count) = match trouble {
+            PassTrouble::Lost { .. } => (&mut self.connections_lost, 1),
+            PassTrouble::Missing { messages, .. } => (&mut self.missing, *messages),
+            PassTrouble::Malformed { .. } | PassTrouble::Endless { .. } => (&mut self.malformed, 1),
+            PassTrouble::Refused { .. } => (&mut self.refused, 1),
+            PassTrouble::Told { .. } | PassTrouble::Shared { .. } => (&mut self.bad_answers, 1),
+        };
+        *counter = counter.saturating_add(count);
+    }
+}
 
 // === impl PassTrouble ===
 
@@ -171,43 +174,24 @@ fn lost(error: &TransportError) -> &'static str {
 impl PassTroubles {
     /// Counts, and has troubles told as sentences.
     pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Shared { tell: Some(Box::new(tell)), ..Shared::default() }))
+        Self(Arc::new(Inner { tell: Some(Box::new(tell)), ..Inner::default() }))
     }
 
     /// What happened so far.
     pub fn counts(&self) -> PassCounts {
-        let counters = &self.0.counters;
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        PassCounts {
-            heard: read(&counters.heard),
-            missing: read(&counters.missing),
-            malformed: read(&counters.malformed),
-            refused: read(&counters.refused),
-            restarts: read(&counters.restarts),
-            connections_lost: read(&counters.connections_lost),
-            bad_answers: read(&counters.bad_answers),
-        }
+        *self.0.counts.lock()
     }
 
     /// Counts a message, by how it followed the one before, where that is known.
     pub(crate) fn count_heard(&self, arrival: Option<Arrival>) {
-        self.0.counters.heard.fetch_add(1, Ordering::Relaxed);
-        if let Some(Arrival::Restart(_)) = arrival {
-            self.0.counters.restarts.fetch_add(1, Ordering::Relaxed);
-        }
+        let mut counts = self.0.counts.lock();
+        counts.heard += 1;
+        counts.restarts += u64::from(matches!(arrival, Some(Arrival::Restart(_))));
     }
 
     /// Counts a trouble, and tells it unless it was told lately.
     pub(crate) fn tell(&self, trouble: &PassTrouble) {
-        let counters = &self.0.counters;
-        let (counter, count) = match trouble {
-            PassTrouble::Lost { .. } => (&counters.connections_lost, 1),
-            PassTrouble::Missing { messages, .. } => (&counters.missing, *messages),
-            PassTrouble::Malformed { .. } | PassTrouble::Endless { .. } => (&counters.malformed, 1),
-            PassTrouble::Refused { .. } => (&counters.refused, 1),
-            PassTrouble::Told { .. } | PassTrouble::Shared { .. } => (&counters.bad_answers, 1),
-        };
-        counter.fetch_add(count, Ordering::Relaxed);
+        self.0.counts.lock().add(trouble);
         let Some(tell) = &self.0.tell else { return };
         if self.is_due(trouble.topic(), Instant::now()) {
             tell(&sentence(trouble));
@@ -227,7 +211,7 @@ impl PassTroubles {
 
 impl fmt::Debug for PassTroubles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PassTroubles").field(&self.0.counters).finish()
+        f.debug_tuple("PassTroubles").field(&self.counts()).finish()
     }
 }
 

@@ -14,27 +14,28 @@
 //! So that a run may grow long, no manifest holds more than a bounded number of seals: when there are as many,
 //! they move into a file of their own, which is written before the manifest that names it and never again.
 //!
-//! Each of these files ends in a checksum of what stands before it, and one that does not match is passed over as
-//! one that was half written is. Earlier versions wrote none.
+//! What stands in such a file is told in `file`.
+
+mod file;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rollscope_trace::{StepClose, StepNumber};
-use serde::{Deserialize, Serialize, de};
+use serde::{Deserialize, Serialize};
 
 use crate::error::RunError;
 use crate::files;
 use crate::log::mirror::{CloseMirror, DroppedMirror};
 use crate::log::{Damage, DamageKind, LogPosition, segment_name};
+use crate::manifest::file::ManifestFile;
 use crate::parts::StepParts;
 use crate::run::Run;
-use crate::version::{FORMAT, Version};
 
 /// Manifests that are kept, for readers that have listed the folder and not yet opened the newest.
 const KEPT: u64 = 8;
@@ -57,17 +58,6 @@ pub(crate) struct Manifest {
 struct Earlier {
     name: String,
     seals: Arc<[Seal]>,
-}
-
-/// N.json; a file of earlier seals is the same without earlier ones.
-#[derive(Debug, Serialize, Deserialize)]
-struct ManifestFile {
-    version: Version,
-    /// Names of files in the same folder.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    earlier: Vec<String>,
-    #[serde(default)]
-    seals: Vec<Seal>,
 }
 
 /// What one writer made of a stretch of its log.
@@ -97,15 +87,6 @@ pub(crate) struct SealedDamage {
     segment: u32,
     offset: u64,
     kind: String,
-}
-
-/// What is read before anything else is believed.
-#[derive(Deserialize)]
-struct Preamble {
-    version: Version,
-    /// Earlier writers did not say it.
-    #[serde(default)]
-    crc32: Option<u32>,
 }
 
 /// The newest manifest, and the number that the next will have.
@@ -222,7 +203,7 @@ pub(crate) fn forget(run: &Run, steps: &BTreeSet<StepNumber>) -> Result<(), RunE
                 seal.forget(steps);
             }
             let name = format!("seals-{next}-kept-{index}.json");
-            let file = ManifestFile { version: FORMAT, earlier: Vec::new(), seals };
+            let file = ManifestFile::new(Vec::new(), seals);
             files::replace(&folder(run).join(&name), &file.to_json()?)?;
             *earlier = Earlier { name, seals: file.seals.into() };
         }
@@ -267,11 +248,6 @@ fn remove_older_than(run: &Run, oldest: u64) {
     }
 }
 
-fn read_seals(path: &Path) -> Result<Vec<Seal>, RunError> {
-    let bytes = fs::read(path).map_err(RunError::io("read", path))?;
-    Ok(ManifestFile::parse(path, &bytes)?.seals)
-}
-
 fn folder(run: &Run) -> PathBuf {
     run.dir().join("manifest")
 }
@@ -284,41 +260,6 @@ fn number_of(name: &str) -> Option<u64> {
     name.strip_suffix(".json")?.parse().ok()
 }
 
-// === impl ManifestFile ===
-
-impl ManifestFile {
-    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, RunError> {
-        let damaged = |source| RunError::DamagedManifest { path: path.to_owned(), source };
-        if let Ok(preamble) = serde_json::from_slice::<Preamble>(bytes) {
-            if !preamble.crc32.is_none_or(|crc32| is_sum_of(crc32, bytes)) {
-                return Err(damaged(de::Error::custom("its checksum does not match")));
-            }
-            preamble.version.check(path)?;
-        }
-        serde_json::from_slice(bytes).map_err(damaged)
-    }
-
-    fn to_json(&self) -> Result<Vec<u8>, RunError> {
-        let mut bytes =
-            serde_json::to_vec(self).map_err(|source| RunError::EncodeJson { what: "a manifest", source })?;
-        // The checksum covers what stands before it, so it replaces the last brace.
-        bytes.pop();
-        let crc32 = crc32fast::hash(&bytes);
-        bytes.extend_from_slice(checksum_member(crc32).as_bytes());
-        Ok(bytes)
-    }
-}
-
-/// How a file ends whose content before this has that checksum.
-fn checksum_member(crc32: u32) -> String {
-    format!(",\"crc32\":{crc32}}}\n")
-}
-
-fn is_sum_of(crc32: u32, bytes: &[u8]) -> bool {
-    let content = bytes.strip_suffix(checksum_member(crc32).as_bytes());
-    content.is_some_and(|content| crc32fast::hash(content) == crc32)
-}
-
 // === impl Manifest ===
 
 impl Manifest {
@@ -327,7 +268,7 @@ impl Manifest {
         let earlier = file.earlier.into_iter().map(|name| {
             let seals = match known.earlier.iter().find(|earlier| earlier.name == name) {
                 Some(earlier) => Arc::clone(&earlier.seals),
-                None => read_seals(&folder(run).join(&name))?.into(),
+                None => ManifestFile::read(&folder(run).join(&name))?.seals.into(),
             };
             Ok(Earlier { name, seals })
         });
@@ -337,7 +278,7 @@ impl Manifest {
     /// Makes it the manifest of that number; says whether nobody was faster.
     fn publish(self, run: &Run, number: u64) -> Result<bool, RunError> {
         let earlier = self.earlier.iter().map(|earlier| earlier.name.clone()).collect();
-        let file = ManifestFile { version: FORMAT, earlier, seals: self.recent.clone() };
+        let file = ManifestFile::new(earlier, self.recent.clone());
         let is_ours = files::create_exclusive(&path(run, number), &file.to_json()?)?;
         if is_ours {
             run.last_manifest().put(number, &Arc::new(self));
@@ -348,8 +289,7 @@ impl Manifest {
 
     /// Moves the recent seals into a file of their own.
     fn move_recent(&mut self, run: &Run, name: String) -> Result<(), RunError> {
-        let file =
-            ManifestFile { version: FORMAT, earlier: Vec::new(), seals: std::mem::take(&mut self.recent) };
+        let file = ManifestFile::new(Vec::new(), std::mem::take(&mut self.recent));
         files::replace(&folder(run).join(&name), &file.to_json()?)?;
         self.earlier.push(Earlier { name, seals: file.seals.into() });
         Ok(())

@@ -57,7 +57,7 @@ pub struct PassLoad {
 // === impl ForwardPass ===
 
 impl ForwardPass {
-    /// A pass of rank 0 that took no time and computed nothing. Tests begin with it.
+    /// A pass of rank 0, of no known step, that took no time and computed nothing.
     pub fn new(endpoint: &str, counter_id: u64, received: UnixNs) -> Self {
         Self {
             step: None,
