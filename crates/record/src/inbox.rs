@@ -49,7 +49,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wakes {
     AtOnce,
-    /// When half of the room is taken.
+    /// Once it is much.
     WhenMuch,
 }
 
@@ -67,6 +67,11 @@ impl Lost {
             // A gap in a stream's numbers is how the loss of a pass shows.
             Record::ForwardPass(_) | Record::Close(_) | Record::Dropped(_) => {}
         }
+    }
+
+    pub(crate) fn add_all(&mut self, other: Self) {
+        self.profiles += other.profiles;
+        self.user_records += other.user_records;
     }
 }
 
@@ -111,10 +116,11 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// All that is there, waiting for something for up to `patience`; nothing more will come once it says so.
+    /// All that is there: at once where somebody waits for it or it is much, otherwise when that comes or `patience` is over,
+    /// so that the rest gathers. Nothing more will come once it says so.
     pub(crate) fn take(&self, patience: Duration) -> (VecDeque<Command>, bool) {
         let mut state = self.state.lock();
-        if !state.closed && !state.is_asked && state.bytes <= self.limit_bytes / 2 {
+        if !state.closed && !state.is_asked && !self.is_much(state.bytes) {
             self.arrived.wait_for(&mut state, patience);
         }
         (state.bytes, state.is_asked) = (0, false);
@@ -123,33 +129,30 @@ impl Inbox {
 
     /// Nobody takes anything any more: what is there is lost, and who waits for a step's end is let go.
     pub(crate) fn abandon(&self) {
-        let commands = {
-            let mut state = self.state.lock();
-            state.closed = true;
-            std::mem::take(&mut state.commands)
-        };
-        for command in commands {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let commands = std::mem::take(&mut state.commands);
+        for command in &commands {
             if let Command::Record(record) = command {
-                self.count_unwritten(&record);
+                state.lost.add(record);
             }
         }
+        // Who waits is told without the lock.
+        drop(state);
     }
 
     pub(crate) fn lost(&self) -> Lost {
         self.state.lock().lost
     }
 
-    /// Counts what was written to a log that is gone.
-    pub(crate) fn count_gone(&self, gone: Lost) {
-        let mut state = self.state.lock();
-        state.lost.profiles += gone.profiles;
-        state.lost.user_records += gone.user_records;
+    /// Counts records that were taken and could not be written, or were written to a log that is gone.
+    pub(crate) fn count_unwritten(&self, unwritten: Lost) {
+        self.state.lock().lost.add_all(unwritten);
     }
 
-    /// Counts records that were taken and could not be written.
-    pub(crate) fn count_unwritten(&self, record: &Record) {
-        let mut state = self.state.lock();
-        state.lost.add(record);
+    /// More than half of the room is taken.
+    fn is_much(&self, bytes: usize) -> bool {
+        bytes > self.limit_bytes / 2
     }
 
     fn put(
@@ -164,7 +167,7 @@ impl Inbox {
             count_loss(&mut state.lost);
             return Err(Dropped);
         }
-        let before = state.bytes;
+        let was_much = self.is_much(state.bytes);
         state.bytes += bytes;
         state.commands.extend(commands);
         let is_woken = match wakes {
@@ -172,7 +175,7 @@ impl Inbox {
                 state.is_asked = true;
                 true
             }
-            Wakes::WhenMuch => before <= self.limit_bytes / 2 && state.bytes > self.limit_bytes / 2,
+            Wakes::WhenMuch => !was_much && self.is_much(state.bytes),
         };
         drop(state);
         if is_woken {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rollscope_run::{LogOptions, Retention, Run};
+use rollscope_run::{Retention, Run};
 use rollscope_trace::{Dropped, Nanos, Profile, ProfileSink, Record, StepNumber};
 use rollscope_track::Target;
 use tokio::sync::oneshot;
@@ -140,7 +140,7 @@ impl Recorder {
     pub fn start(run: Run, options: &RecordOptions) -> Result<Self, RecordError> {
         let inbox = Arc::new(Inbox::new(options.queue_bytes));
         let steps = Steps::resume(&run, Instant::now())?;
-        let log = run.writer(&options.writer, LogOptions::default())?;
+        let log = run.writer(&options.writer, writing::log_options())?;
         let handle = RecorderHandle { inbox, live: Arc::default(), run };
         let writer = Some(writing::spawn(&handle, log, steps, options)?);
         Ok(Self { handle, writer })

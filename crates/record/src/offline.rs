@@ -106,7 +106,7 @@ impl OfflineRecorder {
         self.log.end()?;
         let mut metrics = self.run.metrics_log();
         let closed = self.steps.into_keys().map(|step| {
-            let closed = put_numbers(&self.run, step, glance)?;
+            let closed = put_numbers(&self.run, step, None, glance)?;
             metrics.append(step, &closed.metrics)?;
             Ok(closed)
         });

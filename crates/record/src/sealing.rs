@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rollscope_run::{GlanceBlocks, LogPosition, MetricsLog, Retention, Run, Sealed, SealedState};
+use rollscope_run::{GlanceBlocks, LogPosition, LogStretch, MetricsLog, Retention, Run, Sealed};
 use rollscope_stats::{Figures, LateSample, WorkerFigures, step_numbers};
 use rollscope_trace::{StepNumber, StepTrace};
 use serde_json::{Map, Value, json};
@@ -31,12 +31,12 @@ pub type MakeGlance = Arc<dyn Fn(StepTrace) -> Option<GlanceBlocks> + Send + Syn
 /// To whom the numbers of a step go, or why there are none.
 pub(crate) type Reply = oneshot::Sender<Result<StepClosed, Arc<RecordError>>>;
 
-/// Steps that were closed, and how far the log had come by then.
+/// Steps that were closed, and what the log has by then.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Whose log it is; another one's when the run's folder had to be made again.
     pub(crate) writer: Box<str>,
-    pub(crate) up_to: LogPosition,
+    pub(crate) stretch: LogStretch,
     pub(crate) steps: Vec<ClosedStep>,
 }
 
@@ -102,25 +102,16 @@ pub(crate) fn answer(replies: Vec<Reply>, closed: Result<StepClosed, RecordError
     }
 }
 
-/// Computes the numbers of a step and writes them, with what trackers do not get: the workers one by one, and the
-/// samples that the step waited for. Then, what a viewer shows first.
+/// Computes the numbers of a step, which has been read as a whole or is to be, and writes them, with what trackers do not
+/// get: the workers one by one, and the samples that the step waited for. Then, what a viewer shows first.
 pub(crate) fn put_numbers(
     run: &Run,
     step: StepNumber,
+    trace: Option<StepTrace>,
     glance: Option<&MakeGlance>,
 ) -> Result<StepClosed, RecordError> {
     let sealed = run.sealed_state(step)?;
-    put_numbers_of(run, run.step(step)?, sealed, glance)
-}
-
-/// The same of what has been read of a step.
-fn put_numbers_of(
-    run: &Run,
-    trace: StepTrace,
-    sealed: SealedState,
-    glance: Option<&MakeGlance>,
-) -> Result<StepClosed, RecordError> {
-    let step = trace.step;
+    let trace = trace.map_or_else(|| run.step(step), Ok)?;
     let numbers = step_numbers(&trace);
     let details = details(numbers.shown());
     let metrics: Map<String, Value> =
@@ -181,7 +172,7 @@ impl Sealing {
 
     fn work(&mut self, job: Job) {
         let wanted = job.steps.iter().map(|closed| closed.step).collect();
-        let (sealed, mut traces) = self.seal(job.writer, job.up_to, &wanted);
+        let (sealed, mut traces) = self.seal(job.writer, job.stretch, &wanted);
         let (mut late, mut changed) = (sealed.late, sealed.steps);
         for ClosedStep { step, replies } in job.steps {
             late.remove(&step);
@@ -192,7 +183,7 @@ impl Sealing {
         }
         // What trackers were sent of a step is not sent again: late records amend the step's own file.
         for step in late {
-            self.tell(&put_numbers(&self.run, step, self.glance.as_ref()));
+            self.tell(&put_numbers(&self.run, step, None, self.glance.as_ref()));
         }
         if let Some(archive) = &mut self.archive {
             let brought = archive.bring(&self.run, changed);
@@ -216,8 +207,9 @@ impl Sealing {
     }
 
     /// What cannot be sealed stays readable in the log until it can.
-    fn seal(&mut self, writer: Box<str>, up_to: LogPosition, wanted: &BTreeSet<StepNumber>) -> Gathered {
-        let sealed = self.run.sealer(&writer).seal_and_gather(up_to, wanted).map_err(RecordError::from);
+    fn seal(&mut self, writer: Box<str>, stretch: LogStretch, wanted: &BTreeSet<StepNumber>) -> Gathered {
+        let up_to = stretch.end();
+        let sealed = self.run.sealer(&writer).seal_and_gather(stretch, wanted).map_err(RecordError::from);
         self.unsealed = sealed.is_err().then_some((writer, up_to));
         self.tell(&sealed);
         sealed.unwrap_or_default()
@@ -229,15 +221,7 @@ impl Sealing {
         step: StepNumber,
         trace: Option<StepTrace>,
     ) -> Result<StepClosed, RecordError> {
-        let glance = self.glance.as_ref();
-        let numbers = match trace {
-            Some(trace) => self
-                .run
-                .sealed_state(step)
-                .map_err(RecordError::from)
-                .and_then(|sealed| put_numbers_of(&self.run, trace, sealed, glance)),
-            None => put_numbers(&self.run, step, glance),
-        };
+        let numbers = put_numbers(&self.run, step, trace, self.glance.as_ref());
         let numbers = numbers.and_then(|numbers| {
             self.metrics.append(step, &numbers.metrics)?;
             self.tracking.tell();

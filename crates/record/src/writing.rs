@@ -28,6 +28,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// client has the reply's last byte, so the last ones may still be on their way.
 const SETTLE: Duration = Duration::from_millis(250);
 
+/// Records since the last sealing that come to no more than this are sealed without being read back. In memory they take
+/// about as much; more would be read into it when their step ends.
+const KEEP_BYTES: usize = 128 << 20;
+
 /// What is to happen to a step that was told to end.
 struct Ending {
     end: StepEnd,
@@ -58,6 +62,11 @@ struct Writing {
 
 /// Leaves nobody waiting for a thread that is gone, be it by a panic.
 struct AbandonOnExit(Arc<Inbox>);
+
+/// How the log is written.
+pub(crate) fn log_options() -> LogOptions {
+    LogOptions { keep_bytes: KEEP_BYTES, ..LogOptions::default() }
+}
 
 /// Starts the thread, and the sealing thread behind it.
 pub(crate) fn spawn(
@@ -129,7 +138,7 @@ impl Writing {
         if let Some(step) = record.step() {
             self.steps.touch(step, Instant::now());
         }
-        self.append(&record);
+        self.append(record);
         self.record_early_passes();
     }
 
@@ -146,17 +155,19 @@ impl Writing {
         let Some(step) = self.steps.present(|step| self.live.has(step)) else { return };
         for mut pass in self.early_passes.take() {
             pass.step = Some(step);
-            self.append(&Record::ForwardPass(pass));
+            self.append(Record::ForwardPass(pass));
         }
     }
 
     /// Says whether the record was taken.
-    fn append(&mut self, record: &Record) -> bool {
-        let taken = self.log.append(record);
+    fn append(&mut self, record: Record) -> bool {
+        let mut counted = Lost::default();
+        counted.add(&record);
+        let taken = self.log.append_and_keep(record);
         if taken.is_err() {
-            self.inbox.count_unwritten(record);
+            self.inbox.count_unwritten(counted);
         } else {
-            self.since_look.add(record);
+            self.since_look.add_all(counted);
         }
         taken.map_err(|error| self.trouble(&error.into())).is_ok()
     }
@@ -172,10 +183,10 @@ impl Writing {
         if self.log.is_there() {
             return;
         }
-        self.inbox.count_gone(written);
+        self.inbox.count_unwritten(written);
         (self.on_trouble)(&RecordError::Removed { path: self.run.dir().to_owned() });
         let name = self.log.name().to_owned();
-        match self.run.restore().and_then(|()| self.run.writer(&name, LogOptions::default())) {
+        match self.run.restore().and_then(|()| self.run.writer(&name, log_options())) {
             Ok(log) => self.log = log,
             Err(error) => self.trouble(&error.into()),
         }
@@ -203,7 +214,7 @@ impl Writing {
                 user_records: lost.user_records - self.logged.user_records,
             };
             // What the log did not take is told with the next loss, or the next time that one looks.
-            if self.append(&Record::Dropped(count)) {
+            if self.append(Record::Dropped(count)) {
                 self.logged = lost;
             }
         }
@@ -247,7 +258,7 @@ impl Writing {
                 continue;
             }
             self.steps.close(step);
-            self.append(&Record::Close(StepClose {
+            self.append(Record::Close(StepClose {
                 step,
                 at: clock::now(),
                 reason,
@@ -271,9 +282,8 @@ impl Writing {
     fn hand_on(&mut self, closed: Vec<ClosedStep>) {
         self.flush();
         self.steps.late_handed_on();
-        if let Err(SendError(job)) =
-            self.jobs.send(Job { writer: self.log.name().into(), up_to: self.log.position(), steps: closed })
-        {
+        let (writer, stretch) = (self.log.name().into(), self.log.stretch());
+        if let Err(SendError(job)) = self.jobs.send(Job { writer, stretch, steps: closed }) {
             // The sealing thread is gone only if it has panicked.
             self.trouble(&RecordError::Panicked);
             for closed in job.steps {

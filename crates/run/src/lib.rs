@@ -39,7 +39,7 @@ pub use error::RunError;
 pub use follow::Follow;
 pub use glance::{Glance, GlanceBlocks, SealedState};
 pub use log::writer::{LogOptions, LogWriter};
-pub use log::{Damage, DamageKind, LogPosition};
+pub use log::{Damage, DamageKind, LogPosition, LogStretch};
 pub use numbers::{MetricsFollow, MetricsLog, SentMetrics};
 pub use read::{Drops, StepSummary, WriterState, WriterSummary};
 pub use retention::Retention;

@@ -22,6 +22,7 @@ pub(crate) mod writer;
 use std::fmt;
 use std::path::PathBuf;
 
+use rollscope_trace::Record;
 use serde::{Deserialize, Serialize};
 
 /// A place in a writer's log: everything before it has been written.
@@ -31,6 +32,15 @@ pub struct LogPosition {
     pub segment: u32,
     /// Bytes from the segment's begin.
     pub offset: u64,
+}
+
+/// What is to be sealed of a writer's log: all before a position. Its writer may give the records too, so that they need
+/// not be read again.
+#[derive(Debug)]
+pub struct LogStretch {
+    pub(crate) up_to: LogPosition,
+    /// Where the records begin, and all of them from there on.
+    pub(crate) records: Option<(LogPosition, Vec<Record>)>,
 }
 
 /// A place in a log from which on nothing can be read in that segment; or a part that cannot be read, where the
@@ -60,6 +70,20 @@ pub enum DamageKind {
     Newer,
     /// It is a part that is gone or does not hold what was written.
     Part,
+}
+
+// === impl LogStretch ===
+
+impl LogStretch {
+    /// All before a [`LogWriter::position`](crate::LogWriter::position), to be read from the log.
+    pub fn up_to(up_to: LogPosition) -> Self {
+        Self { up_to, records: None }
+    }
+
+    /// Where it ends.
+    pub fn end(&self) -> LogPosition {
+        self.up_to
+    }
 }
 
 // === impl LogPosition ===

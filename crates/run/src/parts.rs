@@ -88,7 +88,7 @@ pub(crate) struct PartsRead {
     pub(crate) damaged: Vec<PathBuf>,
 }
 
-/// Records that are written as one row group. Query engines prune by the bounds of each; while it is filled it is in memory,
+/// Records, or samples, that are written as one row group. Query engines prune by the bounds of each; while it is filled it is in memory,
 /// a column beside the other.
 const ROW_GROUP_ROWS: usize = 16_384;
 
@@ -121,7 +121,8 @@ impl StepRows {
             place.write("legs", self.profiles.chunks(ROW_GROUP_ROWS).map(legs::table))?,
             place.write("spans", self.spans.chunks(ROW_GROUP_ROWS).map(spans::table))?,
             place.write(PASSES, self.passes.chunks(ROW_GROUP_ROWS).map(passes::table))?,
-            place.write("samples", [samples::table(step, self)].into_iter())?,
+            place
+                .write("samples", samples::tallies(step, self).chunks(ROW_GROUP_ROWS).map(samples::table))?,
         ];
         parts.parts = written.into_iter().flatten().collect();
         parts.samples = parts.parts.iter().find(|part| part.table == "samples").map_or(0, |part| part.rows);

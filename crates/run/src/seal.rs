@@ -10,11 +10,11 @@ use std::fs::File;
 use rollscope_trace::{DropCount, Record, StepNumber, StepTrace};
 
 use crate::error::RunError;
-use crate::log::LogPosition;
 use crate::log::cursor::LogCursor;
 use crate::log::mirror::{CloseMirror, DroppedMirror};
 use crate::log::writer::LOCK_NAME;
-use crate::manifest::{self, Newest, Seal, SealedDamage};
+use crate::log::{LogPosition, LogStretch};
+use crate::manifest::{self, Manifest, Newest, Seal, SealedDamage};
 use crate::parts::StepRows;
 use crate::run::Run;
 
@@ -38,12 +38,16 @@ pub struct Sealed {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LateWatch(BTreeSet<StepNumber>);
 
-/// A stretch of a log, by step.
-#[derive(Default)]
-struct Stretch {
+/// What a stretch of a log holds.
+struct Contents {
+    watch: LateWatch,
     steps: BTreeMap<StepNumber, StepRows>,
     closes: Vec<CloseMirror>,
     dropped: Option<DropCount>,
+    /// How far it goes.
+    to: LogPosition,
+    unknown: u64,
+    damage: Vec<SealedDamage>,
 }
 
 // === impl Sealer ===
@@ -76,45 +80,47 @@ impl Run {
 }
 
 impl Sealer {
-    /// Seals everything before `up_to`, a [`crate::LogWriter::position`]. What has been sealed before is left;
+    /// Seals everything before `up_to`, a [`crate::LogWriter::position`], as it reads it from the log. What has been sealed before is left;
     /// after an error nothing has changed, and it may be tried again.
     pub fn seal(&self, up_to: LogPosition) -> Result<Sealed, RunError> {
-        Ok(self.seal_and_gather(up_to, &BTreeSet::new())?.0)
+        Ok(self.seal_and_gather(LogStretch::up_to(up_to), &BTreeSet::new())?.0)
     }
 
-    /// The same, and gives those of the wanted steps of which everything has been read thereby, as [`Run::step`] would read
+    /// Seals a stretch, and gives those of the wanted steps of which everything has been read thereby, as [`Run::step`] would read
     /// them from their parts again.
     pub fn seal_and_gather(
         &self,
-        up_to: LogPosition,
+        stretch: LogStretch,
         wanted: &BTreeSet<StepNumber>,
     ) -> Result<(Sealed, BTreeMap<StepNumber, StepTrace>), RunError> {
         let manifest = Newest::read(&self.run)?.manifest;
         let from = manifest.sealed_up_to(&self.writer);
-        let mut cursor = LogCursor::new(self.run.log_folder(&self.writer), from).up_to(up_to);
-        let mut watch = LateWatch::new(manifest.closed_steps());
-        let mut stretch = Stretch::default();
-        while let Some(record) = cursor.next()? {
-            stretch.add(&mut watch, record);
+        let mut contents = Contents::after(&manifest, from);
+        match stretch.records {
+            Some((begin, records)) if begin == from => contents.take(records, stretch.up_to),
+            _ => {
+                let log = self.run.log_folder(&self.writer);
+                contents.read(LogCursor::new(log, from).up_to(stretch.up_to))?;
+            }
         }
         let (mut sealed, mut traces) = (Sealed::default(), BTreeMap::new());
-        if stretch.is_empty() && cursor.unknown() == 0 && cursor.damage_passed().is_empty() {
+        if contents.is_empty() {
             return Ok((sealed, traces));
         }
-        let is_alone = self.run.writer_names()?.len() == 1;
+        let is_alone = !wanted.is_empty() && self.run.writer_names()?.len() == 1;
         let before: BTreeSet<u64> =
             manifest.seals().flat_map(|seal| &seal.steps).map(|parts| parts.step).collect();
         let number = manifest.seals_of(&self.writer).count() + 1;
         let name = format!("{}-{number:06}", self.writer);
         let mut steps = Vec::new();
-        for (step, rows) in stretch.steps {
+        for (step, rows) in contents.steps {
             steps.push(rows.write(self.run.dir(), step, &name)?);
             sealed.steps.insert(step);
             if rows.late {
                 sealed.late.insert(step);
             }
             if wanted.contains(&step) && is_alone && !before.contains(&step.0) {
-                let told = stretch.closes.iter().filter_map(CloseMirror::close);
+                let told = contents.closes.iter().filter_map(CloseMirror::close);
                 let closes = manifest.closes().chain(told).filter(|close| close.step == step);
                 let closes: Vec<Record> = closes.map(Record::Close).collect();
                 traces.insert(step, StepTrace::gather(step, rows.into_records().chain(closes)));
@@ -123,12 +129,12 @@ impl Sealer {
         let seal = Seal {
             writer: self.writer.to_string(),
             from,
-            to: cursor.position(),
+            to: contents.to,
             steps,
-            closes: stretch.closes,
-            dropped: stretch.dropped.as_ref().map(DroppedMirror::of),
-            unknown: cursor.unknown(),
-            damage: cursor.damage_passed().iter().filter_map(SealedDamage::of).collect(),
+            closes: contents.closes,
+            dropped: contents.dropped.as_ref().map(DroppedMirror::of),
+            unknown: contents.unknown,
+            damage: contents.damage,
         };
         manifest::publish(&self.run, &seal)?;
         Ok((sealed, traces))
@@ -156,15 +162,44 @@ impl LateWatch {
     }
 }
 
-// === impl Stretch ===
+// === impl Contents ===
 
-impl Stretch {
-    fn is_empty(&self) -> bool {
-        self.steps.is_empty() && self.closes.is_empty() && self.dropped.is_none()
+impl Contents {
+    fn after(manifest: &Manifest, from: LogPosition) -> Self {
+        Self {
+            watch: LateWatch::new(manifest.closed_steps()),
+            steps: BTreeMap::new(),
+            closes: Vec::new(),
+            dropped: None,
+            to: from,
+            unknown: 0,
+            damage: Vec::new(),
+        }
     }
 
-    fn add(&mut self, watch: &mut LateWatch, record: Record) {
-        let late = watch.is_late(&record);
+    fn is_empty(&self) -> bool {
+        let has_records = !self.steps.is_empty() || !self.closes.is_empty() || self.dropped.is_some();
+        !has_records && self.unknown == 0 && self.damage.is_empty()
+    }
+
+    fn take(&mut self, records: Vec<Record>, to: LogPosition) {
+        for record in records {
+            self.add(record);
+        }
+        self.to = to;
+    }
+
+    fn read(&mut self, mut cursor: LogCursor) -> Result<(), RunError> {
+        while let Some(record) = cursor.next()? {
+            self.add(record);
+        }
+        (self.to, self.unknown) = (cursor.position(), cursor.unknown());
+        self.damage = cursor.damage_passed().iter().filter_map(SealedDamage::of).collect();
+        Ok(())
+    }
+
+    fn add(&mut self, record: Record) {
+        let late = self.watch.is_late(&record);
         match (record.step(), record) {
             (_, Record::Close(close)) => self.closes.push(CloseMirror::of(&close)),
             (_, Record::Dropped(count)) => {

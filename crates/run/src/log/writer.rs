@@ -8,7 +8,7 @@ use rollscope_trace::Record;
 
 use crate::error::RunError;
 use crate::files;
-use crate::log::{LogPosition, mirror, segment, segment_name};
+use crate::log::{LogPosition, LogStretch, mirror, segment, segment_name};
 
 /// Held locked as long as the writer lives, so that readers tell a live writer from a killed one.
 pub(crate) const LOCK_NAME: &str = "lock";
@@ -24,6 +24,8 @@ pub struct LogOptions {
     /// Records are handed to the operating system when they have come to this size, or on
     /// [`LogWriter::flush`].
     pub buffer_bytes: usize,
+    /// Records that come to no more than this are kept for [`LogWriter::stretch`].
+    pub keep_bytes: usize,
 }
 
 /// Writes the log of one writer; by one thread of one process.
@@ -41,6 +43,7 @@ pub struct LogWriter {
     position: LogPosition,
     /// Whole records that it does not have yet.
     buffer: Vec<u8>,
+    kept: Kept,
     /// A write has left a part of a record that could not be taken back.
     broken: bool,
     ended: bool,
@@ -48,11 +51,21 @@ pub struct LogWriter {
     _lock: File,
 }
 
+/// Records since a position, for whoever seals them.
+#[derive(Debug)]
+struct Kept {
+    from: LogPosition,
+    /// Nothing where some were not kept.
+    records: Option<Vec<Record>>,
+    /// What they take in the log.
+    bytes: usize,
+}
+
 // === impl LogOptions ===
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { segment_bytes: 64 << 20, buffer_bytes: 256 << 10 }
+        Self { segment_bytes: 64 << 20, buffer_bytes: 256 << 10, keep_bytes: 0 }
     }
 }
 
@@ -69,8 +82,9 @@ impl LogWriter {
         let lock = File::create(&lock_path).map_err(RunError::io("create", &lock_path))?;
         lock.lock().map_err(RunError::io("lock", &lock_path))?;
         let (file, path, position) = create_segment(&folder, 1)?;
-        let (buffer, broken, ended) = (Vec::new(), false, false);
-        Ok(Self { name, folder, options, file, path, position, buffer, broken, ended, _lock: lock })
+        let (buffer, kept) = (Vec::new(), Kept::since(LogPosition::START));
+        let (broken, ended) = (false, false);
+        Ok(Self { name, folder, options, file, path, position, buffer, kept, broken, ended, _lock: lock })
     }
 
     /// The name of the writer, as its folder's.
@@ -80,10 +94,40 @@ impl LogWriter {
 
     /// Takes a record. On an error it has not been taken, and the log is as it was.
     pub fn append(&mut self, record: &Record) -> Result<(), RunError> {
+        self.put(record)?;
+        self.kept.records = None;
+        Ok(())
+    }
+
+    /// The same, and keeps it for [`Self::stretch`] if there is room.
+    pub fn append_and_keep(&mut self, record: Record) -> Result<(), RunError> {
+        let bytes = self.put(&record)?;
+        self.kept.add(record, bytes, self.options.keep_bytes);
+        Ok(())
+    }
+
+    /// Gives the bytes that the record takes.
+    fn put(&mut self, record: &Record) -> Result<usize, RunError> {
         if self.buffer.len() >= self.options.buffer_bytes {
             self.flush()?;
         }
-        mirror::put_record(&mut self.buffer, record)
+        let before = self.buffer.len();
+        mirror::put_record(&mut self.buffer, record)?;
+        Ok(self.buffer.len() - before)
+    }
+
+    /// Everything up to [`Self::position`], for sealing: with the records since the stretch before, if all were kept and the
+    /// operating system has them.
+    pub fn stretch(&mut self) -> LogStretch {
+        let (up_to, is_flushed) = (self.position, self.buffer.is_empty());
+        let Kept { from, records, .. } = std::mem::replace(&mut self.kept, Kept::since(up_to));
+        if !is_flushed {
+            self.kept.records = None;
+        } else if records.as_ref().is_some_and(Vec::is_empty) {
+            // Nothing to be sealed: the next sealing begins here too.
+            self.kept.from = from;
+        }
+        LogStretch { up_to, records: records.filter(|_| is_flushed).map(|records| (from, records)) }
     }
 
     /// Hands all records taken to the operating system. On an error they are kept, for the next time.
@@ -151,6 +195,23 @@ impl Drop for LogWriter {
     fn drop(&mut self) {
         if !self.ended {
             self.flush().ok();
+        }
+    }
+}
+
+// === impl Kept ===
+
+impl Kept {
+    fn since(from: LogPosition) -> Self {
+        Self { from, records: Some(Vec::new()), bytes: 0 }
+    }
+
+    fn add(&mut self, record: Record, bytes: usize, limit_bytes: usize) {
+        self.bytes += bytes;
+        if self.bytes > limit_bytes {
+            self.records = None;
+        } else if let Some(records) = &mut self.records {
+            records.push(record);
         }
     }
 }

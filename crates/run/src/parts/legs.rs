@@ -38,7 +38,7 @@ pub(crate) struct LegRows<'a> {
 }
 
 pub(crate) fn table(profiles: &[Box<Profile>]) -> Table {
-    let mut table = Table::default();
+    let mut table = Table::for_rows(profiles.iter().map(|profile| profile.legs.len()).sum());
     for profile in profiles {
         for (index, leg) in profile.legs.iter().enumerate() {
             let finish = leg.report.finish.as_ref();

@@ -38,7 +38,7 @@ const QUEUED: Names = Names {
 };
 
 pub(crate) fn table(passes: &[ForwardPass]) -> Table {
-    let mut table = Table::default();
+    let mut table = Table::for_rows(passes.len());
     for pass in passes {
         let worker = pass.worker.as_ref();
         let mut row = table.row();

@@ -9,7 +9,7 @@ use crate::parts::rows::Rows;
 use crate::parts::table::Table;
 
 pub(crate) fn table(profiles: &[Box<Profile>]) -> Table {
-    let mut table = Table::default();
+    let mut table = Table::for_rows(profiles.len());
     for profile in profiles {
         let (join, batch) = (&profile.join, profile.batch);
         let mut row = table.row();

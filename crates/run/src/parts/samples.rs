@@ -17,7 +17,7 @@ pub(crate) type Key = (Option<Box<str>>, Box<str>);
 
 /// What is known of a sample in this part.
 #[derive(Default)]
-struct Tally {
+pub(super) struct Tally {
     mark: Option<SampleMark>,
     start: Option<UnixNs>,
     end: Option<UnixNs>,
@@ -32,9 +32,9 @@ struct Tallies {
     places: HashMap<SampleKey, usize>,
 }
 
-pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
-    let mut table = Table::default();
-    for (key, tally) in tallies(step, rows) {
+pub(super) fn table(samples: &[(SampleKey, Tally)]) -> Table {
+    let mut table = Table::for_rows(samples.len());
+    for (key, tally) in samples {
         let mark = tally.mark.as_ref();
         let mut row = table.row();
         row.text_or_none("group_id", key.group.as_deref());
@@ -64,8 +64,8 @@ pub(crate) fn table(step: StepNumber, rows: &StepRows) -> Table {
     table
 }
 
-/// In the order in which they appear.
-fn tallies(step: StepNumber, rows: &StepRows) -> Vec<(SampleKey, Tally)> {
+/// The samples, in the order in which they appear.
+pub(super) fn tallies(step: StepNumber, rows: &StepRows) -> Vec<(SampleKey, Tally)> {
     let mut tallies = Tallies::default();
     for profile in &rows.profiles {
         let tally = tallies.of(profile.sample_key(step));

@@ -12,7 +12,7 @@ use crate::parts::table::Table;
 const USER: &str = "user";
 
 pub(crate) fn table(spans: &[UserSpan]) -> Table {
-    let mut table = Table::default();
+    let mut table = Table::for_rows(spans.len());
     for span in spans {
         let mut row = table.row();
         row.text("source", USER);

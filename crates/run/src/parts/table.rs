@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::iter;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ const LOOKED_AT: usize = 64;
 pub(crate) struct Table {
     columns: Vec<Column>,
     rows: usize,
+    /// Rows that it will have.
+    expected: usize,
 }
 
 /// What was written, for telling it from what a disk made of it.
@@ -95,6 +98,11 @@ enum Value<'a> {
 // === impl Table ===
 
 impl Table {
+    /// One that will have so many rows: there is room for them from the beginning, as it is costly for many columns to grow.
+    pub(crate) fn for_rows(expected: usize) -> Self {
+        Self { expected, ..Self::default() }
+    }
+
     /// Begins a row.
     pub(crate) fn row(&mut self) -> Row<'_> {
         self.rows += 1;
@@ -108,11 +116,7 @@ impl Table {
 
     /// Writes the table, which this is the first piece of; readers see the file whole or not at all, and it survives a loss
     /// of power.
-    pub(crate) fn write(
-        &self,
-        further: impl Iterator<Item = Self>,
-        path: &Path,
-    ) -> Result<Written, RunError> {
+    pub(crate) fn write(self, further: impl Iterator<Item = Self>, path: &Path) -> Result<Written, RunError> {
         let temporary = files::temporary_beside(path);
         let written = self.write_to(&temporary, further, path).and_then(|written| {
             let placed = fs::rename(&temporary, path).and_then(|()| files::sync_folder_of(path));
@@ -126,7 +130,7 @@ impl Table {
     }
 
     fn write_to(
-        &self,
+        self,
         temporary: &Path,
         further: impl Iterator<Item = Self>,
         path: &Path,
@@ -144,16 +148,15 @@ impl Table {
     }
 
     fn encode_into(
-        &self,
+        self,
         file: SummedFile,
         further: impl Iterator<Item = Self>,
     ) -> Result<(u64, SummedFile), ParquetError> {
         let mut writer = SerializedFileWriter::new(file, self.schema()?, Arc::new(self.properties()))?;
-        self.encode_group(&mut writer)?;
-        let mut rows = self.rows as u64;
-        for piece in further {
-            piece.encode_group(&mut writer)?;
+        let mut rows = 0;
+        for piece in iter::once(self).chain(further) {
             rows += piece.rows as u64;
+            piece.encode_group(&mut writer)?;
         }
         Ok((rows, writer.into_inner()?))
     }
@@ -242,9 +245,10 @@ impl Row<'_> {
 
     /// The next cell; the first row makes the columns.
     fn cell(&mut self, name: &'static str, required: bool, empty: Values, value: Option<Value<'_>>) {
-        let columns = &mut self.table.columns;
-        if self.table.rows == 1 {
-            columns.push(Column { name, required, values: empty, levels: Vec::new() });
+        let Table { columns, rows, expected } = &mut *self.table;
+        if *rows == 1 {
+            let levels = Vec::with_capacity(if required { 0 } else { *expected });
+            columns.push(Column { name, required, values: empty, levels });
         }
         let column = &mut columns[self.next];
         debug_assert_eq!((column.name, column.required), (name, required), "every row has the same cells");
@@ -252,11 +256,12 @@ impl Row<'_> {
         if !required {
             column.levels.push(i16::from(value.is_some()));
         }
+        let left = expected.saturating_sub(*rows) + 1;
         match (&mut column.values, value) {
-            (Values::Bool(values), Some(Value::Bool(value))) => values.push(value),
-            (Values::Int(values), Some(Value::Int(value))) => values.push(value),
-            (Values::Double(values), Some(Value::Double(value))) => values.push(value),
-            (Values::Text(values), Some(Value::Text(value))) => values.push(value),
+            (Values::Bool(values), Some(Value::Bool(value))) => push(values, value, left),
+            (Values::Int(values), Some(Value::Int(value))) => push(values, value, left),
+            (Values::Double(values), Some(Value::Double(value))) => push(values, value, left),
+            (Values::Text(texts), Some(Value::Text(value))) => texts.push(value, left),
             (_, value) => debug_assert!(value.is_none(), "{name} is of another type in the first row"),
         }
     }
@@ -310,12 +315,20 @@ fn do_repeat<V: Ord>(values: impl Iterator<Item = V>) -> bool {
     2 * seen.len() <= count
 }
 
+/// Puts the first value in with room for as many as are left with it.
+fn push<V>(values: &mut Vec<V>, value: V, left: usize) {
+    if values.is_empty() {
+        values.reserve_exact(left);
+    }
+    values.push(value);
+}
+
 // === impl Texts ===
 
 impl Texts {
-    fn push(&mut self, text: &str) {
+    fn push(&mut self, text: &str, left: usize) {
         self.bytes.extend_from_slice(text.as_bytes());
-        self.ends.push(self.bytes.len());
+        push(&mut self.ends, self.bytes.len(), left);
     }
 
     fn get(&self, at: usize) -> &[u8] {

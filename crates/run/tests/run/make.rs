@@ -25,7 +25,7 @@ pub(crate) fn info() -> RunInfo {
 
 /// A writer with small segments, so that rotation is part of every test.
 pub(crate) fn writer(run: &Run, name: &str) -> LogWriter {
-    run.writer(name, LogOptions { segment_bytes: 4096, buffer_bytes: 1000 }).unwrap()
+    run.writer(name, LogOptions { segment_bytes: 4096, buffer_bytes: 1000, keep_bytes: 1 << 20 }).unwrap()
 }
 
 /// Appends records and hands them to the operating system.

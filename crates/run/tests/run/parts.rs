@@ -1,11 +1,12 @@
 //! Parts and manifests: what is sealed reads as what was logged.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::thread;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use proptest::prelude::*;
-use rollscope_run::{Damage, DamageKind, Run, RunError, Sealed};
+use rollscope_run::{Damage, DamageKind, LogOptions, LogStretch, LogWriter, Run, RunError, Sealed};
 use rollscope_trace::{DropCount, ForwardPass, Measure, Nanos, Record, StepNumber, StepTrace, UnixNs};
 
 use crate::make::{
@@ -126,10 +127,75 @@ proptest! {
         append(&mut writer, &(0..others).map(|number| profile_record(2, number)).collect::<Vec<_>>());
         append(&mut writer, &[close_record(1)]);
         let wanted = [StepNumber(1)].into();
-        let (_, gathered) = run.sealer("gateway").seal_and_gather(writer.position(), &wanted).unwrap();
+        let (_, gathered) = run.sealer("gateway").seal_and_gather(LogStretch::up_to(writer.position()), &wanted).unwrap();
         let read = run.step(StepNumber(1)).unwrap();
         prop_assert_eq!(gathered.keys().copied().collect::<Vec<_>>(), [StepNumber(1)]);
         prop_assert_eq!(format!("{:?}", gathered[&StepNumber(1)]), format!("{read:?}"));
+    }
+}
+
+proptest! {
+    // Each seals four times, and what is sealed is synced.
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn what_a_writer_has_kept_is_sealed_as_its_log_would_be(
+        records in prop::collection::vec(any_step_record(1), 1..20), split in 0..20_usize,
+    ) {
+        let ((_dir, by_log), (_other_dir, by_kept)) = (run(), run());
+        let (mut log, mut keeping) = (writer(&by_log, "gateway"), writer(&by_kept, "gateway"));
+        let (first, second) = records.split_at(split.min(records.len()));
+        for records in [first, second] {
+            append(&mut log, records);
+            let sealed = by_log.sealer("gateway").seal(log.position()).unwrap();
+            for record in records {
+                keeping.append_and_keep(record.clone()).unwrap();
+            }
+            keeping.flush().unwrap();
+            for entry in fs::read_dir(by_kept.dir().join("log/gateway")).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_some_and(|extension| extension == "seg") {
+                    fs::remove_file(path).unwrap();
+                }
+            }
+            let kept = by_kept.sealer("gateway").seal_and_gather(keeping.stretch(), &BTreeSet::new()).unwrap().0;
+            prop_assert_eq!(kept, sealed);
+        }
+        let step = |run: &Run| format!("{:?} {:?}", run.step(StepNumber(1)), run.steps());
+        prop_assert_eq!(step(&by_kept), step(&by_log));
+    }
+}
+
+#[test]
+fn what_was_not_kept_as_a_whole_is_read_from_the_log() {
+    type Write = fn(&mut LogWriter);
+    let few = LogOptions { keep_bytes: 1000, ..LogOptions::default() };
+    let ways: [(&str, Write); 4] = [
+        ("too much", |writer| {
+            (1..9).for_each(|number| writer.append_and_keep(profile_record(1, number)).unwrap());
+        }),
+        ("one is not given away", |writer| writer.append(&profile_record(1, 1)).unwrap()),
+        ("what was kept before was not sealed", |writer| {
+            writer.flush().unwrap();
+            drop(writer.stretch());
+            writer.append_and_keep(profile_record(1, 1)).unwrap();
+        }),
+        ("the operating system did not have it", |writer| {
+            drop(writer.stretch());
+            writer.append_and_keep(profile_record(1, 1)).unwrap();
+        }),
+    ];
+    for (what, write) in ways {
+        let (_dir, run) = run();
+        let mut writer = run.writer("gateway", few).unwrap();
+        writer.append_and_keep(profile_record(1, 0)).unwrap();
+        write(&mut writer);
+        writer.flush().unwrap();
+        run.sealer("gateway").seal_and_gather(writer.stretch(), &BTreeSet::new()).unwrap();
+        writer.end().unwrap();
+        fs::remove_dir_all(run.dir().join("log")).unwrap();
+        let expected = if what == "too much" { 9 } else { 2 };
+        assert_eq!(run.step(StepNumber(1)).unwrap().requests().count(), expected, "{what}");
     }
 }
 
@@ -142,12 +208,24 @@ fn what_stands_elsewhere_too_is_not_gathered() {
     append(&mut first, &[profile_record(1, 0)]);
     run.sealer("gateway").seal(first.position()).unwrap();
     append(&mut first, &[profile_record(1, 1), close_record(1)]);
-    assert!(run.sealer("gateway").seal_and_gather(first.position(), &wanted).unwrap().1.is_empty());
+    assert!(
+        run.sealer("gateway")
+            .seal_and_gather(LogStretch::up_to(first.position()), &wanted)
+            .unwrap()
+            .1
+            .is_empty()
+    );
     // In another writer's log.
     let (_dir, run) = crate::make::run();
     let (mut first, _other) = (writer(&run, "gateway"), writer(&run, "rollout"));
     append(&mut first, &[profile_record(1, 0), close_record(1)]);
-    assert!(run.sealer("gateway").seal_and_gather(first.position(), &wanted).unwrap().1.is_empty());
+    assert!(
+        run.sealer("gateway")
+            .seal_and_gather(LogStretch::up_to(first.position()), &wanted)
+            .unwrap()
+            .1
+            .is_empty()
+    );
 }
 
 #[test]

@@ -149,7 +149,9 @@ fn a_write_that_fails_half_way_leaves_no_half_record() {
 
 fn write_until_refused(dir: &Path) {
     let run = Run::open(dir).unwrap();
-    let mut writer = run.writer("child", LogOptions { segment_bytes: 1 << 20, buffer_bytes: 1500 }).unwrap();
+    let mut writer = run
+        .writer("child", LogOptions { segment_bytes: 1 << 20, buffer_bytes: 1500, ..LogOptions::default() })
+        .unwrap();
     let refused = (0..100).find_map(|number| writer.append(&profile_record(1, number)).err());
     assert!(matches!(refused, Some(RunError::Io { action: "write", .. })), "{refused:?}");
     let length = fs::metadata(run.dir().join("log/child/000001.seg")).unwrap().len();
