@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
 use parking_lot::Mutex;
 use rollscope_route::{Ending, RoomGuard, Ticket};
 use rollscope_trace::{
-    BatchSlot, Join, LegRole, Measure, Nanos, Outcome, Profile, Report, RequestId, StepNumber, UnixNs,
+    BatchSlot, Join, LegRole, Measure, Nanos, Outcome, Profile, Report, RequestId, UnixNs,
 };
 use rollscope_wire::{Output, Shape};
 use tokio::sync::watch;
@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use crate::choosing::Decided;
 use crate::clock::Anchor;
 use crate::core::Core;
+use crate::join::join;
 use crate::limits::Place;
 use crate::pool::{PooledWorker, profile_ref};
 use crate::reading::Said;
@@ -378,27 +379,6 @@ impl LegLog {
         leg.clock = self.worker.link.clock.learn(leg.exchange_offset(arrival), arrival.after(leg.end));
         leg
     }
-}
-
-/// What the headers say of the sample that a request belongs to. What can not be read counts as not said.
-fn join(headers: &HeaderMap) -> Join {
-    let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let number = |name: &HeaderName| text(name).and_then(|text| text.trim().parse::<u64>().ok());
-    let mut join = Join::default();
-    for name in headers.keys() {
-        match name.as_str() {
-            "x-rollscope-step" => join.step = number(name).map(StepNumber),
-            "x-rollscope-group" => join.group = text(name).map(Into::into),
-            "x-rollscope-sample" => join.sample = text(name).map(Into::into),
-            "x-rollscope-attempt" => {
-                join.attempt = number(name).and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(0);
-            }
-            "traceparent" => join.traceparent = text(name).map(Into::into),
-            "x-smg-routing-key" => join.session = text(name).map(Into::into),
-            _ => {}
-        }
-    }
-    join
 }
 
 /// An outcome, for the books.

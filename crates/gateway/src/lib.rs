@@ -59,6 +59,7 @@ mod outbound;
 mod pool;
 
 mod flight;
+mod join;
 mod profiler;
 mod reading;
 
