@@ -120,7 +120,8 @@ impl Engine {
         let mut disagg = JoinSet::new();
         let bootstrap_told = match options.disaggregation_mode {
             DisaggregationMode::Prefill => {
-                Some(listen_for_decode(&published, identity, &schedulers, &mut disagg).await?)
+                let registry = Registry::new(identity, schedulers.len(), rooms);
+                Some(listen_for_decode(&published, registry, &schedulers, &mut disagg).await?)
             }
             DisaggregationMode::Null | DisaggregationMode::Decode => None,
         };
@@ -265,7 +266,7 @@ fn seconds(value: f64) -> Result<Duration, ConfigError> {
 /// Starts the bootstrap server and the ranks' transfer listeners.
 async fn listen_for_decode(
     published: &Published<EngineOptions>,
-    identity: Arc<Identity>,
+    registry: Registry,
     schedulers: &[SchedulerThread],
     tasks: &mut JoinSet<()>,
 ) -> Result<ScopedOverride<EngineOptions>, EngineError> {
@@ -275,11 +276,10 @@ async fn listen_for_decode(
     let is_picked = port != options.disaggregation_bootstrap_port;
     let picked = is_picked.then(|| ("disaggregation_bootstrap_port", port.into()));
     let told = published.override_scoped("bootstrap.listener", picked)?;
-    let registry = Registry::new(Arc::clone(&identity), schedulers.len());
     for (rank, scheduler) in schedulers.iter().enumerate() {
         let (transfer, rank_port) = bind(host, 0).await?;
         registry.register(rank, RankAddress { rank_ip: options.host.clone(), rank_port });
-        tasks.spawn(accept(transfer, Arc::clone(&identity), scheduler.events.clone()));
+        tasks.spawn(accept(transfer, registry.identity(), scheduler.events.clone()));
     }
     tasks.spawn(async move {
         // It tries again by itself when it cannot accept, and returns no error.

@@ -6,6 +6,7 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -137,6 +138,13 @@ impl Server {
         Self::started(rollscope(args), args)
     }
 
+    /// The same, with further variables of the environment.
+    pub(crate) fn start_in(environment: &[(&str, &str)], args: &[&str]) -> Self {
+        let mut command = rollscope(args);
+        command.envs(environment.iter().copied());
+        Self::started(command, args)
+    }
+
     /// The same, with a low limit of open files that it may raise, as most processes are started.
     pub(crate) fn start_with_few_files(args: &[&str]) -> Self {
         let mut shell = Command::new("sh");
@@ -187,6 +195,22 @@ impl Server {
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(self.child.wait().unwrap().success(), "{said}");
         said
+    }
+
+    /// Waits until it has said a line on stderr.
+    pub(crate) fn hear(&mut self, expected: &str) {
+        let lines = BufReader::new(self.child.stderr.take().unwrap()).lines();
+        let (tell, told) = mpsc::sync_channel(16);
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        let deadline = Instant::now() + PATIENCE;
+        let mut said = Vec::new();
+        while let Ok(line) = told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            if line == expected {
+                return;
+            }
+            said.push(line);
+        }
+        panic!("never said: {expected}\nbut: {said:?}");
     }
 
     /// Waits until it has ended by itself; the code that it ended with.

@@ -2,6 +2,7 @@
 //!
 //! The interface is SGLang's: `PUT /route` registers a rank, `GET /route` with all four ranks -1 tells of the server, with ranks it
 //! tells where that rank listens. Fields of our own say which model it serves, so that a decode server can refuse it by name.
+//! `POST /query_dp_ranks` tells at which data-parallel ranks the requests of rooms are.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +15,7 @@ use axum::extract::{Query, State};
 use axum::http::uri::Authority;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -25,6 +26,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{Compat, Identity};
+use crate::scheduler::Rooms;
 
 /// Where a bootstrap server listens: `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,6 +38,7 @@ pub(crate) struct Registry {
     identity: Arc<Identity>,
     dp_size: usize,
     ranks: Mutex<BTreeMap<usize, RankAddress>>,
+    rooms: Rooms,
 }
 
 /// Where a rank listens for decode servers; `GET /route`, a rank.
@@ -101,6 +104,12 @@ struct RankRegistration {
     address: RankAddress,
 }
 
+/// `POST /query_dp_ranks`.
+#[derive(Debug, Deserialize)]
+struct RoomsQuery {
+    bootstrap_rooms: Vec<u64>,
+}
+
 #[derive(Debug, Deserialize)]
 #[expect(clippy::struct_field_names, reason = "the names are the interface's")]
 struct RouteQuery {
@@ -122,6 +131,8 @@ const ANSWER_BYTES: usize = 64 * 1024;
 pub(crate) fn bootstrap_router(registry: Registry) -> Router {
     Router::new()
         .route("/route", get(route).put(register))
+        .route("/query_dp_ranks", post(query_dp_ranks))
+        .route("/register_dp_rank", post(register_dp_rank))
         .route("/health", get(async || "OK"))
         .with_state(Arc::new(registry))
 }
@@ -170,6 +181,21 @@ async fn register(
     }
     registry.register(rank.system_dp_rank, rank.address);
     Ok("OK")
+}
+
+/// Tells the ranks of live requests by their rooms; rooms of no request are left out.
+async fn query_dp_ranks(
+    State(registry): State<Arc<Registry>>,
+    body: Result<Json<RoomsQuery>, JsonRejection>,
+) -> Result<Json<BTreeMap<u64, usize>>, (StatusCode, String)> {
+    let Json(query) = body.map_err(|rejection| (StatusCode::BAD_REQUEST, rejection.body_text()))?;
+    Ok(Json(registry.rooms.ranks_of(&query.bootstrap_rooms)))
+}
+
+/// Who would say it does not know better than the ranks.
+async fn register_dp_rank() -> (StatusCode, &'static str) {
+    let why = "register_dp_rank is not supported by this engine: its ranks tell where their requests are";
+    (StatusCode::BAD_REQUEST, why)
 }
 
 /// Asks a bootstrap server how many ranks its prefill server has, and checks that the two servers fit.
@@ -275,9 +301,13 @@ impl fmt::Display for BootstrapAddr {
 // === impl Registry ===
 
 impl Registry {
-    /// Of a prefill server of so many ranks, none of which is known.
-    pub(crate) fn new(identity: Arc<Identity>, dp_size: usize) -> Self {
-        Self { identity, dp_size, ranks: Mutex::default() }
+    /// Of a prefill server of so many ranks, none of which is known, that share these rooms.
+    pub(crate) fn new(identity: Arc<Identity>, dp_size: usize, rooms: Rooms) -> Self {
+        Self { identity, dp_size, ranks: Mutex::default(), rooms }
+    }
+
+    pub(crate) fn identity(&self) -> Arc<Identity> {
+        Arc::clone(&self.identity)
     }
 
     pub(crate) fn register(&self, rank: usize, address: RankAddress) {
@@ -340,7 +370,7 @@ mod tests {
         let model = Arc::new(Model::simulated(64).unwrap());
         let identity = Identity { model, dtype: "float32", page_tokens: 16, page_bytes: 64, row_bytes: 8 };
         let (ours, identity) = (identity.compat(), Arc::new(identity));
-        let registry = Registry::new(identity, 2);
+        let registry = Registry::new(identity, 2, Rooms::default());
         registry.register(0, RankAddress { rank_ip: "127.0.0.1".to_owned(), rank_port: 7 });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = BootstrapAddr::new("127.0.0.1", listener.local_addr().unwrap().port()).unwrap();

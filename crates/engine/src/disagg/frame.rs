@@ -33,9 +33,11 @@
 //! `Done` says that the decode server has taken everything over, and so confirms the rest. `Abort` ends the room at any
 //! time; from the decode server it tells whether the room had been prepared before, so that an abort that crosses the end
 //! of a transfer is told from one that comes before the prefill server's own request. The other half of the request ends with
-//! its status, as of HTTP.
+//! its status, as of HTTP. The prefill server answers one of a prepared room with an `Abort`, unless it has said one of that room
+//! before: behind it nothing of the room is under way, and the decode server may prepare it again for another request.
 //!
-//! Either may end an open connection with `Refuse`, which names why the two do not fit any more: its weights were replaced.
+//! Either may end an open connection with `Refuse`, which says why: its weights were replaced, or the peer has prepared too many
+//! rooms that nobody asks for.
 //!
 //! # Failure
 //! A body beyond the reader's limit, an unknown kind, a body of the wrong size or text that is not UTF-8 is an error;
@@ -54,7 +56,7 @@ pub(crate) enum Frame {
     Hello(Compat),
     /// The prefill server agrees.
     Welcome,
-    /// The two do not fit, or do not any more: why. It is the last frame.
+    /// Why there is no connection, or none any more. It is the last frame.
     Refuse(String),
     /// The decode server has allocated so many pages for the room.
     Prepare { room: u64, pages: u32 },
@@ -125,7 +127,7 @@ pub(crate) const PAGES_OVERHEAD_BYTES: usize = 12;
 /// The largest page that a frame can carry.
 pub(crate) const MAX_PAGE_BYTES: usize = u32::MAX as usize - PAGES_OVERHEAD_BYTES;
 
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// The kinds of frames.
 mod kind {
     pub(super) const HELLO: u8 = 1;
@@ -468,7 +470,7 @@ mod tests {
             row_bytes: 8,
         }));
         hello[9] = 9;
-        assert_eq!(read_all(&hello, 4096).1.to_string(), "protocol version 9, this server speaks 3");
+        assert_eq!(read_all(&hello, 4096).1.to_string(), "protocol version 9, this server speaks 4");
         hello[5] = b'X';
         assert!(matches!(read_all(&hello, 4096).1, FrameError::Magic));
     }

@@ -54,7 +54,7 @@ pub(crate) enum End {
     Lost(String),
     /// Nobody was there, however often it was tried.
     Unfound(String),
-    /// The two servers do not fit, or do not any more.
+    /// One of the two has refused the other, with a reason.
     Refused(String),
 }
 
@@ -236,13 +236,24 @@ impl From<FrameError> for End {
     }
 }
 
-/// How the requests end that waited for it. Servers that do not fit are no fault of either: another pair may do.
+/// How the requests end that waited for it. Who was refused may be served by another pair.
 impl From<End> for Abort {
     fn from(end: End) -> Self {
         match end {
             End::Lost(why) | End::Unfound(why) => Self::failure(why),
             End::Refused(why) => Self::unavailable(why),
         }
+    }
+}
+
+// === impl Outbox ===
+
+impl Outbox {
+    /// One without a connection, and where its frames come out.
+    #[cfg(test)]
+    pub(crate) fn unconnected() -> (Self, mpsc::Receiver<Frame>) {
+        let (frames, sent) = mpsc::channel(OUTBOX_FRAMES);
+        (Self { frames, _held: oneshot::channel().0 }, sent)
     }
 }
 

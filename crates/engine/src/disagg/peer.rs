@@ -159,3 +159,36 @@ async fn welcome(mut stream: TcpStream, identity: &Identity) -> Result<(TcpStrea
         Ok(Ok(None)) | Err(_) => Err(FrameError::Closed),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rollscope_model::Model;
+
+    use super::*;
+    use crate::disagg::{RankAddress, Registry, bootstrap_router};
+    use crate::scheduler::Rooms;
+
+    #[tokio::test]
+    async fn both_ends_notice_a_peer_whose_machine_is_gone() {
+        let model = Arc::new(Model::simulated(64).unwrap());
+        let identity = Identity { model, dtype: "float32", page_tokens: 16, page_bytes: 64, row_bytes: 8 };
+        let identity = Arc::new(identity);
+        let [bootstrap, transfer] =
+            ["127.0.0.1:0"; 2].map(async |addr| TcpListener::bind(addr).await.unwrap());
+        let (bootstrap, transfer) = tokio::join!(bootstrap, transfer);
+        let registry = Registry::new(Arc::clone(&identity), 1, Rooms::default());
+        let rank_port = transfer.local_addr().unwrap().port();
+        registry.register(0, RankAddress { rank_ip: "127.0.0.1".to_owned(), rank_port });
+        let addr = BootstrapAddr::new("127.0.0.1", bootstrap.local_addr().unwrap().port()).unwrap();
+        tokio::spawn(async move { axum::serve(bootstrap, bootstrap_router(registry)).await });
+        let accepted = async { welcome(transfer.accept().await.unwrap().0, &identity).await };
+        let (accepted, connected) = tokio::join!(accepted, introduce(&addr, 0, &identity));
+        for (stream, _) in [accepted.unwrap(), connected.unwrap()] {
+            let socket = SockRef::from(&stream);
+            assert!(socket.keepalive().unwrap() && stream.nodelay().unwrap());
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_PAUSE);
+            assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEPALIVE_PAUSE);
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEPALIVE_TRIES);
+        }
+    }
+}

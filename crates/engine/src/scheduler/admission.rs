@@ -58,7 +58,8 @@ impl Scheduler {
             Side::Prefill(side) => side.bootstrap.len(),
             Side::Decode(side) => side.prealloc.len() + side.transfer.len(),
         };
-        if ahead + core.waiting.len() >= core.limits.max_queued {
+        // A check asks whether tokens come, which a full queue does not keep from.
+        if !spec.is_probe && ahead + core.waiting.len() >= core.limits.max_queued {
             return Some(Abort::unavailable("The request queue is full."));
         }
         let needed = tokens_needed(core.limits.mode, spec);

@@ -32,7 +32,7 @@ pub(crate) struct Counts {
     pub(crate) bootstrap_failed: u64,
     /// Requests that failed between that and the end of the transfer.
     pub(crate) transfer_failed: u64,
-    /// Requests that ended otherwise than by their last token.
+    /// Requests that ended otherwise than by their last token, but for health checks.
     pub(crate) aborted: u64,
     /// Requests that were taken in, but for health checks.
     pub(crate) requests: u64,
@@ -201,11 +201,13 @@ impl Core {
 
     /// Ends a request that did not come to its end.
     pub(super) fn fail(&mut self, request: Box<Request>, why: Abort) {
-        self.counts.aborted += 1;
-        match request.poll {
-            Some(KvPoll::Bootstrapping) => self.counts.bootstrap_failed += 1,
-            Some(KvPoll::WaitingForInput | KvPoll::Transferring) => self.counts.transfer_failed += 1,
-            Some(KvPoll::Success) | None => {}
+        if !request.spec.is_probe {
+            self.counts.aborted += 1;
+            match request.poll {
+                Some(KvPoll::Bootstrapping) => self.counts.bootstrap_failed += 1,
+                Some(KvPoll::WaitingForInput | KvPoll::Transferring) => self.counts.transfer_failed += 1,
+                Some(KvPoll::Success) | None => {}
+            }
         }
         self.retire(request, Finish::Abort(why));
     }

@@ -15,7 +15,7 @@ use super::core::{Core, Queue};
 use super::late::{TimeLimit, take_late};
 use super::occupation::WEIGHTS_REPLACED;
 use super::prefills::{Connector, Peer, Prefill, asks_too_much, prefill_of};
-use super::{Limits, take_where};
+use super::{Limits, take_for, take_where};
 use crate::clock::Stamp;
 use crate::disagg::frame::Frame;
 use crate::disagg::{
@@ -96,6 +96,12 @@ impl DecodeSide {
                 }
             }
             What::Frame(Frame::Abort { room, status, why, .. }) => {
+                if let Some(peer) = self.peer(link)
+                    && peer.ending.remove(&room)
+                {
+                    // Given up here as well, and nothing of it comes any more.
+                    return;
+                }
                 let found = self.transfer.iter().position(|request| is_on(request, link, room));
                 if let Some(request) = found.and_then(|index| self.transfer.remove(index)) {
                     core.fail(request, Abort { message: why, status: Some(status) });
@@ -130,7 +136,7 @@ impl DecodeSide {
             let (prepared, status, why) = (incoming.prepared, why.status_of_peer(), why.message.clone());
             let abort = Frame::Abort { room: room.number, prepared, status, why };
             match incoming.link {
-                Some(link) => self.send(link, abort),
+                Some(link) => self.end_on(link, (room.number, prepared), abort),
                 None => self.tell(room, abort),
             }
         }
@@ -158,8 +164,7 @@ impl DecodeSide {
     /// Those whose rank of their prefill server is connected have met it. Others have it looked for, or connected.
     fn meet(&mut self, core: &mut Core) {
         let Self { prealloc, prefills, .. } = self;
-        for request in take_where(prealloc, |request| asks_too_much(request, prefills).is_some()) {
-            let why = asks_too_much(&request, &self.prefills).unwrap_or_default();
+        for (request, why) in take_for(prealloc, |request| asks_too_much(request, prefills)) {
             self.give_up(core, request, Abort::refused(why));
         }
         let Self { prealloc, prefills, connector, .. } = self;
@@ -176,6 +181,9 @@ impl DecodeSide {
                 continue;
             };
             let peer = connector.peer(prefill, (addr, rank));
+            if peer.ending.contains(&request.room()) {
+                continue;
+            }
             let (Some(since), Pair::Decode(incoming)) = (peer.open_since, &mut request.pair) else {
                 continue;
             };
@@ -354,26 +362,28 @@ impl DecodeSide {
         prefill.peers.retain(|_, peer| peer.id != link);
         prefill.silent.retain(|peer| peer.id != link);
         // With its last connection it may have gone: whoever asks for it next looks for it anew.
-        if !prefill.peers.is_empty() || !prefill.silent.is_empty() {
+        if prefill.is_connected() {
             self.prefills.insert(addr, prefill);
         }
         taken
     }
 
-    /// Ends all connections: what was agreed on is no longer so, and the other halves learn of it.
+    /// Ends all connections: what was agreed on is no longer so, and the other halves learn of it. Where nothing was agreed on yet, it
+    /// goes on, and what is to be told there stays.
     pub(super) fn disconnect(&mut self, core: &mut Core) {
-        let Self { prealloc, transfer, prefills, .. } = self;
-        let is_known =
-            |request: &Request| prefill_of(request).is_some_and(|addr| prefills.contains_key(addr));
-        let mut failed: Vec<_> = take_where(prealloc, is_known).into();
-        failed.extend(take_where(transfer, is_known));
+        let is_linked =
+            |request: &Request| matches!(&request.pair, Pair::Decode(Incoming { link: Some(_), .. }));
+        let mut failed = take_where(&mut self.prealloc, is_linked);
+        failed.extend(take_where(&mut self.transfer, is_linked));
         for request in failed {
             self.give_up(core, request, Abort::unavailable(WEIGHTS_REPLACED));
         }
-        for peer in self.prefills.values_mut().flat_map(Prefill::connections) {
-            peer.link.send(Frame::Refuse(WEIGHTS_REPLACED.to_owned()));
-        }
-        self.prefills.clear();
+        self.prefills.retain(|_, prefill| {
+            for mut peer in prefill.take_open() {
+                peer.link.send(Frame::Refuse(WEIGHTS_REPLACED.to_owned()));
+            }
+            prefill.is_needed()
+        });
     }
 
     /// Gives up what has taken too long.
@@ -411,22 +421,34 @@ impl DecodeSide {
         prefills.retain(|_, prefill| {
             let was_silent = !prefill.silent.is_empty();
             prefill.silent.retain(|peer| transfer.iter().any(|request| is_at(request, peer.id)));
-            !was_silent || !prefill.silent.is_empty() || !prefill.peers.is_empty()
+            !was_silent || prefill.is_connected()
         });
     }
 
-    /// A room was given up. If nothing came on its connection since it was prepared, that may be frozen: others connect anew. Those
-    /// that are prepared stay, as the prefill server may have had nothing to say.
+    /// A room was given up. If nothing came on its connection since it was prepared, that may be frozen: others go over to a new one,
+    /// and have met their prefill server all the same. Those that are prepared stay, as it may have had nothing to say.
     fn doubt(&mut self, link: LinkId, since: Stamp) {
-        let mut prefills = self.prefills.values_mut();
-        if !prefills.any(|prefill| prefill.doubt(link, since)) {
-            return;
-        }
-        for request in self.prealloc.iter_mut().filter(|request| is_at(request, link)) {
+        let Self { prealloc, prefills, connector, .. } = self;
+        let found = prefills.iter_mut().find_map(|(addr, prefill)| {
+            let rank = prefill.doubt(link, since)?;
+            Some((addr, prefill, rank))
+        });
+        let Some((addr, prefill, rank)) = found else { return };
+        for request in prealloc.iter_mut().filter(|request| is_at(request, link)) {
             if let Pair::Decode(incoming) = &mut request.pair {
-                incoming.link = None;
+                incoming.link = Some(connector.peer(prefill, (addr, rank)).id);
             }
         }
+    }
+
+    /// Tells that a room was given up. Of one that was prepared something may be under way, which is not to be taken for that of
+    /// another request with its room: that one meets its prefill server when this is answered, or crosses an abort of its own.
+    fn end_on(&mut self, link: LinkId, (room, prepared): (u64, bool), abort: Frame) {
+        let Some(peer) = self.peer(link) else { return };
+        if prepared {
+            peer.ending.insert(room);
+        }
+        peer.link.send(abort);
     }
 
     fn peer(&mut self, link: LinkId) -> Option<&mut Peer> {

@@ -35,7 +35,8 @@ pub(super) enum Turned {
     Full,
 }
 
-/// Announced rooms of one connection, so that no decode server takes the place of the others; more than any has slots for.
+/// Announced rooms of one connection, so that no decode server takes the place of the others: as many as one has slots for, if it
+/// runs as many requests as it can be told to.
 pub(super) const MAX_OF_LINK: usize = 8192;
 /// Those of all.
 const MAX_EARLY: usize = 65_536;
@@ -70,14 +71,15 @@ impl Early {
         Some(announced)
     }
 
-    /// Takes those that meet the condition.
-    pub(super) fn take_where(
+    /// Takes those for which there is a reason, each with it.
+    pub(super) fn take_for<T>(
         &mut self,
-        condition: impl Fn(u64, &Announced) -> bool,
-    ) -> Vec<(u64, Announced)> {
-        let rooms = self.rooms.iter().filter(|(room, announced)| condition(**room, announced));
-        let rooms: Vec<_> = rooms.map(|(room, _)| *room).collect();
-        rooms.into_iter().filter_map(|room| Some((room, self.take(room)?))).collect()
+        reason: impl Fn(u64, &Announced) -> Option<T>,
+    ) -> Vec<(u64, Announced, T)> {
+        let rooms =
+            self.rooms.iter().filter_map(|(room, announced)| Some((*room, reason(*room, announced)?)));
+        let rooms: Vec<_> = rooms.collect();
+        rooms.into_iter().filter_map(|(room, reason)| Some((room, self.take(room)?, reason))).collect()
     }
 
     /// Whether a connection has announced a room.
@@ -113,7 +115,10 @@ mod tests {
             assert_eq!(early.announce(room, of(1 + room / each)), Ok(()));
         }
         assert_eq!(early.announce(1 << 40, of(99)), Err(Turned::Full));
-        assert_eq!(early.take_where(|_, announced| announced.link == LinkId(0)).len(), MAX_OF_LINK);
+        assert_eq!(
+            early.take_for(|_, announced| (announced.link == LinkId(0)).then_some(())).len(),
+            MAX_OF_LINK
+        );
         assert_eq!(early.announce(1 << 40, of(0)), Ok(()));
         assert!(early.is_of(1 << 40, LinkId(0)) && !early.is_of(1 << 40, LinkId(1)));
     }

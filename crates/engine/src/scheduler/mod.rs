@@ -400,9 +400,12 @@ impl Scheduler {
                 answer(reply, ());
             }
         }
-        let expects = matches!(&self.side, Side::Prefill(side) if side.expects());
-        if (is_idle && !expects) || self.core.active.is_paused() {
+        let is_paused = self.core.active.is_paused();
+        if is_idle || is_paused {
             self.core.passes.rest();
+        }
+        let expects = matches!(&self.side, Side::Prefill(side) if side.expects());
+        if (is_idle && !expects) || is_paused {
             // Whatever changes this wakes the thread, room for what waits to be sent included.
             std::thread::park();
         } else {
@@ -413,11 +416,24 @@ impl Scheduler {
 
 /// Takes the requests that meet the condition out of a queue; all keep their order.
 fn take_where(queue: &mut Queue, condition: impl Fn(&Request) -> bool) -> Queue {
-    if !queue.iter().any(|request| condition(request)) {
-        return Queue::new();
+    let taken = take_for(queue, |request| condition(request).then_some(()));
+    taken.into_iter().map(|(request, ())| request).collect()
+}
+
+/// The same with those for whom there is a reason, each with it.
+fn take_for<T>(queue: &mut Queue, reason: impl Fn(&Request) -> Option<T>) -> Vec<(Box<Request>, T)> {
+    let reasons = queue.iter().enumerate().filter_map(|(place, request)| Some((place, reason(request)?)));
+    let mut reasons = reasons.collect::<Vec<_>>().into_iter().peekable();
+    if reasons.peek().is_none() {
+        return Vec::new();
     }
-    let (taken, kept) = std::mem::take(queue).into_iter().partition(|request| condition(request));
-    *queue = kept;
+    let mut taken = Vec::with_capacity(reasons.len());
+    for (place, request) in std::mem::take(queue).into_iter().enumerate() {
+        match reasons.next_if(|(of, _)| *of == place) {
+            Some((_, reason)) => taken.push((request, reason)),
+            None => queue.push_back(request),
+        }
+    }
     taken
 }
 

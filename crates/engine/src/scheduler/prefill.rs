@@ -19,7 +19,7 @@ use super::core::{Core, Queue};
 use super::early::{Announced, Early, MAX_OF_LINK, Turned};
 use super::late::{TimeLimit, take_late};
 use super::occupation::WEIGHTS_REPLACED;
-use super::{Limits, take_where};
+use super::{Limits, take_for, take_where};
 use crate::clock::{Clock, Stamp};
 use crate::disagg::frame::Frame;
 use crate::disagg::{Event, Link, LinkId, MetadataBuffers, What, pages_per_frame};
@@ -128,7 +128,7 @@ impl PrefillSide {
         };
         match link {
             Some(link) => self.tell_abort(link, room, told),
-            None => core.rooms.remember(room, told, core.clock.now()),
+            None => remember(core, room, told),
         }
         core.fail(request, why);
     }
@@ -163,7 +163,10 @@ impl PrefillSide {
     fn announce_early(&mut self, core: &mut Core, link: LinkId, (room, pages): (u64, u32), at: Stamp) {
         let why = if core.rooms.own().contains(&room) {
             Abort::failure(format!("bootstrap_room is in use: {room}"))
-        } else if let Some(why) = astray(core, room).or_else(|| gone(core, room)) {
+        } else if let Some((why, word)) = astray(core, room) {
+            remember(core, room, word);
+            why
+        } else if let Some(why) = gone(core, room) {
             why
         } else {
             let announced = Announced { link, pages, at, queued: core.active_now() };
@@ -173,7 +176,7 @@ impl PrefillSide {
                 Err(Turned::Greedy) => return self.refuse_greedy(core, link, room),
                 Err(Turned::Full) => {
                     let why = Abort::unavailable("too many rooms wait for their prefill half");
-                    core.rooms.remember(room, why.clone(), core.clock.now());
+                    remember(core, room, why.clone());
                     why
                 }
             }
@@ -188,7 +191,7 @@ impl PrefillSide {
             link.send(Frame::Refuse(why.clone()));
         }
         let why = Abort::unavailable(why);
-        core.rooms.remember(room, why.clone(), core.clock.now());
+        remember(core, room, why.clone());
         self.closed(core, link, &why);
     }
 
@@ -215,7 +218,8 @@ impl PrefillSide {
         core.retire(request, Finish::Length(0));
     }
 
-    /// The decode side gives a room up.
+    /// The decode side gives a room up. One that it had announced it does not announce anew before it knows that nothing more of it is
+    /// under way.
     fn abort(&mut self, core: &mut Core, link: LinkId, (room, prepared): (u64, bool), why: Abort) {
         let is_it = |request: &Request| match &request.pair {
             Pair::Prefill(outgoing) if request.room() == room => {
@@ -227,24 +231,27 @@ impl PrefillSide {
             let index = queue.iter().position(|request| is_it(request))?;
             queue.remove(index)
         });
+        let was_announced = self.early.is_of(room, link);
+        if prepared && (found.is_some() || was_announced) {
+            self.tell_abort(link, room, why.clone());
+        }
         if let Some(request) = found {
             return core.fail(request, why);
         }
-        // Otherwise it crosses the end of a transfer, or the other half's own abort.
-        let was_announced = self.early.is_of(room, link);
+        // Otherwise it crosses the end of a transfer, or the other half's own abort, which is as good as an answer.
         if was_announced || (!prepared && !core.rooms.own().contains(&room)) {
             if was_announced {
                 self.early.take(room);
             }
-            core.rooms.remember(room, why, core.clock.now());
+            remember(core, room, why);
         }
     }
 
     /// A connection is over: so are its rooms.
     fn closed(&mut self, core: &mut Core, link: LinkId, why: &Abort) {
         self.links.remove(&link);
-        for (room, _) in self.early.take_where(|_, announced| announced.link == link) {
-            core.rooms.remember(room, why.clone(), core.clock.now());
+        for (room, _, ()) in self.early.take_for(|_, announced| (announced.link == link).then_some(())) {
+            remember(core, room, why.clone());
         }
         let lost = |request: &Request| match &request.pair {
             Pair::Prefill(outgoing) => outgoing.link == Some(link),
@@ -314,27 +321,27 @@ impl PrefillSide {
         let Limits { bootstrap_timeout, waiting_timeout, transfer_timeout, .. } = core.limits;
         core.rooms.expire(core.clock.now(), bootstrap_timeout);
         let has_gone = |request: &Request| {
-            request.poll == Some(KvPoll::Bootstrapping) && gone(core, request.room()).is_some()
+            request.poll.filter(|poll| *poll == KvPoll::Bootstrapping)?;
+            gone(core, request.room())
         };
-        for request in take_where(&mut self.bootstrap, has_gone) {
-            let why = gone(core, request.room()).unwrap_or_else(Abort::asked_for);
+        for (request, why) in take_for(&mut self.bootstrap, has_gone) {
             core.fail(request, why);
         }
         // The decode side has a limit of its own; this one is for those that have gone without a word.
         let (limit, active) =
             (bootstrap_timeout.max(waiting_timeout).max(transfer_timeout), core.active_now());
         let lost = |room: u64, announced: &Announced| {
-            let is_late = active.since(announced.queued) > limit;
-            is_late || core.rooms.elsewhere(room).is_some() || gone(core, room).is_some()
-        };
-        for (room, Announced { link, .. }) in self.early.take_where(lost) {
-            let why = astray(core, room).or_else(|| gone(core, room)).unwrap_or_else(|| {
-                let why =
-                    format!("the prefill half of room {room} has not come for {}s", limit.as_secs_f64());
-                let why = Abort::failure(why);
-                core.rooms.remember(room, why.clone(), core.clock.now());
-                why
+            let why = gone(core, room).or_else(|| {
+                let is_late = active.since(announced.queued) > limit;
+                let after_s = limit.as_secs_f64();
+                is_late.then(|| {
+                    Abort::failure(format!("the prefill half of room {room} has not come for {after_s}s"))
+                })
             });
+            astray(core, room).or_else(|| why.map(|why| (why.clone(), why)))
+        };
+        for (room, Announced { link, .. }, (why, word)) in self.early.take_for(lost) {
+            remember(core, room, word);
             self.tell_abort(link, room, why);
         }
     }
@@ -372,13 +379,17 @@ fn gone(core: &Core, room: u64) -> Option<Abort> {
     core.rooms.gone(room, core.clock.now(), core.limits.bootstrap_timeout)
 }
 
-/// How the decode half of a room ends whose request is at another rank, where the request is left word.
-fn astray(core: &Core, room: u64) -> Option<Abort> {
-    let rank = core.rooms.elsewhere(room)?;
-    let here = core.rooms.rank();
-    let why = format!("decode server announced bootstrap_room at another data-parallel rank: {here}");
-    core.rooms.remember(room, Abort::refused(why), core.clock.now());
-    Some(Abort::refused(format!("bootstrap_room is at another data-parallel rank: {rank}")))
+/// Keeps how a half of a room is to end that has not come here.
+fn remember(core: &Core, room: u64, why: Abort) {
+    core.rooms.remember(room, why, core.clock.now());
+}
+
+/// How the decode half of a room ends whose request is at another rank, and how the request ends.
+fn astray(core: &Core, room: u64) -> Option<(Abort, Abort)> {
+    let (there, here) = (core.rooms.elsewhere(room)?, core.rooms.rank());
+    let refused =
+        |whose: &str, rank: usize| Abort::refused(format!("{whose} at another data-parallel rank: {rank}"));
+    Some((refused("bootstrap_room is", there), refused("decode server announced bootstrap_room", here)))
 }
 
 /// Sends what is complete and was not sent, as far as the connection takes it.

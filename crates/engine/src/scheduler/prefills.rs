@@ -1,6 +1,6 @@
 //! The prefill servers that a decode server works with: found first, as where to connect depends on how many ranks they have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
@@ -39,6 +39,8 @@ pub(super) struct Peer {
     pub(super) open_since: Option<Stamp>,
     /// When it last said anything.
     pub(super) heard: Option<Stamp>,
+    /// Rooms that were prepared and given up here, of which it has not said that it knows.
+    pub(super) ending: BTreeSet<u64>,
 }
 
 /// Looks for servers and connects to them.
@@ -71,15 +73,30 @@ impl Prefill {
         self.peers.values_mut().chain(&mut self.silent)
     }
 
+    pub(super) fn is_connected(&self) -> bool {
+        !self.peers.is_empty() || !self.silent.is_empty()
+    }
+
+    /// Whether it is sought or connected. Else it may have gone: whoever asks for it next looks for it anew.
+    pub(super) fn is_needed(&self) -> bool {
+        self.dp_size.is_none() || self.is_connected()
+    }
+
+    /// Takes the connections on which the two have agreed.
+    pub(super) fn take_open(&mut self) -> Vec<Peer> {
+        let mut open: Vec<_> =
+            self.peers.extract_if(.., |_, peer| peer.open_since.is_some()).map(|(_, peer)| peer).collect();
+        open.extend(self.silent.extract_if(.., |peer| peer.open_since.is_some()));
+        open
+    }
+
     /// Gives a connection no more rooms if nothing was heard on it since a moment; whoever needs the rank next connects anew.
-    /// Returns whether that is so.
-    pub(super) fn doubt(&mut self, link: LinkId, since: Stamp) -> bool {
+    /// Returns the rank if that is so.
+    pub(super) fn doubt(&mut self, link: LinkId, since: Stamp) -> Option<usize> {
         let is_it = |peer: &Peer| peer.id == link && peer.heard.is_none_or(|heard| heard < since);
-        let found = self.peers.iter().find(|(_, peer)| is_it(peer)).map(|(rank, _)| *rank);
-        let silent = found.and_then(|rank| self.peers.remove(&rank));
-        let is_silent = silent.is_some();
-        self.silent.extend(silent);
-        is_silent
+        let rank = self.peers.iter().find(|(_, peer)| is_it(peer)).map(|(rank, _)| *rank)?;
+        self.silent.extend(self.peers.remove(&rank));
+        Some(rank)
     }
 
     /// It is found. Returns what it is to be told.
@@ -120,8 +137,16 @@ impl Connector {
         prefill.peers.entry(rank).or_insert_with(|| {
             let id = self.fresh();
             let (identity, events) = (Arc::clone(&self.identity), self.events.clone());
+            let ending = BTreeSet::new();
             self.tasks.spawn_on(connect((addr.clone(), rank), id, identity, events), &self.runtime);
-            Peer { id, since: self.events.now(), link: Link::default(), open_since: None, heard: None }
+            Peer {
+                id,
+                since: self.events.now(),
+                link: Link::default(),
+                open_since: None,
+                heard: None,
+                ending,
+            }
         })
     }
 

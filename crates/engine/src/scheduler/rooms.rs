@@ -81,6 +81,12 @@ impl Rooms {
         self.all.lock().ranks.get(&room).copied().filter(|rank| *rank != self.rank)
     }
 
+    /// The ranks of the live requests that have these rooms.
+    pub(crate) fn ranks_of(&self, rooms: &[u64]) -> BTreeMap<u64, usize> {
+        let all = self.all.lock();
+        rooms.iter().filter_map(|room| Some((*room, *all.ranks.get(room)?))).collect()
+    }
+
     /// Keeps that a half of a room was given up, for the other one: whenever it comes, and at whichever rank.
     pub(super) fn remember(&self, room: u64, why: Abort, at: Stamp) {
         let mut all = self.all.lock();

@@ -12,10 +12,11 @@ use super::decode::DecodeSide;
 use super::mailbox::{Command, Postbox, Waker};
 use super::{Limits, Means, PauseMode, Rooms, SchedulerThread};
 use crate::clock::Clock;
-use crate::disagg::{BootstrapAddr, End, Event, EventSender, Identity, LinkId, What};
+use crate::disagg::frame::Frame;
+use crate::disagg::{BootstrapAddr, End, Event, EventSender, Identity, LinkId, Outbox, What};
 use crate::error::EngineError;
 use crate::options::{DisaggregationMode, EngineOptions};
-use crate::output::{Listener, output};
+use crate::output::{Abort, Listener, output};
 use crate::ranks::Ranks;
 use crate::request::{GenerateSpec, Incoming, KvPoll, Pair, Request, Room};
 use crate::sim::CostModel;
@@ -150,36 +151,109 @@ fn the_state_of_a_transfer_only_grows() {
     }
 }
 
-#[tokio::test]
-async fn each_request_has_the_whole_search_for_its_prefill_server() {
-    let (means, limits) = parts(DisaggregationMode::Decode);
-    let (identity, clock) = (Arc::clone(&means.identity), Arc::clone(&means.clock));
-    let (events, _none) = mpsc::channel(64);
-    let events = EventSender::new(events, Waker::of_current_thread(), Arc::clone(&clock));
-    let mut core = Core::new(means, limits);
-    let mut side = DecodeSide::new(identity, events, tokio::runtime::Handle::current());
-    let submit = |core: &mut Core, side: &mut DecodeSide, number: u64| -> Listener {
-        let mut spec = endless();
+/// The decode half, whose connections the test makes up.
+struct Decode {
+    core: Core,
+    side: DecodeSide,
+    clock: Arc<Clock>,
+}
+
+impl Decode {
+    fn new(limit: impl FnOnce(&mut Limits)) -> Self {
+        let (means, mut limits) = parts(DisaggregationMode::Decode);
+        limit(&mut limits);
+        let (identity, clock) = (Arc::clone(&means.identity), Arc::clone(&means.clock));
+        let (events, _none) = mpsc::channel(64);
+        let events = EventSender::new(events, Waker::of_current_thread(), Arc::clone(&clock));
+        let core = Core::new(means, limits);
+        Self { core, side: DecodeSide::new(identity, events, tokio::runtime::Handle::current()), clock }
+    }
+
+    /// A request of a prompt of so many tokens. Searches and connections have numbers that count up.
+    fn submit(&mut self, room: u64, tokens: usize) -> Listener {
+        let mut spec = GenerateSpec::greedy(String::new(), vec![49; tokens], 1, self.clock.now());
         // Nobody listens there.
         let prefill = BootstrapAddr::new("127.0.0.1", 1);
-        spec.room = Some(Room { number, prefill, prefill_rank: None });
-        assert!(core.rooms.take(number));
+        spec.room = Some(Room { number: room, prefill, prefill_rank: None });
+        assert!(self.core.rooms.take(room));
         let (publisher, listener) = output(spec.stamps.clone(), Waker::of_current_thread());
         let request = Request::new(spec, publisher, Pair::Decode(Incoming::default()));
-        side.submit(core, Box::new(request));
-        side.advance(core);
+        self.side.submit(&mut self.core, Box::new(request));
+        self.side.advance(&mut self.core);
         listener
-    };
-    let unfound = |core: &mut Core, side: &mut DecodeSide, search: u64| {
-        let what = What::Closed(End::Unfound("not found".to_owned()));
-        side.handle(core, Event { link: LinkId(search), at: clock.now(), what });
-        side.advance(core);
-    };
-    let _first = submit(&mut core, &mut side, 1);
-    let _late = submit(&mut core, &mut side, 2);
-    unfound(&mut core, &mut side, 1);
+    }
+
+    fn happens(&mut self, link: u64, what: What) {
+        let event = Event { link: LinkId(link), at: self.clock.now(), what };
+        self.side.handle(&mut self.core, event);
+        self.side.advance(&mut self.core);
+    }
+
+    /// A connection is open; what is sent there.
+    fn open(&mut self, link: u64) -> mpsc::Receiver<Frame> {
+        let (outbox, sent) = Outbox::unconnected();
+        let fingerprint = self.core.model.fingerprint();
+        self.happens(link, What::Opened { outbox, fingerprint });
+        sent
+    }
+
+    /// Rooms and states of those that are without pages.
+    fn prealloc(&self) -> Vec<(u64, Option<KvPoll>)> {
+        self.side.prealloc.iter().map(|request| (request.room(), request.poll)).collect()
+    }
+}
+
+#[tokio::test]
+async fn each_request_has_the_whole_search_for_its_prefill_server() {
+    let mut decode = Decode::new(|_| ());
+    let _first = decode.submit(1, 3);
+    let _late = decode.submit(2, 3);
+    decode.happens(1, What::Closed(End::Unfound("not found".to_owned())));
     // Who came while it went on has another one.
-    assert_eq!(side.prealloc.iter().map(|request| request.room()).collect::<Vec<_>>(), [2]);
-    unfound(&mut core, &mut side, 2);
-    assert_eq!((side.prealloc.len(), core.rooms.own().len()), (0, 0));
+    assert_eq!(decode.prealloc(), [(2, Some(KvPoll::Bootstrapping))]);
+    decode.happens(2, What::Closed(End::Unfound("not found".to_owned())));
+    assert_eq!((decode.side.prealloc.len(), decode.core.rooms.own().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn other_weights_end_what_was_agreed_on_and_nothing_else() {
+    let mut decode = Decode::new(|_| ());
+    let _aborted = decode.submit(1, 3);
+    let _waits = decode.submit(2, 3);
+    let aborted = decode.side.prealloc.pop_front().unwrap();
+    decode.side.give_up(&mut decode.core, aborted, Abort::asked_for());
+    // In search of the server, then on the way to it: who waits goes on, and the server is told what it is to be told.
+    decode.side.disconnect(&mut decode.core);
+    decode.happens(1, What::Found { dp_size: 1 });
+    decode.side.disconnect(&mut decode.core);
+    assert_eq!(decode.prealloc(), [(2, Some(KvPoll::Bootstrapping))]);
+    let mut sent = decode.open(2);
+    assert!(matches!(sent.try_recv(), Ok(Frame::Abort { room: 1, prepared: false, .. })));
+    assert_eq!(sent.try_recv().ok(), Some(Frame::Prepare { room: 2, pages: 1 }));
+    decode.side.disconnect(&mut decode.core);
+    assert!(matches!(sent.try_recv(), Ok(Frame::Abort { room: 2, prepared: true, .. })));
+    assert!(matches!(sent.try_recv(), Ok(Frame::Refuse(_))));
+    assert!(sent.is_closed() && decode.core.rooms.own().is_empty());
+}
+
+#[tokio::test]
+async fn who_has_met_a_server_has_met_it_when_the_connection_is_doubted() {
+    let mut decode = Decode::new(|limits| limits.waiting_timeout = Duration::ZERO);
+    // There are pages for one of them.
+    let _prepared = decode.submit(1, TOKENS / 2 + 1);
+    let _met = decode.submit(2, TOKENS / 2 + 1);
+    decode.happens(1, What::Found { dp_size: 1 });
+    let mut sent = decode.open(2);
+    assert!(matches!(sent.try_recv(), Ok(Frame::Prepare { room: 1, .. })));
+    assert_eq!(decode.prealloc(), [(2, Some(KvPoll::WaitingForInput))]);
+    let now = decode.clock.now();
+    while decode.clock.now() == now {}
+    decode.side.time_out(&mut decode.core);
+    assert!(matches!(sent.try_recv(), Ok(Frame::Abort { room: 1, .. })));
+    // It goes on over the next connection.
+    assert_eq!(decode.prealloc(), [(2, Some(KvPoll::WaitingForInput))]);
+    decode.side.advance(&mut decode.core);
+    let mut anew = decode.open(3);
+    assert!(matches!(anew.try_recv(), Ok(Frame::Prepare { room: 2, .. })));
+    assert!(sent.try_recv().is_err());
 }

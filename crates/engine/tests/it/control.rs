@@ -180,6 +180,9 @@ async fn a_full_queue_refuses_with_503() {
         assert_eq!((status, &reply["error"]["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!(503)));
         let events = server.stream(&endless("too many")).await;
         assert_eq!(events[0]["meta_info"]["finish_reason"]["status_code"], 503);
+        // Who is asked whether tokens come says so.
+        let healthy = server.text(Method::GET, "/health_generate", "").await;
+        assert_eq!(healthy, (StatusCode::OK, String::new()));
         server.post("/abort_request", &json!({"abort_all": true})).await;
     };
     tokio::join!(fill, refused);
@@ -221,14 +224,29 @@ async fn a_large_request_is_not_overtaken_by_smaller_ones() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_others_keep_busy_is_healthy() {
-    let server = Server::start(&[&SLOW[..], &["--max-running-requests", "1"]].concat()).await;
-    let body = endless("before it");
+    for mode in ["null", "decode"] {
+        check_that_a_busy_server_is_healthy(mode).await;
+    }
+}
+
+async fn check_that_a_busy_server_is_healthy(mode: &str) {
+    let one = ["--max-running-requests", "1", "--disaggregation-mode", mode];
+    let server = Server::start(&[&SLOW[..], &one[..]].concat()).await;
+    let mut body = endless("before it");
+    if mode == "decode" {
+        body["bootstrap_host"] = json!("2.2.2.2");
+    }
     let check = async {
         server.until("it runs", |load| load["num_running_reqs"] == 1).await;
         let healthy = server.text(Method::GET, "/health_generate", "").await;
         assert_eq!(healthy, (StatusCode::OK, String::new()));
         // The check does not stay behind.
         server.until("it is alone", |load| live(load) == 1).await;
+        // It is no request that was aborted, and none that failed.
+        assert_eq!(server.metric("num_aborted_requests_total", "").await, "0");
+        if mode == "decode" {
+            assert_eq!(server.metric("num_transfer_failed_reqs_total", "").await, "0");
+        }
         server.post("/abort_request", &json!({"abort_all": true})).await;
     };
     tokio::join!(server.generate(&body), check);

@@ -17,7 +17,7 @@ fn long(text: &str) -> Value {
 }
 
 /// The numbers of a base64 list of little-endian int32.
-pub(crate) fn numbers(list: &Value) -> Vec<i32> {
+fn numbers(list: &Value) -> Vec<i32> {
     let bytes = STANDARD.decode(list.as_str().unwrap_or_else(|| panic!("no list: {list}"))).unwrap();
     bytes.chunks_exact(4).map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }

@@ -7,9 +7,9 @@ mod generate;
 #[cfg(test)]
 mod invariance;
 #[cfg(test)]
-mod kept;
-#[cfg(test)]
 mod lifecycle;
+#[cfg(test)]
+mod limits;
 #[cfg(test)]
 mod metrics;
 #[cfg(test)]

@@ -12,7 +12,8 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::support::{PATIENCE, Pair, Server, greedy, options};
+use crate::peers::{DONE, PAGES, Peer, ROW};
+use crate::support::{PATIENCE, Pair, Server, bootstrap_port, fresh_room, greedy, options};
 
 const ON: &str = "--enable-forward-pass-metrics";
 const DROPPED: &str = "rollscope_engine_forward_passes_dropped_total{";
@@ -222,6 +223,25 @@ async fn what_waits_is_told_by_the_half_that_it_waits_at() {
         assert_eq!((queued.num_prefill_requests, queued.sum_prefill_tokens), (0, 0), "{pass:?}");
         assert_eq!((queued.num_decode_requests, queued.sum_decode_kv_tokens), (1, 47), "{pass:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rank_that_expects_a_request_is_at_rest() {
+    let prefill = Pair::start_prefill(&[ON]).await;
+    let mut ear = Ear::of(&prefill).await;
+    let (mut decode, _) = Peer::decode(bootstrap_port(&prefill).await, 0).await;
+    let (never, room) = (fresh_room(), fresh_room());
+    decode.prepare(never, 1).await;
+    decode.prepare(room, 1).await;
+    let transfer = async {
+        assert_eq!((decode.receive().await.0, decode.receive().await.0), (PAGES, ROW));
+        decode.send(DONE, &room.to_le_bytes()).await;
+    };
+    let mut body = prompt(4, 1);
+    body["bootstrap_room"] = json!(room);
+    let (reply, ()) = tokio::join!(prefill.generate(&body), transfer);
+    ear.passes(span(&reply)).await;
+    assert!(ear.next().await.is_heartbeat());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,33 +17,33 @@ use tokio::time::timeout;
 use crate::support::{PATIENCE, Pair, Server, fresh_room, greedy, live};
 
 const PROMPT: &str = "47+85+19=?\n";
-const PAGE_BYTES: usize = 16 * 2048;
-const ROW_BYTES: usize = 5 * 64 + 2 * 512 + 4096 * 4 + 64;
+pub(crate) const PAGE_BYTES: usize = 16 * 2048;
+pub(crate) const ROW_BYTES: usize = 5 * 64 + 2 * 512 + 4096 * 4 + 64;
 
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const REFUSE: u8 = 3;
-const PREPARE: u8 = 4;
-const PAGES: u8 = 5;
-const ROW: u8 = 6;
-const RECEIVED: u8 = 7;
-const DONE: u8 = 8;
-const ABORT: u8 = 9;
+pub(crate) const PREPARE: u8 = 4;
+pub(crate) const PAGES: u8 = 5;
+pub(crate) const ROW: u8 = 6;
+pub(crate) const RECEIVED: u8 = 7;
+pub(crate) const DONE: u8 = 8;
+pub(crate) const ABORT: u8 = 9;
 
 /// One end of a connection.
-struct Peer {
+pub(crate) struct Peer {
     stream: TcpStream,
 }
 
 impl Peer {
-    async fn send(&mut self, kind: u8, body: &[u8]) {
+    pub(crate) async fn send(&mut self, kind: u8, body: &[u8]) {
         let mut frame = (body.len() as u32).to_le_bytes().to_vec();
         frame.push(kind);
         frame.extend_from_slice(body);
         self.stream.write_all(&frame).await.unwrap();
     }
 
-    async fn receive(&mut self) -> (u8, Vec<u8>) {
+    pub(crate) async fn receive(&mut self) -> (u8, Vec<u8>) {
         let frame = async {
             let mut header = [0; 5];
             self.stream.read_exact(&mut header).await.unwrap();
@@ -61,7 +61,7 @@ impl Peer {
     }
 
     /// A decode server that has introduced itself; returns the prefill server's answer.
-    async fn decode(prefill_bootstrap: u64, fingerprint_off_by: u64) -> (Self, (u8, Vec<u8>)) {
+    pub(crate) async fn decode(prefill_bootstrap: u64, fingerprint_off_by: u64) -> (Self, (u8, Vec<u8>)) {
         let (mut peer, fingerprint) = Self::connect(prefill_bootstrap).await;
         peer.send(HELLO, &hello(fingerprint.wrapping_add(fingerprint_off_by))).await;
         let answer = peer.receive().await;
@@ -83,13 +83,13 @@ impl Peer {
         (Self { stream }, fingerprint)
     }
 
-    async fn prepare(&mut self, room: u64, pages: u32) {
+    pub(crate) async fn prepare(&mut self, room: u64, pages: u32) {
         self.send(PREPARE, &[&room.to_le_bytes()[..], &pages.to_le_bytes()].concat()).await;
     }
 }
 
 fn hello(fingerprint: u64) -> Vec<u8> {
-    let mut hello = b"RSKV\x03\x00".to_vec();
+    let mut hello = b"RSKV\x04\x00".to_vec();
     hello.extend(fingerprint.to_le_bytes());
     hello.extend(16_u32.to_le_bytes());
     hello.extend((PAGE_BYTES as u64).to_le_bytes());
@@ -400,11 +400,86 @@ async fn a_room_that_is_announced_and_never_asked_for_is_given_up() {
     prefill.until_free().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_announced_room_that_is_given_up_is_answered_once() {
+    let prefill = Pair::start_prefill(&[]).await;
+    let (mut decode, _) = Peer::decode(crate::support::bootstrap_port(&prefill).await, 0).await;
+    let abort = |room: u64| [&room.to_le_bytes()[..], &[1], &500_u16.to_le_bytes()].concat();
+    let answer = async |decode: &mut Peer, room: u64| {
+        let (kind, told) = decode.receive().await;
+        assert_eq!((kind, &told[..8]), (ABORT, &room.to_le_bytes()[..]));
+    };
+    // One that nobody has asked for, one that is being sent, and one that differs in its pages, which is told without being asked.
+    let [early, room, other] = [fresh_room(), fresh_room(), fresh_room()];
+    decode.prepare(early, 1).await;
+    decode.send(ABORT, &abort(early)).await;
+    answer(&mut decode, early).await;
+    decode.prepare(room, 1).await;
+    let transfer = async {
+        assert_eq!((decode.receive().await.0, decode.receive().await.0), (PAGES, ROW));
+        for _ in 0..2 {
+            decode.send(ABORT, &abort(room)).await;
+        }
+        answer(&mut decode, room).await;
+    };
+    let body = prefill_request(room);
+    let ((status, _), ()) = tokio::join!(prefill.post("/generate", &body), transfer);
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    decode.prepare(other, 5).await;
+    prefill.post("/generate", &prefill_request(other)).await;
+    decode.send(ABORT, &abort(other)).await;
+    answer(&mut decode, other).await;
+    // Nothing else was said meanwhile.
+    let last = fresh_room();
+    decode.prepare(last, 1).await;
+    decode.send(ABORT, &abort(last)).await;
+    answer(&mut decode, last).await;
+    prefill.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_of_a_room_is_not_taken_for_that_of_the_next_request() {
+    let decode = Server::start(&["--disaggregation-mode", "decode"]).await;
+    let (port, transfer) = raw_prefill(suitable_info(&decode).await).await;
+    let room = fresh_room();
+    let body = json!({
+        "rid": "it", "text": PROMPT, "sampling_params": greedy(1),
+        "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room,
+    });
+    let first = async {
+        let mut prefill = welcomed(&transfer).await;
+        assert_eq!(prefill.receive().await.0, PREPARE);
+        decode.post("/abort_request", &json!({"rid": "it"})).await;
+        assert_eq!(prefill.receive().await.0, ABORT);
+        prefill
+    };
+    let ((status, _), mut prefill) = tokio::join!(decode.post("/generate", &body), first);
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    let second = async {
+        decode.until("it is there again", |load| live(load) == 1).await;
+        // All of the first was under way.
+        for (kind, body) in [page(room, 0, PAGE_BYTES), row(room, room, 52)] {
+            prefill.send(kind, &body).await;
+            assert_eq!(prefill.receive().await.0, RECEIVED);
+        }
+        prefill.send(ABORT, &[&room.to_le_bytes()[..], &[1], &500_u16.to_le_bytes()].concat()).await;
+        assert_eq!(prefill.receive().await.0, PREPARE);
+        for (kind, body) in [page(room, 0, PAGE_BYTES), row(room, room, 53)] {
+            prefill.send(kind, &body).await;
+            assert_eq!(prefill.receive().await.0, RECEIVED);
+        }
+        assert_eq!(prefill.receive().await.0, DONE);
+    };
+    let (reply, ()) = tokio::join!(decode.generate(&body), second);
+    assert_eq!(reply["output_ids"], json!([53]));
+    decode.until_free().await;
+}
+
 /// What a prefill server sends of a room, and what the room fails with.
 type Misdeed<'a> = (&'a dyn Fn(u64) -> Vec<(u8, Vec<u8>)>, &'a str);
 
 /// A prefill server's bootstrap server and listener, without the rest. Returns the bootstrap port.
-async fn raw_prefill(info: Value) -> (u16, TcpListener) {
+pub(crate) async fn raw_prefill(info: Value) -> (u16, TcpListener) {
     raw_prefill_behind(Arc::new(Semaphore::new(1)), info).await
 }
 
@@ -426,7 +501,7 @@ async fn raw_prefill_behind(gate: Arc<Semaphore>, info: Value) -> (u16, TcpListe
 }
 
 /// What a bootstrap server tells that suits a decode server of default options.
-async fn suitable_info(decode: &Server) -> Value {
+pub(crate) async fn suitable_info(decode: &Server) -> Value {
     let state = decode.get("/server_info").await["internal_states"][0].clone();
     json!({
         "page_size": 16,
@@ -437,11 +512,11 @@ async fn suitable_info(decode: &Server) -> Value {
     })
 }
 
-fn page(room: u64, first: u32, bytes: usize) -> (u8, Vec<u8>) {
+pub(crate) fn page(room: u64, first: u32, bytes: usize) -> (u8, Vec<u8>) {
     (PAGES, [&room.to_le_bytes()[..], &first.to_le_bytes(), &vec![0; bytes]].concat())
 }
 
-fn row(room: u64, in_row: u64, token: u32) -> (u8, Vec<u8>) {
+pub(crate) fn row(room: u64, in_row: u64, token: u32) -> (u8, Vec<u8>) {
     let mut row = vec![0; ROW_BYTES];
     row[..4].copy_from_slice(&token.to_le_bytes());
     row[ROW_BYTES - 64..][..8].copy_from_slice(&in_row.to_le_bytes());
@@ -449,7 +524,7 @@ fn row(room: u64, in_row: u64, token: u32) -> (u8, Vec<u8>) {
 }
 
 /// The next decode server that connects, welcomed.
-async fn welcomed(transfer: &TcpListener) -> Peer {
+pub(crate) async fn welcomed(transfer: &TcpListener) -> Peer {
     let mut peer = Peer { stream: transfer.accept().await.unwrap().0 };
     assert_eq!(peer.receive().await.0, HELLO);
     peer.send(WELCOME, &[]).await;

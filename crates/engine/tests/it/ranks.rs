@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::support::{PATIENCE, Pair, SLOW, Server, bootstrap_port, endless, greedy, live};
+use crate::support::{PATIENCE, Pair, SLOW, Server, bootstrap_port, endless, fresh_room, greedy, live};
 
 const PROMPT: &str = "47+85+19=?\n";
 
@@ -299,6 +299,42 @@ async fn the_bootstrap_server_tells_of_ranks_and_takes_their_addresses() {
     assert_eq!(bootstrap.get(&route([1, 0, 0, 0])).await, json!({"rank_ip": "127.0.0.9", "rank_port": 77}));
     assert_eq!(bootstrap.get(&route([0; 4])).await, first);
     assert_eq!(bootstrap.text(Method::GET, "/health", "").await, (StatusCode::OK, "OK".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bootstrap_server_tells_at_which_rank_a_room_is() {
+    let prefill = Pair::start_prefill(&["--dp-size", "2"]).await;
+    let bootstrap = prefill.at(bootstrap_port(&prefill).await);
+    let rooms = [fresh_room(), fresh_room(), fresh_room()];
+    let query = json!({"bootstrap_rooms": rooms});
+    let post = async |path: &str, body: &Value| {
+        let (status, answer) = bootstrap.post_json(path, body).await;
+        (status, serde_json::from_str(&answer).unwrap_or(Value::String(answer)))
+    };
+    assert_eq!(post("/query_dp_ranks", &query).await, (StatusCode::OK, json!({})));
+    // One that is where its room says, and one that is where it was sent.
+    let mut bodies = [short(), short()];
+    for (body, room) in bodies.iter_mut().zip(rooms) {
+        body["bootstrap_room"] = json!(room);
+    }
+    bodies[1]["routed_dp_rank"] = json!(rooms[0] % 2);
+    let ask = async {
+        let rank = (rooms[0] % 2) as usize;
+        prefill.until_rank(rank, "both are there", |load| live(load) == 2).await;
+        let expected = json!({rooms[0].to_string(): rank, rooms[1].to_string(): rank});
+        assert_eq!(post("/query_dp_ranks", &query).await, (StatusCode::OK, expected));
+        prefill.post("/abort_request", &json!({"abort_all": true})).await;
+    };
+    tokio::join!(prefill.post("/generate", &bodies[0]), prefill.post("/generate", &bodies[1]), ask);
+    assert_eq!(post("/query_dp_ranks", &query).await, (StatusCode::OK, json!({})));
+    for bad in [json!({}), json!({"bootstrap_rooms": [-1]}), json!({"bootstrap_rooms": 1})] {
+        assert!(post("/query_dp_ranks", &bad).await.0.is_client_error(), "{bad}");
+    }
+    let (status, why) = post("/register_dp_rank", &json!({"bootstrap_room": 1, "dp_rank": 0})).await;
+    assert!(
+        status == StatusCode::BAD_REQUEST && why.to_string().contains("register_dp_rank is not"),
+        "{why}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

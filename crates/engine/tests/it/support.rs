@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// A served engine. When dropped it stops, and it must end well.
+/// A served engine. When dropped it stops, and it must end well. That blocks: what is joined with others must not drop one.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -128,8 +128,17 @@ impl Server {
     }
 
     pub(crate) async fn put(&self, path: &str, body: &Value) -> (StatusCode, String) {
+        self.send_json(Method::PUT, path, body).await
+    }
+
+    /// With the type of what is sent, without which a bootstrap server takes nothing.
+    pub(crate) async fn post_json(&self, path: &str, body: &Value) -> (StatusCode, String) {
+        self.send_json(Method::POST, path, body).await
+    }
+
+    async fn send_json(&self, method: Method, path: &str, body: &Value) -> (StatusCode, String) {
         let request = Request::builder()
-            .method(Method::PUT)
+            .method(method)
             .uri(format!("http://{}{path}", self.address))
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body.to_string())))
