@@ -385,11 +385,17 @@ async fn no_password_in_a_url_is_printed_or_stored() {
     let (plain, mlflow) = (of(""), of("mlflow:"));
     let config = dir.path().join("fleet.toml").display().to_string();
     std::fs::write(&config, format!("[gateway]\nworker_urls = [\"{plain}\"]\n")).unwrap();
+    // What a file has is no argument, and only the option's own check knows that it is wrong.
+    let path = dir.path().join("path.toml").display().to_string();
+    let slashed = "http://me:a/PassWord#b@127.0.0.1:1";
+    std::fs::write(&path, format!("[gateway]\nhealth_check_endpoint = \"{slashed}\"\n")).unwrap();
     for (code, args) in [
         (1, &["fpm", "tail", "--server", &plain][..]),
         (2, &["fpm", "tail", &plain]),
         (2, &["gateway", "--worker-urls", &plain]),
         (2, &["gateway", "--config", &config]),
+        (2, &["gateway", "--config", &path]),
+        (2, &["config", "show", "gateway", "--config", &path]),
         (2, &["gateway", "--port", &plain]),
         (2, &["gateway", "--track", &plain, "--record", &run_dir]),
         (0, &["config", "show", "gateway", "--track", &mlflow, "--record", &run_dir]),
