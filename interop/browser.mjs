@@ -66,7 +66,7 @@ export async function open(browser, url, options = {}) {
     // A page that is left or reloaded drops what it was still loading.
     if (why !== 'net::ERR_ABORTED') complaints.push(`${request.url()}: ${why}`);
   });
-  // A page from disk holds all it needs: its modules are `data:` URLs.
+  // A page from disk holds all it needs: its icon is a `data:` URL.
   const isOwn = (asked) => asked.startsWith('data:') || (url.startsWith('file:') ? asked.split('#')[0] === url : new URL(asked).origin === new URL(url).origin);
   page.on('request', (request) => {
     if (!isOwn(request.url())) complaints.push(`asks another: ${request.url()}`);

@@ -3,6 +3,7 @@ agree with the report."""
 
 import ast
 import json
+import math
 import os
 import pathlib
 import re
@@ -84,7 +85,7 @@ def main():
         assert told == count and least >= 0, (stage, told, least)
         name = stage.removeprefix(f"pd_{side}_").removesuffix("_duration")
         reported = metrics[f"perf/{side}/{name}_duration/mean"]
-        assert abs(mean - reported) <= 1e-9 + 1e-6 * reported, (stage, mean, reported)
+        assert math.isclose(mean, reported, rel_tol=1e-9), (stage, mean, reported)
 
     samples, reward = one(f"select count(*), avg(reward) from {table('samples')}")
     assert samples == step["samples"], (samples, step["samples"])
@@ -93,8 +94,8 @@ def main():
     # Joined by their ids: legs lie within their requests, and the rollout code's own spans belong to samples.
     outside = one(f"""
         select count(*) from {table('legs')} as leg join {table('requests')} as request using (request_id)
-        where leg.end_after_ns > request.duration_ns + 1e9""")[0]
-    assert outside == 0, f"{outside} legs end long after their requests"
+        where leg.end_after_ns > request.duration_ns""")[0]
+    assert outside == 0, f"{outside} legs end after their requests"
     own, strangers = one(f"""
         select count(*), count(*) filter (sample_id not in (select sample_id from {table('samples')}))
         from {table('spans')}""")

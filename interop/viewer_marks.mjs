@@ -234,7 +234,7 @@ async function tooMany() {
       assert.ok((await shapesOf(page)).length > 0, 'the first rows are shown');
       await page.keyboard.press('End');
       await page.locator('#scroller').evaluate((scroller) => (scroller.scrollTop = scroller.scrollHeight));
-      await eventually('it is told', () => page.textContent('#message'), (text) => /requests and spans, more than the \d+ that the viewer takes/.test(text));
+      await eventually('it is told', () => page.textContent('#message'), (text) => /requests and spans, more than the \d+ that the viewer reads/.test(text));
       assert.equal((await fetch(`${viewer.url}/api/steps/1/tiles/1`)).status, 413);
     },
     /413/,
