@@ -17,24 +17,24 @@ import numpy as np
 
 CALLS = ("sglang_generate", "sglang_generate_stream")
 # The number's name below perf/, and the attribute that it is made of.
-METRICS = {
-    "request/e2e_latency": "e2e_latency",
-    "request/queue_time": "queue_time",
-    "decode/throughput": "decode_throughput",
-    "prefill/bootstrap_queue_duration": "pd_prefill_bootstrap_queue_duration",
-    "prefill/bootstrap_duration": "pd_prefill_bootstrap_duration",
-    "prefill/alloc_wait_duration": "pd_prefill_alloc_wait_duration",
-    "prefill/forward_duration": "pd_prefill_forward_duration",
-    "prefill/transfer_queue_duration": "pd_prefill_transfer_queue_duration",
-    "prefill/transfer_speed_gb_s": "pd_transfer_speed_gb_s",
-    "prefill/transfer_total_mb": "pd_transfer_total_mb",
-    "prefill/retry_count": "pd_prefill_retry_count",
-    "decode/prealloc_duration": "pd_decode_prealloc_duration",
-    "decode/bootstrap_duration": "pd_decode_bootstrap_duration",
-    "decode/alloc_wait_duration": "pd_decode_alloc_wait_duration",
-    "decode/transfer_duration": "pd_decode_transfer_duration",
-    "decode/forward_duration": "pd_decode_forward_duration",
-}
+METRICS = [
+    ("request/e2e_latency", "e2e_latency"),
+    ("request/queue_time", "queue_time"),
+    ("decode/throughput", "decode_throughput"),
+    ("prefill/bootstrap_queue_duration", "pd_prefill_bootstrap_queue_duration"),
+    ("prefill/bootstrap_duration", "pd_prefill_bootstrap_duration"),
+    ("prefill/alloc_wait_duration", "pd_prefill_alloc_wait_duration"),
+    ("prefill/forward_duration", "pd_prefill_forward_duration"),
+    ("prefill/transfer_queue_duration", "pd_prefill_transfer_queue_duration"),
+    ("prefill/transfer_speed_gb_s", "pd_transfer_speed_gb_s"),
+    ("prefill/transfer_total_mb", "pd_transfer_total_mb"),
+    ("prefill/retry_count", "pd_prefill_retry_count"),
+    ("decode/prealloc_duration", "pd_decode_prealloc_duration"),
+    ("decode/bootstrap_duration", "pd_decode_bootstrap_duration"),
+    ("decode/alloc_wait_duration", "pd_decode_alloc_wait_duration"),
+    ("decode/transfer_duration", "pd_decode_transfer_duration"),
+    ("decode/forward_duration", "pd_decode_forward_duration"),
+]
 
 
 class Plain(pickle.Unpickler):
@@ -53,25 +53,29 @@ def load(path):
 def calls(samples):
     """What the end of each call tells."""
     for sample in samples:
-        for event in sample["trace"].get("events", []):
-            if event.get("type") == "span_end" and event.get("name") in CALLS:
-                yield event.get("attrs") or {}
+        for event in sample["trace"].get("events") or []:
+            if event.get("type") != "span_end" or event.get("name") not in CALLS:
+                continue
+            yield event.get("attrs") or {}
 
 
 def numbers(samples):
     values = {}
 
-    def take(name, value):
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(value)
-        if is_number:
-            values.setdefault(name, []).append(float(value))
-        return bool(is_number)
+    def take(name, attribute, attrs):
+        value = attrs.get(attribute)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not np.isfinite(value):
+            return False
+        values.setdefault(name, []).append(float(value))
+        return True
 
     requests = list(calls(samples))
     profiled = 0
     for attrs in requests:
-        told = [take(name, attrs.get(attribute)) for name, attribute in METRICS.items()]
-        profiled += any(told)
+        is_told = False
+        for name, attribute in METRICS:
+            is_told |= take(name, attribute, attrs)
+        profiled += is_told
     result = {"perf/request/count": len(requests), "perf/request/profiled_count": profiled}
     for name, of in values.items():
         array = np.array(of)

@@ -1,5 +1,6 @@
 //! How long the numbers of a dump's step take, once it is read: `cargo run --release -p rollscope-formats --example
-//! dump_numbers -- FILE [ROUNDS]`. Prints the median over the rounds, of the processor's time where the system tells it.
+//! dump_numbers -- FILE [ROUNDS]`. Prints the median over the rounds, of the processor's time where the system tells it; and
+//! what gathering the step took before.
 
 mod cpu;
 
@@ -13,10 +14,13 @@ use rollscope_trace::{Record, StepTrace};
 
 use cpu::Watch;
 
+/// The system renews the processor's time with its tick, some 4 ms apart: a round repeats the work until that is little.
+const ROUND_S: f64 = 0.4;
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1);
     let file = PathBuf::from(args.next().ok_or("usage: dump_numbers FILE [ROUNDS]")?);
-    let rounds: usize = args.next().and_then(|rounds| rounds.to_str()?.parse().ok()).unwrap_or(15).max(1);
+    let rounds: usize = args.next().and_then(|rounds| rounds.to_str()?.parse().ok()).unwrap_or(5).max(1);
     let mut records = Vec::new();
     let none = |_: &[u8]| Err("a line of another kind".into());
     import(&file, &ImportOptions::default(), &none, &mut |record| {
@@ -24,20 +28,25 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(())
     })?;
     let step = records.iter().find_map(Record::step).ok_or("no step is in the file")?;
+    let watch = Watch::start();
     let trace = StepTrace::gather(step, records);
+    let gather_s = watch.cpu_s();
     let mut times_s = Vec::new();
     let mut names = 0;
     for _ in 0..rounds {
-        let watch = Watch::start();
-        names = step_numbers(&trace).metrics.len();
-        times_s.push(watch.cpu_s());
+        let (watch, mut repetitions) = (Watch::start(), 0);
+        while watch.cpu_s() < ROUND_S {
+            names = step_numbers(&trace).metrics.len();
+            repetitions += 1;
+        }
+        times_s.push(watch.cpu_s() / f64::from(repetitions));
     }
     times_s.sort_unstable_by(f64::total_cmp);
     let (samples, requests) = (trace.samples.len(), trace.requests().count());
     let median_s = times_s[rounds / 2];
     writeln!(
         std::io::stdout(),
-        "{samples} samples, {requests} requests, {names} numbers, median_s {median_s:.5}"
+        "{samples} samples, {requests} requests, {names} numbers, gather_s {gather_s:.3}, median_s {median_s:.5}"
     )?;
     Ok(())
 }

@@ -580,3 +580,37 @@ fn a_span_that_is_years_away_stretches_nothing() {
     let found = numbers(profiles(vec![of]).into_iter().chain(records).collect());
     check(&found, &[("perf/last_sample/duration", 3.0), ("perf/non_generation_time/max", 1.0)]);
 }
+
+/// Of requests that reached no worker, and of such that no worker answered, there is nothing but that they failed.
+#[test]
+fn a_step_that_failed_as_a_whole_has_its_counts_and_nothing_made_up() {
+    let failed = |id: u128, legs: Vec<Leg>| Profile {
+        outcome: Outcome::Failed,
+        status: Some(503),
+        error: Some("no worker".into()),
+        ..request(id, ("g", &id.to_string()), (0.0, 0.0), legs)
+    };
+    let unanswered = Leg { outcome: Outcome::Failed, ..leg(LegRole::Regular, Nanos(0), &[]) };
+    let found = numbers(profiles(vec![failed(1, vec![]), failed(2, vec![unanswered])]));
+    check(
+        &found,
+        &[
+            ("perf/request/count", 2.0),
+            ("perf/request/failed", 2.0),
+            ("perf/request/completed", 0.0),
+            ("perf/request/profiled_count", 0.0),
+            ("perf/rollout_time", 0.0),
+            ("perf/tail/share", 0.0),
+            ("rollout/samples", 2.0),
+        ],
+    );
+    // A worker that answered nothing has generated nothing.
+    check(
+        &found,
+        &[("perf/worker/count", 1.0), ("perf/worker/tokens/max", 0.0), ("perf/worker/without_timings", 0.0)],
+    );
+    let of_work =
+        ["/decode/", "/prefill/", "_latency/", "throughput", "_per_sec", "/reward/", "/response_len/"];
+    let made_up = found.metrics.keys().find(|name| of_work.iter().any(|part| name.contains(part)));
+    assert_eq!(made_up, None);
+}

@@ -5,7 +5,7 @@
 mod make;
 mod viewer;
 
-use rollscope_trace::{Attr, CloseReason, Record, StepClose, StepNumber, StepTrace, UnixNs};
+use rollscope_trace::{Attr, CloseReason, Outcome, Record, StepClose, StepNumber, StepTrace, UnixNs};
 use rollscope_view::{Given, Served, Shown, Token, export_html, glance};
 use serde_json::{Value, json};
 
@@ -319,6 +319,32 @@ async fn half_a_request_does_not_hold_up_the_end() {
     let half = viewer.half_a_head().await;
     viewer.stop().await;
     drop(half);
+}
+
+#[tokio::test]
+async fn a_run_in_which_all_failed_is_shown() {
+    let (_dir, run, mut writer) = run();
+    for (sample, id) in [("a", 1), ("b", 2)] {
+        let Record::Profile(mut profile) = call(1, sample, id) else { unreachable!() };
+        (profile.outcome, profile.status) = (Outcome::Failed, Some(503));
+        profile.error = Some("no worker".into());
+        profile.legs.clear();
+        writer.append(&Record::Profile(profile)).unwrap();
+    }
+    writer.append(&close(1)).unwrap();
+    writer.flush().unwrap();
+    run.sealer(writer.name()).seal(writer.position()).unwrap();
+    let step = StepNumber(1);
+    run.put_glance(step, run.sealed_state(step).unwrap(), glance(run.step(step).unwrap()).unwrap()).unwrap();
+    let viewer = Viewer::start(run).await;
+    let numbers = viewer.json("/api/steps/1").await;
+    assert_eq!(numbers["metrics"]["perf/request/failed"], json!(2.0));
+    assert_eq!((&numbers["series"], &numbers["findings"][0]["check"]), (&json!([]), &json!("all_failed")));
+    for path in ["/api/steps/1/table", "/api/steps/1/tiles/0"] {
+        let reply = viewer.get(path).await;
+        assert!(reply.status == 200 && reply.body.starts_with(b"RSC1"), "{path}");
+    }
+    assert_eq!(viewer.json("/api/steps/1/samples/1").await["sample"], "b");
 }
 
 #[tokio::test]
