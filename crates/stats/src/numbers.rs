@@ -36,12 +36,14 @@ pub fn step_numbers(trace: &StepTrace) -> StepNumbers {
         let of_it = evaluation.iter().filter(|sample| sample.mark.dataset.as_deref() == Some(dataset));
         put_dataset(&mut metrics, dataset, &Figures::of(&of_it.copied().collect::<Vec<_>>()));
     }
-    let evaluation = (!evaluation.is_empty()).then(|| Figures::of(&evaluation));
+    let mut evaluation = (!evaluation.is_empty()).then(|| Figures::of(&evaluation));
     let mut training = Figures::of(&training);
     training.unnamed_requests = unnamed as u64;
     if let Some(close) = &trace.close {
-        training.rollout_time = close.rollout_time.or(training.rollout_time);
-        training.gpus = close.gpus.filter(|gpus| *gpus > 0);
+        // What is told of a step's end is of what it is judged by.
+        let judged = evaluation.as_mut().filter(|_| training.samples == 0).unwrap_or(&mut training);
+        judged.rollout_time = close.rollout_time.or(judged.rollout_time);
+        judged.gpus = close.gpus.filter(|gpus| *gpus > 0);
     }
     if training.samples > 0 || evaluation.is_none() {
         put(&mut metrics, &training, Kind::prefix);

@@ -279,8 +279,15 @@ fn evaluation_samples_are_kept_apart() {
 
 #[test]
 fn a_step_of_evaluation_alone_is_judged_by_it() {
-    let step = numbers(vec![mark(("e", "a"), |mark| (mark.reward, mark.evaluation) = (Some(0.5), true))]);
-    check(&step, &[("eval/reward/mean", 0.5)]);
+    let told = |mark: &mut SampleMark| {
+        (mark.reward, mark.response_tokens, mark.evaluation) = (Some(0.5), Some(60), true);
+    };
+    let (rollout_time, gpus) = (Some(Nanos(10 * S)), Some(2));
+    let close = StepClose { step: STEP, at: UnixNs(0), reason: CloseReason::Told, rollout_time, gpus };
+    let step = numbers(vec![mark(("e", "a"), told), Record::Close(close)]);
+    let expected =
+        [("eval/reward/mean", 0.5), ("eval/rollout_time", 10.0), ("eval/tokens_per_gpu_per_sec", 3.0)];
+    check(&step, &expected);
     assert_eq!(step.shown().samples, 1);
     assert!(step.metrics.keys().all(|name| name.starts_with("eval/")));
 }
