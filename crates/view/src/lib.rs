@@ -4,7 +4,7 @@
 //! in the program, and the JSON described in `api.rs`. The run is followed while it is being written. On a
 //! loopback listener only requests for a loopback host are answered, so that no web page can reach the run
 //! through a name of its own. Steps that are read from a foreign file are shown as far as they are read ([`Given`]).
-//! [`glance()`] makes what a page shows first of a step, for the run to keep when the step is sealed.
+//! [`glance()`] makes what is shown of a step without reading it, for the run to keep when the step is sealed.
 //! [`export_html()`] writes the page and the answers for a run into one file, which needs no server.
 
 mod columns;
