@@ -1,6 +1,6 @@
 //! A server's configuration after start: read-only, with sourced overrides.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -182,20 +182,15 @@ impl<T: Options> Published<T> {
         self.resolved().to_json()
     }
 
-    /// The bags of all namespaces that have options, by the namespace's name.
+    /// The values in force as JSON, secrets redacted: a bag for each namespace that has options, by its name.
     pub fn bags(&self) -> Map<String, Value> {
-        let namespaces: BTreeSet<Namespace> = T::specs().iter().map(|spec| spec.namespace).collect();
-        let bag = |namespace: Namespace| (namespace.name().to_owned(), Value::Object(self.bag(namespace)));
-        namespaces.into_iter().map(bag).collect()
-    }
-
-    /// The values in force of one namespace as JSON, secrets redacted.
-    pub fn bag(&self, namespace: Namespace) -> Map<String, Value> {
-        let mut values = self.resolved_json();
-        let names: Vec<_> =
-            T::specs().iter().filter(|spec| spec.namespace == namespace).map(|spec| spec.name).collect();
-        values.retain(|name, _| names.contains(&name.as_str()));
-        values
+        let values = self.resolved_json();
+        let mut bags: BTreeMap<Namespace, Map<String, Value>> = BTreeMap::new();
+        for spec in T::specs() {
+            let value = values.get(spec.name).map(|value| (spec.name.to_owned(), value.clone()));
+            bags.entry(spec.namespace).or_default().extend(value);
+        }
+        bags.into_iter().map(|(namespace, bag)| (namespace.name().to_owned(), Value::Object(bag))).collect()
     }
 
     /// Applies an override; returns its number, or nothing where there was nothing to change.

@@ -53,8 +53,8 @@ fn hiding(text: &str, is_user_info: impl Fn(&str, &str) -> bool) -> Cow<'_, str>
 }
 
 /// An argument that is refused, with `<redacted>` for whatever may be a secret in it. Since it is not what it should be, it does
-/// not say where a password ends, nor that a number is a rank: all from the scheme to the last `@` is left out, and the values
-/// of a query.
+/// not say where a password ends, nor that a number is a rank: all from the scheme to the last `@` is left out, and of a query all
+/// but the names.
 ///
 /// ```
 /// use rollscope_config::refused;

@@ -672,7 +672,7 @@ fn a_namespace_is_a_bag_of_its_own() {
     let published = Published::publish(SampleOptions::from_args(["--model-path", "m"]).unwrap());
     published.override_fields("who", [("bootstrap_timeout_s", 1.5.into())]).unwrap();
     assert_eq!(
-        Value::Object(published.bag(rollscope_config::Namespace::Disagg)),
+        published.bags()["disagg"],
         json!({"disaggregation_mode": "null", "bootstrap_timeout_s": 1.5, "prefill": []})
     );
     // Each is also there with its types.

@@ -1,7 +1,7 @@
 //! Whether and where the server publishes its forward passes: bound first, told of then.
 
 use rollscope_config::{ConfigError, Published, ScopedOverride};
-use rollscope_fpm::{Base, BindError, EndpointError, Publisher, Refusal};
+use rollscope_fpm::{Base, BindError, EndpointError, Publisher};
 use serde_json::Value;
 
 use crate::error::EngineError;
@@ -40,7 +40,7 @@ pub(crate) fn start(options: &Published<EngineOptions>, warnings: &Warnings) -> 
     for rank in 0..startup.dp_size as u32 {
         let endpoint = base.of_rank(rank).map_err(|error| conflict(&error))?;
         let (warnings, at) = (warnings.clone(), endpoint.to_string());
-        let told = move |Refusal::Crowded(places)| {
+        let told = move |places: usize| {
             warnings.tell(format!(
                 "a subscriber of forward-pass metrics is turned away at {at}, where {places} are"
             ));

@@ -23,7 +23,7 @@ pub use account::{Account, Accounts, Arrival, Entry};
 pub use codec::{DecodeError, decode, encode};
 pub use endpoint::{Address, Base, Endpoint, EndpointError, MAX_RANKS};
 pub use listener::BindError;
-pub use publisher::{Pass, Publisher, QUEUE_RECORDS, Refusal};
+pub use publisher::{Pass, Publisher, QUEUE_RECORDS};
 pub use record::{ForwardPassMetrics, MAX_WORKER_ID_BYTES, QueuedRequests, ScheduledRequests};
 pub use statistics::Statistics;
 pub use subscriber::{Heard, Message, Origin, Subscription, Subscriptions, What};

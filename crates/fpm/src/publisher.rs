@@ -61,13 +61,6 @@ struct Aside {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What there is to tell of a publisher, by its own thread, to whom the scheduler does not listen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// A subscriber was turned away, since so many are there. Told once.
-    Crowded(usize),
-}
-
 /// What the scheduler and the sending thread share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
@@ -114,7 +107,7 @@ impl Publisher {
         Self::bind_telling(endpoint, worker_id, dp_rank, |_| {})
     }
 
-    /// The same, and has the publisher's thread tell what it refuses.
+    /// The same, and has the publisher's thread tell the first time that a subscriber is turned away, since so many are there.
     ///
     /// # Errors
     /// As for [`Self::bind`].
@@ -122,7 +115,7 @@ impl Publisher {
         endpoint: &Endpoint,
         worker_id: &str,
         dp_rank: u32,
-        told: impl Fn(Refusal) + Send + Sync + 'static,
+        crowded_at: impl Fn(usize) + Send + Sync + 'static,
     ) -> Result<Self, BindError> {
         let failed = |source: io::Error| BindError { endpoint: endpoint.clone(), source };
         if worker_id.len() > MAX_WORKER_ID_BYTES {
@@ -138,7 +131,7 @@ impl Publisher {
         let work = move || match Sending::new(bound, source, (worker_id, dp_rank)) {
             Ok(sending) => {
                 drop(tell.send(Ok(())));
-                sending.run(told);
+                sending.run(crowded_at);
             }
             Err(error) => drop(tell.send(Err(error))),
         };

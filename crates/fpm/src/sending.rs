@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::codec::encode;
 use crate::listener::{Bound, Connection, Listener};
-use crate::publisher::{Pass, QUEUE_RECORDS, Refusal, Source};
+use crate::publisher::{Pass, QUEUE_RECORDS, Source};
 use crate::record::ForwardPassMetrics;
 use crate::zmtp::{Frame, Kind, Subscribing, TransportError, Wire, put_message, subscribing};
 
@@ -60,8 +60,9 @@ struct Guest {
     has_greeted: Arc<AtomicBool>,
 }
 
-/// How long a record may wait for the thread while the scheduler works. A look, and the subscribers that it wakes, may take the
-/// scheduler's core for a moment and leave it with cold caches: passes of a millisecond are not to find them so each time.
+/// How long the thread sleeps between two looks into the queue, unless it sleeps until it is woken. A look, and the subscribers that
+/// it wakes, may take the scheduler's core for a moment and leave it with cold caches: passes of a millisecond are not to find them
+/// so each time.
 const TICK: Duration = Duration::from_millis(3);
 /// A rest so long sends the thread to sleep: the next pass has to wake it.
 const ASLEEP_AFTER: Duration = Duration::from_millis(250);
@@ -97,12 +98,12 @@ impl Sending {
     }
 
     /// Sends until the publisher is stopped.
-    pub(crate) fn run(self, told: impl Fn(Refusal) + Send + Sync + 'static) {
+    pub(crate) fn run(self, crowded_at: impl Fn(usize) + Send + Sync + 'static) {
         let Self { runtime, listener, mut source, mut outlet } = self;
         let shared = source.shared();
         let crowded = move || {
             if shared.turn_away() == 0 {
-                told(Refusal::Crowded(MAX_PEERS));
+                crowded_at(MAX_PEERS);
             }
         };
         runtime.block_on(async {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rollscope_fpm::{
     Account, Accounts, Arrival, Base, BindError, Endpoint, Heard, Message, Origin, Pass, Publisher,
-    QUEUE_RECORDS, Refusal, ScheduledRequests, Subscription, Subscriptions, What,
+    QUEUE_RECORDS, ScheduledRequests, Subscription, Subscriptions, What,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
@@ -478,7 +478,7 @@ async fn connections_that_say_nothing_keep_nobody_out() {
     const PLACES: usize = 256;
     let (tell, told) = sync_channel(1);
     let any = "tcp://127.0.0.1:0".parse().unwrap();
-    let publisher = Publisher::bind_telling(&any, "", 0, move |refusal| tell.send(refusal).unwrap()).unwrap();
+    let publisher = Publisher::bind_telling(&any, "", 0, move |places| tell.send(places).unwrap()).unwrap();
     let address = publisher.endpoint().to_string().replace("tcp://", "");
     let mut idle = Vec::new();
     for _ in 0..PLACES {
@@ -505,7 +505,7 @@ async fn connections_that_say_nothing_keep_nobody_out() {
     let mut late = TcpStream::connect(&address).await.unwrap();
     assert_eq!(timeout(PATIENCE, late.read(&mut [0])).await.unwrap().unwrap(), 0, "there was no room");
     assert_eq!(publisher.turned_away(), 1);
-    assert_eq!(told.try_recv().unwrap(), Refusal::Crowded(PLACES));
+    assert_eq!(told.try_recv().unwrap(), PLACES);
 }
 
 #[tokio::test]

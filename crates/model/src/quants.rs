@@ -17,6 +17,20 @@ pub(crate) struct Quants {
     pub(crate) scales: Vec<[f32; 2]>,
 }
 
+/// How a matrix is packed; what is so alike, together. A block is so many inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Storage {
+    Floats,
+    /// A byte a number.
+    Bytes {
+        block: usize,
+    },
+    /// Two numbers a byte.
+    Nibbles {
+        block: usize,
+    },
+}
+
 // === impl Matrix ===
 
 impl Matrix {
@@ -43,14 +57,12 @@ impl Matrix {
         }
     }
 
-    /// Whether the two can be packed together.
-    pub(crate) fn is_stored_as(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Floats(_), Self::Floats(_)) => true,
-            (Self::Quants(one), Self::Quants(other)) => {
-                one.block == other.block && one.are_nibbles() == other.are_nibbles()
-            }
-            _ => false,
+    /// How it can be packed, which all its numbers are looked at for.
+    pub(crate) fn storage(&self) -> Storage {
+        match self {
+            Self::Floats(_) => Storage::Floats,
+            Self::Quants(quants) if quants.are_nibbles() => Storage::Nibbles { block: quants.block },
+            Self::Quants(quants) => Storage::Bytes { block: quants.block },
         }
     }
 
@@ -80,7 +92,7 @@ impl Quants {
     }
 
     /// All numbers are of four bits and no sign, and there are whole bytes of them in a block.
-    pub(crate) fn are_nibbles(&self) -> bool {
+    fn are_nibbles(&self) -> bool {
         self.block.is_multiple_of(2) && self.numbers.iter().all(|number| (0..16).contains(number))
     }
 }

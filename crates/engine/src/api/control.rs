@@ -12,10 +12,9 @@ use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::App;
 use super::fields::Fields;
 use super::respond::{ApiError, requests};
-use super::weights::to_its_end;
+use super::{App, to_its_end};
 use crate::options::DisaggregationMode;
 use crate::output::{Abort, Finish};
 use crate::request::{GenerateSpec, Room};

@@ -191,7 +191,6 @@ fn load(app: &App, (rank, snapshot): (usize, &Snapshot), sections: &[Section]) -
 
 fn core(app: &App, snapshot: &Snapshot) -> Value {
     let max_running = app.published.schedule().max_running_requests;
-    let token_usage = snapshot.used_tokens as f64 / snapshot.total_tokens as f64;
     let waiting = match app.mode() {
         DisaggregationMode::Null => snapshot.waiting + snapshot.retracted,
         DisaggregationMode::Prefill => snapshot.waiting + snapshot.retracted + snapshot.bootstrap,
@@ -207,7 +206,7 @@ fn core(app: &App, snapshot: &Snapshot) -> Value {
         "num_total_tokens": snapshot.used_tokens + snapshot.queued_tokens,
         "max_total_num_tokens": snapshot.total_tokens,
         "max_running_requests": max_running,
-        "token_usage": token_usage,
+        "token_usage": snapshot.share(snapshot.used_tokens),
         "gen_throughput": snapshot.gen_throughput,
         "cache_hit_rate": snapshot.counts.cache_hit_rate(),
         "utilization": snapshot.utilization(max_running),

@@ -12,6 +12,7 @@ mod render;
 mod respond;
 mod weights;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -115,6 +116,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(app)
+}
+
+/// Does something whether or not the client waits for it: half of it would leave a scheduler, or some of them, standing still.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::spawn(work).await.unwrap_or_else(|error| Err(ApiError::failure(error.to_string())))
 }
 
 // === impl App ===

@@ -19,10 +19,9 @@ use serde::{Serialize, Serializer};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::App;
 use super::fields::{Fields, Refused, refused};
 use super::respond::ApiError;
-use super::weights::to_its_end;
+use super::{App, to_its_end};
 use crate::clock::Anchor;
 use crate::ranks::Ranks;
 use crate::scheduler::{Postbox, Recording, Span, Work};
@@ -297,7 +296,7 @@ mod tests {
         let app = || State(Arc::clone(&engine.app));
         let dir = tempfile::tempdir().unwrap();
         let body = Bytes::from(serde_json::json!({"output_dir": dir.path()}).to_string());
-        let mut begin = Box::pin(start_profile(app(), Ok(body)));
+        let mut begin = Box::pin(start_profile(app(), Ok(body.clone())));
         assert!(poll!(&mut begin).is_pending());
         drop(begin);
         let deadline = Instant::now() + Duration::from_mins(5);
@@ -309,7 +308,7 @@ mod tests {
             tokio::task::yield_now().await;
         };
         // And so with who ends it.
-        start_profile(app(), Ok(Bytes::new())).await.unwrap();
+        start_profile(app(), Ok(body)).await.unwrap();
         let mut end = Box::pin(stop_profile(app()));
         assert!(poll!(&mut end).is_pending());
         drop(end);

@@ -69,7 +69,6 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
 
 impl Page<'_> {
     fn gauges(&mut self) {
-        let share = |part: f64, of: f64| part / of.max(1.0);
         self.values("gauge", "num_running_reqs", |of| of.running as f64);
         self.values("gauge", "num_queue_reqs", |of| of.waiting as f64);
         self.values("gauge", "num_retracted_reqs", |of| of.retracted as f64);
@@ -80,7 +79,7 @@ impl Page<'_> {
         );
         self.values("gauge", "num_used_tokens", |of| of.used_tokens as f64);
         self.values("gauge", "max_total_num_tokens", |of| of.total_tokens as f64);
-        self.values("gauge", "token_usage", |of| share(of.used_tokens as f64, of.total_tokens as f64));
+        self.values("gauge", "token_usage", |of| of.share(of.used_tokens));
         let max_running = self.max_running;
         self.values("gauge", "utilization", |of| of.utilization(max_running));
         self.values("gauge", "cache_hit_rate", |of| of.counts.cache_hit_rate());
@@ -94,9 +93,7 @@ impl Page<'_> {
             DisaggregationMode::Decode => {
                 self.values("gauge", "num_decode_prealloc_queue_reqs", |of| of.prealloc as f64);
                 self.values("gauge", "num_decode_transfer_queue_reqs", |of| of.transfer as f64);
-                self.values("gauge", "pending_prealloc_token_usage", |of| {
-                    share(of.prealloc_tokens as f64, of.total_tokens as f64)
-                });
+                self.values("gauge", "pending_prealloc_token_usage", |of| of.share(of.prealloc_tokens));
             }
         }
     }

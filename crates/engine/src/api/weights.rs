@@ -1,6 +1,5 @@
 //! Memory that is given up and taken again, and weights that are replaced: what a trainer that shares the machine asks for.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use axum::Json;
@@ -12,9 +11,9 @@ use bytes::Bytes;
 use rollscope_model::Model;
 use serde_json::{Value, json};
 
-use super::App;
 use super::fields::Fields;
 use super::respond::{ApiError, requests};
+use super::{App, to_its_end};
 use crate::error::sentence;
 use crate::output::Abort;
 use crate::ranks::NotReleased;
@@ -123,15 +122,18 @@ pub(super) async fn update_weight_version(
         return Err(ApiError::bad_request("new_version is missing"));
     };
     let aborts = fields.take("abort_all_requests")?.unwrap_or(true);
-    let _one_at_a_time = app.administration.lock().await;
-    if aborts {
-        app.ranks.abort(Whom::All, Abort::asked_for()).await?;
-    }
-    let told =
-        app.published.override_fields("update_weight_version", [("weight_version", version.clone().into())]);
-    told.map_err(|error| ApiError::failure(error.to_string()))?;
-    let message = format!("Weight version updated to {version}");
-    Ok(Json(json!({"success": true, "message": message, "new_version": version})))
+    to_its_end(async move {
+        let _one_at_a_time = app.administration.lock().await;
+        if aborts {
+            app.ranks.abort(Whom::All, Abort::asked_for()).await?;
+        }
+        let fields = [("weight_version", version.clone().into())];
+        let told = app.published.override_fields("update_weight_version", fields);
+        told.map_err(|error| ApiError::failure(error.to_string()))?;
+        let message = format!("Weight version updated to {version}");
+        Ok(Json(json!({"success": true, "message": message, "new_version": version})))
+    })
+    .await
 }
 
 /// There is nothing to do after weights were loaded: they are not quantized, and are laid out while they are loaded.
@@ -207,18 +209,38 @@ fn occupation(fields: &mut Fields) -> Result<Occupation, ApiError> {
     Ok(what)
 }
 
-/// Does something whether or not the client waits for it: half of it would leave a scheduler, or some of them, standing still.
-pub(super) async fn to_its_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::spawn(work).await.unwrap_or_else(|error| Err(ApiError::failure(error.to_string())))
-}
-
 /// Loads a checkpoint off the runtime's threads.
 async fn load(path: String) -> Result<Model, String> {
     let loading = tokio::task::spawn_blocking(move || open_model(&path)).await;
     match loading {
         Ok(loaded) => loaded.map_err(|error| sentence(&error)),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use futures_util::poll;
+    use rollscope_config::{Options, Published};
+
+    use super::*;
+    use crate::options::EngineOptions;
+    use crate::server::Engine;
+
+    #[tokio::test]
+    async fn weights_are_named_though_who_asked_for_it_has_left() {
+        let options = EngineOptions::from_args(["--model-path", "bundled"]).unwrap();
+        let engine = Engine::start(Published::publish(options)).await.unwrap();
+        let body = Ok(Bytes::from_static(b"{\"new_version\": \"two\"}"));
+        let mut named = Box::pin(update_weight_version(State(Arc::clone(&engine.app)), body));
+        assert!(poll!(&mut named).is_pending());
+        drop(named);
+        let deadline = Instant::now() + Duration::from_mins(5);
+        while engine.app.published.resolved().weight_version != "two" {
+            assert!(Instant::now() < deadline, "they are never named");
+            tokio::task::yield_now().await;
+        }
     }
 }

@@ -85,8 +85,12 @@ const STRETCH: Duration = Duration::from_secs(1);
 impl Snapshot {
     /// The larger of the parts that are taken: of the KV cache, and of the requests that may run.
     pub(crate) fn utilization(&self, max_running: usize) -> f64 {
-        let part = |of: usize, all: usize| of as f64 / all.max(1) as f64;
-        part(self.used_tokens, self.total_tokens).max(part(self.running, max_running))
+        self.share(self.used_tokens).max(self.running as f64 / max_running.max(1) as f64)
+    }
+
+    /// The part of the KV cache that so many tokens are.
+    pub(crate) fn share(&self, tokens: usize) -> f64 {
+        tokens as f64 / self.total_tokens.max(1) as f64
     }
 
     /// Requests that have not ended.
@@ -221,7 +225,8 @@ impl Scheduler {
         if !core.slots.free_rows_are_zero() {
             return Some("a free metadata row is not zero".to_owned());
         }
-        (rooms != *core.rooms.own()).then(|| format!("rooms {rooms:?} are held, {:?} taken", core.rooms))
+        (rooms != *core.rooms.own())
+            .then(|| format!("rooms {rooms:?} are held, {:?} taken", core.rooms.own()))
     }
 
     /// Every live request.

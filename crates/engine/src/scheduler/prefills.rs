@@ -23,7 +23,7 @@ pub(super) struct Prefill {
     pub(super) dp_size: Option<usize>,
     /// Those that were needed.
     pub(super) peers: BTreeMap<usize, Peer>,
-    /// Connections that nothing more is expected of, with the rooms that are still on them.
+    /// Connections that no further room is given to, as nothing was heard of those that they have.
     pub(super) silent: Vec<Peer>,
     /// Aborts of rooms whose rank is not known yet.
     unheard: Vec<(Room, Frame)>,

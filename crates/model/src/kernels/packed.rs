@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::error::ModelError;
 use crate::memory::{Plain, Zeroed};
-use crate::quants::{Matrix, Quants, value};
+use crate::quants::{Matrix, Quants, Storage, value};
 
 /// Outputs that lie side by side: two AVX2 vectors, or one of AVX-512.
 pub(super) const LANES: usize = 16;
@@ -62,9 +62,10 @@ impl Packed {
     /// Each is row-major with one output a row. Neighbours that are stored in one way are one part.
     pub(crate) fn stack(inputs: usize, matrices: &[&Matrix]) -> Result<Self, ModelError> {
         let (mut parts, mut outputs) = (Vec::new(), 0);
-        for alike in matrices.chunk_by(|one, next| one.is_stored_as(next)) {
+        let stored: Vec<_> = matrices.iter().map(|matrix| (matrix.storage(), *matrix)).collect();
+        for alike in stored.chunk_by(|(one, _), (next, _)| one == next) {
             let first = outputs;
-            outputs += alike.iter().map(|matrix| matrix.len() / inputs).sum::<usize>();
+            outputs += alike.iter().map(|(_, matrix)| matrix.len() / inputs).sum::<usize>();
             let layout = Layout::of((inputs, outputs - first), alike)?;
             parts.push(Part { outputs: first..outputs, layout });
         }
@@ -101,19 +102,19 @@ impl Packed {
 
 impl Layout {
     /// That of matrices that are stored in one way, of so many inputs and, together, outputs.
-    fn of(shape: (usize, usize), alike: &[&Matrix]) -> Result<Self, ModelError> {
-        let floats = alike.iter().filter_map(|matrix| match matrix {
+    fn of(shape: (usize, usize), alike: &[(Storage, &Matrix)]) -> Result<Self, ModelError> {
+        let floats = alike.iter().filter_map(|(_, matrix)| match matrix {
             Matrix::Floats(values) => Some(values.as_slice()),
             Matrix::Quants(_) => None,
         });
-        let quants = alike.iter().filter_map(|matrix| match matrix {
+        let quants = alike.iter().filter_map(|(_, matrix)| match matrix {
             Matrix::Quants(quants) => Some(quants),
             Matrix::Floats(_) => None,
         });
-        match quants.clone().next().map(|first| (first.block, first.are_nibbles())) {
-            None => Self::of_floats(shape, floats),
-            Some((block, false)) => Blocks::of::<1>(shape, block, quants).map(Self::Bytes),
-            Some((block, true)) => Blocks::of::<2>(shape, block, quants).map(Self::Nibbles),
+        match alike.first().map_or(Storage::Floats, |(storage, _)| *storage) {
+            Storage::Floats => Self::of_floats(shape, floats),
+            Storage::Bytes { block } => Blocks::of::<1>(shape, block, quants).map(Self::Bytes),
+            Storage::Nibbles { block } => Blocks::of::<2>(shape, block, quants).map(Self::Nibbles),
         }
     }
 
