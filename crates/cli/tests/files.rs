@@ -185,10 +185,6 @@ fn the_numbers_of_a_dump_are_those_that_slime_computes() {
     {
         for (name, expected) in told[function].as_object().unwrap() {
             let (name, expected) = (format!("{prefix}/{name}"), expected.as_f64().unwrap());
-            // slime tells of no repetition where nobody looked for any.
-            if name == "rollout/repetition_frac" {
-                continue;
-            }
             let value = found.get(&name).and_then(Value::as_f64);
             let value = value.unwrap_or_else(|| panic!("{name} is not among the numbers"));
             assert!(
@@ -198,7 +194,7 @@ fn the_numbers_of_a_dump_are_those_that_slime_computes() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 24);
+    assert_eq!(compared, 25);
     for stage in ["prefill/forward_duration", "decode/forward_duration", "decode/transfer_duration"] {
         assert!(found.contains_key(&format!("perf/{stage}/mean")), "{stage}");
     }

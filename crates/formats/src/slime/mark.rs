@@ -1,5 +1,6 @@
 //! What a dump says of a sample beside its trace.
 
+use miniz_oxide::deflate::compress_to_vec_zlib;
 use rollscope_trace::{Nanos, SampleKey, SampleMark};
 use serde_json::{Map, Value as Json, json};
 
@@ -13,6 +14,12 @@ const REPETITION: &str = "repetition";
 const CATEGORY: &str = "category";
 const TOP_P_KEPT: &str = "top_p_kept";
 const DATASET: &str = "dataset";
+
+/// Characters at the end of a response by which it is judged; see [`repeats`].
+const JUDGED_CHARS: usize = 10_000;
+const REPETITIVE: usize = 10;
+/// zlib's level.
+const BEST_COMPRESSION: u8 = 9;
 
 /// Reads the members of a sample. `numbers` reads a tensor.
 pub(super) fn read<T: Tree>(
@@ -46,7 +53,7 @@ pub(super) fn read<T: Tree>(
         non_generation_time: seconds.and_then(Nanos::from_secs_f64),
         repetition: match said(REPETITION) {
             Some(Scalar::Bool(repeats)) => Some(repeats),
-            _ => None,
+            _ => tree.member("response").and_then(|response| response.text()).map(|text| repeats(&text)),
         },
         category: said(CATEGORY).and_then(name).or_else(category),
         top_p_kept: said_count(TOP_P_KEPT).or_else(|| top_p_kept(tree, mask.as_deref(), numbers)),
@@ -54,6 +61,14 @@ pub(super) fn read<T: Tree>(
         dataset,
         ..SampleMark::new(key)
     }
+}
+
+/// Whether a response repeats itself, as slime judges it: it has more characters than these, and the last of them are more than
+/// so many times as long as what zlib makes of them.
+fn repeats(response: &str) -> bool {
+    let judged = response.char_indices().rev().nth(JUDGED_CHARS - 1).map_or(0, |(from, _)| from);
+    let last = &response.as_bytes()[judged..];
+    judged > 0 && last.len() > REPETITIVE * compress_to_vec_zlib(last, BEST_COMPRESSION).len()
 }
 
 /// A reward that is a number, or of several the one that was asked for; the only one where none was.
@@ -142,4 +157,28 @@ pub(super) fn write(mark: &SampleMark) -> Map<String, Json> {
     put("non_generation_time", mark.non_generation_time.map(|time| json!(time.as_secs_f64())));
     put("evaluation", mark.evaluation.then_some(json!(true)));
     members
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_response_that_zlib_makes_a_tenth_of_repeats_itself() {
+        let counted = |to: u32| (0..to).map(|number| number.to_string()).collect::<Vec<_>>().join(" ");
+        // Python: len(text) > 10000 and len(last := text[-10000:].encode()) / len(zlib.compress(last, 9)) > 10.
+        for (text, expected) in [
+            (String::new(), false),
+            ("a".repeat(10_000), false),
+            ("a".repeat(10_001), true),
+            ("是".repeat(10_001), true),
+            ("so on and so forth, ".repeat(600), true),
+            (counted(3_000), false),
+            // Only its end counts.
+            ("a".repeat(20_000) + &counted(3_000), false),
+            (counted(3_000) + &"a".repeat(10_000), true),
+        ] {
+            assert_eq!(repeats(&text), expected, "{} characters", text.chars().count());
+        }
+    }
 }
