@@ -14,7 +14,7 @@
 //! (decode: of `prealloc`) to the end, but not in `retracted`. Metadata slots are held from `bootstrap` or `prealloc` to the end
 //! of the transfer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollscope_model::sampling::{Penalties, SamplingParams};
@@ -103,6 +103,8 @@ pub(crate) struct Request {
     pub(crate) retractions: usize,
     pub(crate) text: Text,
     pub(crate) pair: Pair,
+    /// How often each token was generated, where there are penalties.
+    pub(crate) times: BTreeMap<u32, u32>,
     /// If it is told which tokens the filters keep.
     pub(crate) kept: Option<KeptIds>,
     /// What the weights were called that the latest of it was computed with.
@@ -219,6 +221,7 @@ impl Request {
             shared: Shared::default(),
             retractions: 0,
             pair,
+            times: BTreeMap::new(),
             kept,
             weight_version: None,
             poll: None,
@@ -235,8 +238,12 @@ impl Request {
         self.tokens.len() - self.prompt_len()
     }
 
-    pub(crate) fn generated_tokens(&self) -> &[u32] {
-        &self.tokens[self.prompt_len()..]
+    /// Appends a token that was chosen.
+    pub(crate) fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+        if self.spec.sampling.penalties.is_some() {
+            *self.times.entry(token).or_default() += 1;
+        }
     }
 
     pub(crate) fn is_prompt_computed(&self) -> bool {

@@ -90,7 +90,7 @@ impl Core {
     /// Appends a token to a request. Returns how the request ends with it, if it does.
     pub(super) fn accept(&self, request: &mut Request, chosen: Chosen) -> Result<Option<Finish>, ModelError> {
         let Chosen { token, logprob, mut top, kept: kept_ids } = chosen;
-        request.tokens.push(token);
+        request.push(token);
         if let Some(kept) = &mut request.kept {
             kept.push(&kept_ids);
         }
@@ -133,7 +133,7 @@ impl Core {
             self.adjusted.clear();
             self.adjusted.extend_from_slice(logits);
             if let Some(penalties) = &sampling.penalties {
-                penalties.apply(&mut self.adjusted, request.generated_tokens());
+                penalties.apply(&mut self.adjusted, &request.times);
             }
             for token in sampling.stop_token_ids.iter().filter(|_| rules_out_stops) {
                 if let Some(logit) = self.adjusted.get_mut(*token as usize) {

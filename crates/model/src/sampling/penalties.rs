@@ -53,18 +53,18 @@ impl Penalties {
         *self == Self::default()
     }
 
-    /// Changes the logits of the token that comes after those generated. Tokens that have no logit are passed over.
-    pub fn apply(&self, logits: &mut [f32], generated: &[u32]) {
-        let mut generated = generated.to_vec();
-        generated.sort_unstable();
-        for times in generated.chunk_by(|one, next| one == next) {
-            let Some(logit) = logits.get_mut(times[0] as usize) else { continue };
-            *logit -= self.frequency * times.len() as f32 + self.presence;
+    /// Changes the logits of the token that comes after those that were generated, each so often. No logit is changed beyond
+    /// ±[`MAX_BIAS`]; tokens that have none are passed over.
+    pub fn apply(&self, logits: &mut [f32], generated: &BTreeMap<u32, u32>) {
+        for (token, times) in generated {
+            let Some(logit) = logits.get_mut(*token as usize) else { continue };
+            *logit -= self.frequency * *times as f32 + self.presence;
             *logit = if *logit < 0.0 { *logit * self.repetition } else { *logit / self.repetition };
+            *logit = logit.clamp(-MAX_BIAS, MAX_BIAS);
         }
         for (token, bias) in &self.bias {
             if let Some(logit) = logits.get_mut(*token as usize) {
-                *logit += bias;
+                *logit = (*logit + bias).clamp(-MAX_BIAS, MAX_BIAS);
             }
         }
     }

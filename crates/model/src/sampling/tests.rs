@@ -231,7 +231,7 @@ fn penalties_change_the_logits_of_what_was_generated() {
     let none = Penalties::default;
     let halves: [f32; 4] = [1.0, -1.0, 0.5, 2.0];
     // Token 0 twice, token 1 once, and one that the vocabulary lacks.
-    let generated = [0, 9, 1, 0];
+    let generated = [(0, 2), (1, 1), (9, 1)].into();
     assert!(none().are_none());
     for (penalties, expected) in [
         (none(), halves),
