@@ -177,6 +177,14 @@ impl Base {
         }
     }
 
+    /// The ranks whose sockets are there; nothing where they cannot be seen.
+    pub fn ranks_there(&self) -> Option<BTreeSet<u32>> {
+        match &self.0 {
+            Endpoint::Ipc(path) => Some(ranks_at(path)),
+            Endpoint::Tcp { .. } => None,
+        }
+    }
+
     /// Where a rank publishes.
     pub fn of_rank(&self, rank: u32) -> Result<Endpoint, EndpointError> {
         match &self.0 {

@@ -123,6 +123,11 @@ impl<K: Clone + Send + Sync + 'static> Subscription<K> {
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Acquire)
     }
+
+    /// Where it listens.
+    fn endpoint(&self) -> Endpoint {
+        self.target.borrow().endpoint.clone()
+    }
 }
 
 /// Listens at one place after the other, at none while at another, so that all is heard in order.
@@ -202,10 +207,23 @@ impl<P: Ord, K: PartialEq + Send + Sync + 'static> Subscriptions<P, K> {
     }
 
     /// Listens to these publishers from now on, each by its name and where it is, and to no others; to be called on a runtime.
+    /// One that was another publisher's endpoint, which is not listened to any more, is the same source.
     pub fn follow(&mut self, publishers: impl IntoIterator<Item = (P, K, Endpoint)>) {
         let mut before = std::mem::take(&mut self.of);
+        let mut new = Vec::new();
         for (publisher, name, endpoint) in publishers {
-            let subscription = if let Some(subscription) = before.remove(&publisher) {
+            match before.remove(&publisher) {
+                Some(subscription) => {
+                    subscription.target.send_if_modified(|target| target.becomes(name, endpoint));
+                    self.of.insert(publisher, subscription);
+                }
+                None => new.push((publisher, name, endpoint)),
+            }
+        }
+        let mut left: BTreeMap<Endpoint, Subscription<Origin<K>>> =
+            before.into_values().map(|subscription| (subscription.endpoint(), subscription)).collect();
+        for (publisher, name, endpoint) in new {
+            let subscription = if let Some(subscription) = left.remove(&endpoint) {
                 subscription.target.send_if_modified(|target| target.becomes(name, endpoint));
                 subscription
             } else {

@@ -269,7 +269,8 @@ async fn a_publisher_that_moves_stays_the_one_it_is() {
                 if *from == name && name != "there" {
                     name = names.next().unwrap();
                     let endpoint = if name == "there" { &there } else { &here };
-                    subscriptions.follow([(0, name, endpoint.clone())]);
+                    // It is known now which publisher it is.
+                    subscriptions.follow([(1, name, endpoint.clone())]);
                 }
             }
             What::Moved(before) => {

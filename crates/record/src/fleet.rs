@@ -6,17 +6,17 @@
 //! looked at again and again, since ranks may come later.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rollscope_fpm::{Address, Base, Endpoint, EndpointError, MAX_RANKS, Subscriptions};
+use rollscope_fpm::{Address, Endpoint, Subscriptions};
 use rollscope_trace::WorkerRef;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::PassSource;
+use crate::told::told_endpoints;
 use crate::troubles::{PassTrouble, PassTroubles};
 
 /// A publisher of forward passes, wherever it publishes.
@@ -26,26 +26,6 @@ pub enum PassPublisher {
     Rank(Arc<str>, u32),
     /// Whoever publishes at an address that somebody gave.
     At(Endpoint),
-}
-
-/// What a server tells of its endpoints makes no sense.
-#[derive(Debug, thiserror::Error)]
-pub enum ToldError {
-    /// An address is none.
-    #[error("an endpoint of a rank makes no sense")]
-    Endpoint {
-        /// Why.
-        #[from]
-        source: EndpointError,
-    },
-    /// It publishes on every address of its host, and is called by an address without one.
-    #[error("the server's address names no host: {0}")]
-    Host(String),
-    /// Its schedulers say that they publish, and none where.
-    #[error(
-        "it publishes forward-pass metrics and does not tell where (forward_pass_metrics_ipc_name is null)"
-    )]
-    Nowhere,
 }
 
 /// What a worker told.
@@ -102,7 +82,8 @@ pub async fn follow_fleet<A>(
             }
             Some(Ok((worker, failures, info))) = asked.join_next() => {
                 asking.remove(&worker);
-                match info.map(|info| told_endpoints(&info, &worker.url)).transpose() {
+                let before = known.endpoints(&worker.url);
+                match info.map(|info| told_endpoints(&info, &worker.url, &before)).transpose() {
                     Ok(told) => {
                         if let Some(endpoints) = told.flatten() {
                             let told = Told { endpoints, at: Instant::now(), failures };
@@ -149,6 +130,12 @@ impl Known {
         news.map(|(endpoint, [first, second])| PassTrouble::Shared { endpoint, first, second }).collect()
     }
 
+    /// What the worker at a URL told.
+    fn endpoints(&self, url: &str) -> BTreeMap<u32, Endpoint> {
+        let told = self.told.iter().find(|(worker, _)| *worker.url == *url);
+        told.map(|(_, told)| told.endpoints.clone()).unwrap_or_default()
+    }
+
     /// Endpoints that more than one worker tells of: whose each is, and who tells of it too.
     fn shared(&self) -> BTreeSet<(Endpoint, [Arc<str>; 2])> {
         let owners = self.owners();
@@ -190,99 +177,9 @@ impl Known {
     }
 }
 
-/// The endpoints in force that a server's `/server_info` tells of, by rank. Nothing if it publishes and its schedulers did
-/// not answer it in time: it is to be asked again, since what it was started with may not be what was bound.
-///
-/// `url` is how the server is called: it stands for the host where that publishes on every address.
-///
-/// # Errors
-/// An endpoint that is none, one on every address of a host that `url` does not name, and a server that publishes and does
-/// not tell where.
-pub fn told_endpoints(info: &Value, url: &str) -> Result<Option<BTreeMap<u32, Endpoint>>, ToldError> {
-    let states = info["internal_states"].as_array().map_or(&[][..], Vec::as_slice);
-    if states.is_empty() && is_on(info) {
-        return Ok(None);
-    }
-    let bases = states.iter().take(MAX_RANKS as usize).map(told_base);
-    let ranks = (0..).zip(bases).filter_map(|(rank, base)| Some((rank, base?)));
-    let endpoints =
-        ranks.map(|(rank, base)| Ok((rank, reachable(base.parse::<Base>()?.of_rank(rank)?, url)?)));
-    let endpoints: BTreeMap<u32, Endpoint> = endpoints.collect::<Result<_, ToldError>>()?;
-    if endpoints.is_empty() && states.iter().any(is_on) {
-        return Err(ToldError::Nowhere);
-    }
-    Ok(Some(endpoints))
-}
-
-/// The endpoint as others reach it.
-fn reachable(endpoint: Endpoint, url: &str) -> Result<Endpoint, ToldError> {
-    let is_every =
-        |host: &str| host == "*" || host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
-    let Endpoint::Tcp { host, port } = &endpoint else { return Ok(endpoint) };
-    if !is_every(host) {
-        return Ok(endpoint);
-    }
-    let uri = url.parse::<http::Uri>().ok();
-    let host = uri.as_ref().and_then(|uri| uri.host()).ok_or_else(|| ToldError::Host(url.to_owned()))?;
-    Ok(Endpoint::Tcp { host: host.trim_matches(['[', ']']).to_owned(), port: *port })
-}
-
-fn is_on(state: &Value) -> bool {
-    state["enable_forward_pass_metrics"].as_bool().unwrap_or(false)
-}
-
-fn told_base(state: &Value) -> Option<&str> {
-    state["forward_pass_metrics_ipc_name"].as_str().filter(|base| is_on(state) && !base.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn told(info: &Value) -> Option<Vec<String>> {
-        let endpoints = told_endpoints(info, "http://worker-3:30000").unwrap()?;
-        Some(endpoints.iter().map(|(rank, endpoint)| format!("{rank} {endpoint}")).collect())
-    }
-
-    #[test]
-    fn endpoints_are_those_in_force() {
-        let state = |base: Value, on: bool| json!({"enable_forward_pass_metrics": on, "forward_pass_metrics_ipc_name": base});
-        let ranks = |ranks: &[Value]| {
-            json!({"enable_forward_pass_metrics": true, "forward_pass_metrics_ipc_name": null,
-            "internal_states": ranks})
-        };
-        let fpm = || state(json!("ipc:///run/fpm"), true);
-        let list =
-            |endpoints: &[&str]| Some(endpoints.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
-        for (name, info, expected) in [
-            ("two ranks", ranks(&[fpm(), fpm()]), list(&["0 ipc:///run/fpm.0", "1 ipc:///run/fpm.1"])),
-            (
-                "a rank that could not bind its own has none; the others keep their numbers",
-                ranks(&[state(Value::Null, false), state(json!("tcp://*:20380"), true)]),
-                list(&["1 tcp://worker-3:20381"]),
-            ),
-            (
-                "schedulers that did not answer in time, and an address that was given",
-                json!({"enable_forward_pass_metrics": true, "dp_size": 2, "internal_states": [],
-                    "forward_pass_metrics_ipc_name": "tcp://10.0.0.1:5"}),
-                None,
-            ),
-            ("the same, and none that was given", ranks(&[]), None),
-            ("nothing of the kind", json!({}), list(&[])),
-            ("no object", json!([]), list(&[])),
-            ("switched off", json!({"internal_states": [state(json!("ipc:///a"), false), {}]}), list(&[])),
-        ] {
-            assert_eq!(told(&info), expected, "{name}");
-        }
-        let absurd = json!({"internal_states": [state(json!("http://a"), true)]});
-        assert!(told_endpoints(&absurd, "http://w").is_err());
-        let hidden = json!({"internal_states": [state(Value::Null, true), state(json!(""), true)]});
-        assert!(matches!(told_endpoints(&hidden, "http://w"), Err(ToldError::Nowhere)));
-        let nowhere = json!({"internal_states": [state(json!("tcp://*:5"), true)]});
-        assert!(matches!(told_endpoints(&nowhere, "/"), Err(ToldError::Host(_))));
-    }
 
     #[test]
     fn an_endpoint_that_two_workers_name_is_the_first_ones() {

@@ -24,6 +24,7 @@ pub(crate) enum Command {
 pub(crate) struct Lost {
     pub(crate) profiles: u64,
     pub(crate) user_records: u64,
+    pub(crate) passes: u64,
 }
 
 /// Commands on their way to the writing thread. A lock is held for as long as it takes to move a pointer. What there is much
@@ -64,14 +65,15 @@ impl Lost {
         match record {
             Record::Profile(_) => self.profiles += 1,
             Record::Span(_) | Record::Sample(_) => self.user_records += 1,
-            // A gap in a stream's numbers is how the loss of a pass shows.
-            Record::ForwardPass(_) | Record::Close(_) | Record::Dropped(_) => {}
+            Record::ForwardPass(pass) => self.passes += u64::from(!pass.is_rest()),
+            Record::Close(_) | Record::Dropped(_) => {}
         }
     }
 
     pub(crate) fn add_all(&mut self, other: Self) {
         self.profiles += other.profiles;
         self.user_records += other.user_records;
+        self.passes += other.passes;
     }
 }
 
@@ -88,10 +90,13 @@ impl Inbox {
         self.put(bytes, [record], Wakes::WhenMuch, |lost| lost.profiles += 1)
     }
 
-    /// A pass that does not fit is for whoever hears the passes to count: the next one tells.
+    /// Of a pass that does not fit the next one of its stream is to tell.
     pub(crate) fn put_pass(&self, pass: ForwardPass) -> Result<(), Dropped> {
         let record = Record::ForwardPass(Box::new(pass));
-        self.put(record_bytes(&record), [Command::Record(record)], Wakes::WhenMuch, |_| {})
+        let mut counted = Lost::default();
+        counted.add(&record);
+        let count_loss = |lost: &mut Lost| lost.add_all(counted);
+        self.put(record_bytes(&record), [Command::Record(record)], Wakes::WhenMuch, count_loss)
     }
 
     pub(crate) fn put_all(&self, records: Vec<Record>) -> Result<(), Dropped> {
@@ -261,7 +266,7 @@ mod tests {
         inbox.put_all(vec![mark("a"), mark("b")]).unwrap();
         assert_eq!(inbox.put_all(vec![mark("c"), mark("d")]), Err(Dropped));
         inbox.put_all(vec![mark("e")]).unwrap();
-        assert_eq!(inbox.lost(), Lost { profiles: 0, user_records: 2 });
+        assert_eq!(inbox.lost(), Lost { user_records: 2, ..Lost::default() });
         assert_eq!(inbox.take(Duration::ZERO).0.len(), 3);
         inbox.put_all(vec![mark("f")]).unwrap();
     }
@@ -291,7 +296,7 @@ mod tests {
         let (reply, mut closed) = oneshot::channel();
         inbox.command(Command::EndStep { step: StepNumber(1), end: StepEnd::default(), reply }).unwrap();
         inbox.abandon();
-        assert_eq!(inbox.lost(), Lost { profiles: 0, user_records: 2 });
+        assert_eq!(inbox.lost(), Lost { user_records: 2, ..Lost::default() });
         assert!(matches!(closed.try_recv(), Err(TryRecvError::Closed)));
         assert_eq!(inbox.put_all(vec![mark("c")]), Err(Dropped));
     }

@@ -14,12 +14,14 @@ mod fleet;
 mod inbox;
 mod ingest;
 mod live;
+mod losses;
 mod offline;
 mod passes;
 mod routes;
 mod s3;
 mod sealing;
 mod steps;
+mod told;
 mod tracking;
 mod troubles;
 mod writing;
@@ -36,13 +38,14 @@ use tokio::sync::oneshot;
 
 pub use archive::{ArchiveError, ArchivePlace, NotAPlace};
 pub use error::RecordError;
-pub use fleet::{PassPublisher, ToldError, follow_fleet, told_endpoints};
+pub use fleet::{PassPublisher, follow_fleet};
 pub use ingest::read_line;
 pub use offline::OfflineRecorder;
 pub use passes::{PassSource, PassStream, QUEUE_MESSAGES, record_passes};
 pub use routes::routes;
 pub use s3::S3Error;
 pub use sealing::{MakeGlance, StepClosed};
+pub use told::{ToldError, told_endpoints};
 pub use tracking::{catch_up, origin_of};
 pub use troubles::{PassCounts, PassTroubles};
 
@@ -206,6 +209,11 @@ impl RecorderHandle {
     /// Spans and marks of the user's that were refused so far.
     pub fn dropped_user_records(&self) -> u64 {
         self.inbox.lost().user_records
+    }
+
+    /// Forward passes that were heard and are not in the run, so far.
+    pub fn dropped_passes(&self) -> u64 {
+        self.inbox.lost().passes
     }
 
     /// The run that is recorded to.

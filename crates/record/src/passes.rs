@@ -68,10 +68,9 @@ pub async fn record_passes(
         let Some(pass) = stream.hear(&from, message, &troubles) else { continue };
         let (worker_id, dp_rank, lost) = (pass.worker_id.clone(), pass.dp_rank, pass.lost_before);
         let is_rest = pass.is_rest();
-        if recorder.inbox.put_pass(pass).is_err() && !is_rest {
-            if let Some(publisher) = stream.accounts.entry(&worker_id, dp_rank) {
-                publisher.account.not_taken(lost.saturating_add(1));
-            }
+        if recorder.inbox.put_pass(pass).is_err() {
+            let lost = if is_rest { 0 } else { lost.saturating_add(1) };
+            stream.refused(&worker_id, dp_rank, lost);
             troubles.tell(&PassTrouble::Refused { endpoint: from.endpoint.clone() });
         }
     }
@@ -88,6 +87,14 @@ impl PassStream {
     /// The pass that a message tells of, and of heartbeats in a row the first, as a rest; nothing for what is no record.
     pub fn take(&mut self, source: &PassSource, message: Message) -> Option<ForwardPass> {
         self.hear(source, message, &PassTroubles::default())
+    }
+
+    /// The latest pass of a publisher's was not taken, which is a loss of so many; after a rest the next heartbeat is one.
+    fn refused(&mut self, worker_id: &str, dp_rank: u32, lost: u64) {
+        if let Some(publisher) = self.accounts.entry(worker_id, dp_rank) {
+            publisher.account.not_taken(lost);
+            publisher.state.0 = false;
+        }
     }
 
     fn hear(
@@ -209,5 +216,26 @@ mod tests {
         let heard = stream.take(&source, message(6, pass)).unwrap();
         assert_eq!((heard.life, heard.dp_rank), (1, 0));
         assert_eq!((heard.wall, heard.uncertainty), (Nanos(1_000_000_000), Nanos(7_000_000)));
+    }
+
+    #[test]
+    fn what_is_refused_is_told_with_the_next_pass_and_a_rest_is_told_again() {
+        let source = PassSource { endpoint: "ipc://a.0".parse().unwrap(), worker: None };
+        let mut stream = PassStream::default();
+        let mut take = |sequence, payload: &[u8], is_refused: bool| {
+            let pass = stream.take(&source, message(sequence, payload))?;
+            if is_refused {
+                stream.refused("", 0, if pass.is_rest() { 0 } else { pass.lost_before + 1 });
+            }
+            Some((pass.lost_before, pass.is_rest()))
+        };
+        let pass = b"\x81\xa9wall_time\x01";
+        assert_eq!(take(0, pass, true), Some((0, false)));
+        assert_eq!(take(1, b"\x80", true), Some((0, true)));
+        assert_eq!(take(2, b"\x80", false), Some((0, true)), "it is not known yet that it rests");
+        assert_eq!(take(3, b"\x80", false), None);
+        assert_eq!(take(4, pass, true), Some((1, false)));
+        assert_eq!(take(5, pass, false), Some((2, false)));
+        assert_eq!(take(6, pass, false), Some((0, false)));
     }
 }

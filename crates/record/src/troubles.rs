@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rollscope_fpm::{Arrival, DecodeError, Endpoint, TransportError};
 use rollscope_trace::sentence;
 
-use crate::fleet::ToldError;
+use crate::told::ToldError;
 
 /// What happened with forward passes so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,8 +20,6 @@ pub struct PassCounts {
     pub missing: u64,
     /// Messages that were no record.
     pub malformed: u64,
-    /// Passes that the run did not take.
-    pub refused: u64,
     /// Times that a publisher was started anew.
     pub restarts: u64,
     /// Reasons for which a publisher was not there, each counted once until it was there again.
@@ -131,7 +129,8 @@ impl PassCounts {
             PassTrouble::Lost { .. } => (&mut self.connections_lost, 1),
             PassTrouble::Missing { messages, .. } => (&mut self.missing, *messages),
             PassTrouble::Malformed { .. } | PassTrouble::Endless { .. } => (&mut self.malformed, 1),
-            PassTrouble::Refused { .. } => (&mut self.refused, 1),
+            // The recorder counts them.
+            PassTrouble::Refused { .. } => return,
             PassTrouble::Told { .. } | PassTrouble::Shared { .. } => (&mut self.bad_answers, 1),
         };
         *counter = counter.saturating_add(count);

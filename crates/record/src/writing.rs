@@ -12,6 +12,7 @@ use rollscope_trace::{CloseReason, DropCount, ForwardPass, Record, StepClose, St
 use crate::early::EarlyPasses;
 use crate::inbox::{Command, Inbox, Lost};
 use crate::live::Live;
+use crate::losses::{Stream, StreamCounts};
 use crate::sealing::{self, ClosedStep, Job, Reply};
 use crate::steps::Steps;
 use crate::tracking::Tracking;
@@ -50,11 +51,14 @@ struct Writing {
     superseded_after: Duration,
     /// Heard of before any step was known to go on.
     early_passes: EarlyPasses,
+    /// Not in the log; the next pass of the stream tells of them.
+    lost_passes: StreamCounts,
     /// Losses that the log has been told of.
     logged: Lost,
     /// When it was seen last that the log is still there, and what was written since.
     looked: Instant,
     since_look: Lost,
+    passes_since_look: StreamCounts,
     on_trouble: OnTrouble,
     /// Whether the last write failed, so that a full disk is told of once.
     troubled: bool,
@@ -90,9 +94,11 @@ pub(crate) fn spawn(
         ending: BTreeMap::new(),
         superseded_after: options.superseded_after,
         early_passes: EarlyPasses::default(),
+        lost_passes: StreamCounts::default(),
         logged: Lost::default(),
         looked: Instant::now(),
         since_look: Lost::default(),
+        passes_since_look: StreamCounts::default(),
         on_trouble,
         troubled: false,
     };
@@ -118,6 +124,7 @@ impl Writing {
                     Command::EndStep { step, end, reply } => self.end_step(step, end, reply),
                 }
             }
+            self.record_early_passes();
             self.count_losses();
             self.flush();
             self.look();
@@ -144,8 +151,14 @@ impl Writing {
 
     /// Passes go to the step that goes on, and keep none open. They are heard of before any request has ended.
     fn record_pass(&mut self, pass: Box<ForwardPass>) {
-        self.early_passes.push(pass);
+        self.let_wait(pass);
         self.record_early_passes();
+    }
+
+    fn let_wait(&mut self, pass: Box<ForwardPass>) {
+        let Some(gone) = self.early_passes.push(pass).filter(|gone| !gone.is_rest()) else { return };
+        self.lost_passes.add(Stream::of(&gone), gone.lost_before.saturating_add(1));
+        self.inbox.count_unwritten(Lost { passes: 1, ..Lost::default() });
     }
 
     fn record_early_passes(&mut self) {
@@ -155,8 +168,24 @@ impl Writing {
         let Some(step) = self.steps.present(|step| self.live.has(step)) else { return };
         for mut pass in self.early_passes.take() {
             pass.step = Some(step);
-            self.append(Record::ForwardPass(pass));
+            self.append_pass(pass);
         }
+    }
+
+    /// What the log does not take of a stream is told with its next pass. A rest is tried again: no other follows it soon.
+    fn append_pass(&mut self, mut pass: Box<ForwardPass>) {
+        if pass.is_rest() {
+            if !self.append(Record::ForwardPass(pass.clone())) {
+                self.let_wait(pass);
+            }
+            return;
+        }
+        let stream = Stream::of(&pass);
+        pass.lost_before = pass.lost_before.saturating_add(self.lost_passes.take(&stream));
+        let passes = pass.lost_before.saturating_add(1);
+        let is_taken = self.append(Record::ForwardPass(pass));
+        let counts = if is_taken { &mut self.passes_since_look } else { &mut self.lost_passes };
+        counts.add(stream, passes);
     }
 
     /// Says whether the record was taken.
@@ -180,10 +209,12 @@ impl Writing {
         }
         self.looked = Instant::now();
         let written = std::mem::take(&mut self.since_look);
+        let passes = std::mem::take(&mut self.passes_since_look);
         if self.log.is_there() {
             return;
         }
         self.inbox.count_unwritten(written);
+        self.lost_passes.add_all(passes);
         (self.on_trouble)(&RecordError::Removed { path: self.run.dir().to_owned() });
         let name = self.log.name().to_owned();
         match self.run.restore().and_then(|()| self.run.writer(&name, log_options())) {
@@ -206,7 +237,8 @@ impl Writing {
     }
 
     fn count_losses(&mut self) {
-        let lost = self.inbox.lost();
+        // Of passes the next one of their stream tells.
+        let lost = Lost { passes: 0, ..self.inbox.lost() };
         if lost != self.logged {
             let count = DropCount {
                 at: clock::now(),

@@ -13,7 +13,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rollscope_record::{RecordError, RecordOptions, Recorder, StepEnd, catch_up, origin_of};
+use rollscope_fpm::{ForwardPassMetrics, Heard, Message, Origin, What};
+use rollscope_record::{
+    PassSource, PassTroubles, RecordError, RecordOptions, Recorder, StepEnd, catch_up, origin_of,
+    record_passes,
+};
 use rollscope_run::{Retention, Run, RunInfo};
 use rollscope_trace::{
     Join, Leg, LegRole, Nanos, Profile, ProfileSink as _, Report, RequestId, Scalar, StepNumber, UnixNs,
@@ -298,6 +302,14 @@ async fn what_a_full_disk_does_not_take_is_told_and_counted_and_all_goes_on_when
     assert!(status.success());
 }
 
+fn heard_pass(number: u64) -> Heard<Origin<PassSource>> {
+    let endpoint = "tcp://h:1".parse().unwrap();
+    let from = Origin::new(1, PassSource { endpoint, worker: None });
+    let metrics = ForwardPassMetrics { wall_time: 0.25, ..ForwardPassMetrics::default() };
+    let (received, waited) = (Instant::now(), Duration::ZERO);
+    Heard { from, what: What::Message(Message { sequence: number, received, waited, metrics: Ok(metrics) }) }
+}
+
 const ROOM_BYTES: usize = 64 << 10;
 
 async fn fill_and_make_room(dir: &Path) {
@@ -315,19 +327,40 @@ async fn fill_and_make_room(dir: &Path) {
     let ended = handle.end_step(StepNumber(1), StepEnd::default()).unwrap();
     ended.await.unwrap().unwrap();
     until("the tracker's trouble", || is_told("lines.jsonl"));
-    // More than the log's file and its buffer take.
-    let mut offered = 1;
-    until("the log's trouble, and a loss", || {
+    // More than the log's file and its buffer take, and passes among it.
+    let (tell, heard) = tokio::sync::mpsc::channel(16);
+    let hearing = tokio::spawn(record_passes(handle.clone(), heard, PassTroubles::default(), |_, _| {}));
+    let (mut offered, mut sent) = (1, 0);
+    let mut send_pass = || {
+        let is_sent = tell.try_send(heard_pass(sent)).is_ok();
+        sent += u64::from(is_sent);
+        (sent, is_sent)
+    };
+    until("the log's trouble, and losses", || {
         for _ in 0..100 {
             offered += u64::from(handle.offer(profile(2, (offered + 1).into())).is_ok());
+            send_pass();
         }
-        is_told(".seg") && handle.dropped_profiles() > 0
+        is_told(".seg") && handle.dropped_profiles() > 0 && handle.dropped_passes() > 0
     });
     let own = std::process::id().to_string();
     let raised = Command::new("prlimit").args(["--pid", &own, "--fsize=unlimited"]).status().unwrap();
     assert!(raised.success());
     offered += 1;
     until("there is room again", || handle.offer(profile(3, offered.into())).is_ok());
+    let passes = || {
+        let steps = run.steps().unwrap().into_iter();
+        steps.flat_map(|step| run.forward_passes(step.step).unwrap()).collect::<Vec<_>>()
+    };
+    let before = passes().len();
+    until("passes are recorded again", || {
+        send_pass();
+        passes().len() > before
+    });
+    until("one more, which is the last", || send_pass().1);
+    let (sent, _) = send_pass();
+    drop(tell);
+    hearing.await.unwrap();
     let ended = handle.end_step(StepNumber(3), StepEnd::default()).unwrap();
     ended.await.unwrap().unwrap();
     recorder.shutdown().await.unwrap();
@@ -335,6 +368,10 @@ async fn fill_and_make_room(dir: &Path) {
     let there: u64 = run.steps().unwrap().iter().map(|step| step.requests).sum();
     let lost = run.dropped().unwrap().profiles;
     assert!(lost > 0 && there + lost >= offered, "{there} there, {lost} lost, {offered} offered");
+    // Each pass is there, or told as lost by one that is.
+    let passes = passes();
+    let told: u64 = passes.iter().map(|pass| pass.lost_before).sum();
+    assert_eq!((passes.len() as u64 + told, told), (sent, handle.dropped_passes()));
     let metrics = fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap();
     assert_eq!(metrics.lines().count(), 3, "every step has its numbers");
     assert!(fs::read_to_string(&lines).unwrap().ends_with(&metrics), "and the tracker has them");

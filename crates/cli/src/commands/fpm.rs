@@ -4,6 +4,7 @@ mod plan;
 mod tail;
 mod top;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -129,7 +130,8 @@ async fn server_info(url: &str) -> anyhow::Result<Value> {
 
 /// Makes sure that a server tells where it publishes, so that nobody waits in vain; later it may come and go.
 async fn publishes(url: &str) -> Result<(), Failure> {
-    let told = told_endpoints(&server_info(url).await?, url).with_context(|| url.to_owned())?;
+    let told =
+        told_endpoints(&server_info(url).await?, url, &BTreeMap::new()).with_context(|| url.to_owned())?;
     let found = told.with_context(|| format!("{url} does not tell at present where it publishes"))?;
     if found.is_empty() {
         let hint = "it publishes no forward-pass metrics (--enable-forward-pass-metrics)";

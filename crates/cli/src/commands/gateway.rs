@@ -185,6 +185,11 @@ fn recorder_counters(recorder: &RecorderHandle) -> Vec<Counter> {
             help: "Spans and marks of the user's that the run did not take.",
             value: recorder.dropped_user_records(),
         },
+        Counter {
+            name: "rollscope_forward_passes_refused_total",
+            help: "Forward passes that were heard and are not in the run, as it could not be written in time or at all.",
+            value: recorder.dropped_passes(),
+        },
     ]
 }
 
@@ -208,13 +213,8 @@ fn pass_counters(troubles: &PassTroubles) -> Vec<Counter> {
             counts.malformed,
         ),
         (
-            "rollscope_forward_passes_refused_total",
-            "Forward passes that the run did not take, since too much waited for the disk.",
-            counts.refused,
-        ),
-        (
             "rollscope_forward_pass_restarts_total",
-            "Times that the numbers of a publisher of forward passes began anew.",
+            "Times that a publisher of forward passes was started anew: its numbers began anew, or it publishes elsewhere.",
             counts.restarts,
         ),
         (
