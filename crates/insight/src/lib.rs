@@ -9,6 +9,7 @@ mod compare;
 mod finding;
 mod passes;
 mod plan;
+mod workers;
 
 pub use compare::{Change, Magnitude, Values, compare};
 pub use finding::{Finding, findings};

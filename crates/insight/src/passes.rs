@@ -3,13 +3,15 @@
 //! A worker that numbers its passes in the reply gives an exact answer: the passes of its rank from the first number to the
 //! last. Of any other the passes are those that may have run while the call was under way, by the recorder's clock: an
 //! estimate, since a pass is placed by when it was heard of, and says nothing of requests. It never misses a pass for that
-//! reason, and may hold some that the request was not in.
+//! reason, and may hold some that the request was not in. Where a worker's endpoint is not known, those of all publishers that
+//! nobody names may be its.
 
 use std::ops::RangeInclusive;
 
-use rollscope_trace::{ForwardPass, Leg, LegRole, Measure, Nanos, Profile, UnixNs};
+use rollscope_trace::{ForwardPass, Leg, LegRole, Measure, Nanos, Profile, UnixNs, WorkerRef};
 
 pub use self::company::{Company, Shared};
+use crate::workers::Workers;
 
 mod company;
 
@@ -39,11 +41,14 @@ pub enum Basis {
     Exact,
     /// They may have run while the call was under way.
     Estimate,
+    /// They may have, and whose they are is not known: it may be another worker's.
+    Unnamed,
 }
 
 /// Where a call went: a server, and the rank of it, as far as is known.
 #[derive(Clone, Copy)]
 struct Place<'a> {
+    worker: &'a WorkerRef,
     server: &'a str,
     rank: Option<u32>,
 }
@@ -74,42 +79,53 @@ pub fn request_passes<'a>(
     passes: &'a [ForwardPass],
     company: &Company,
 ) -> Vec<LegPasses<'a>> {
-    let of_legs = request.legs.iter().map(|leg| leg_passes(request, leg, passes, company));
+    let workers = Workers::of(passes);
+    let of_legs = request.legs.iter().map(|leg| leg_passes(request, leg, (passes, &workers), company));
     of_legs.filter(|found| !found.passes.is_empty()).collect()
 }
 
 fn leg_passes<'a>(
     request: &'a Profile,
     leg: &'a Leg,
-    passes: &'a [ForwardPass],
+    (passes, workers): (&'a [ForwardPass], &Workers<'a>),
     company: &Company,
 ) -> LegPasses<'a> {
     let (start, end) = span(request, leg);
     let (place, told) = (Place::of(leg), told(leg));
     let until = end.after(HEARD_WITHIN);
-    let is_mine = |pass: &&ForwardPass| {
+    let is_in_time = |pass: &&ForwardPass| {
         !pass.is_rest()
-            && place.holds(pass)
             && pass.received >= start
             && match told {
                 Some(told) => told.holds(pass) && earliest_end(pass) <= until,
                 None => pass.earliest_start() <= end,
             }
     };
-    let mut mine: Vec<&ForwardPass> = passes.iter().filter(is_mine).collect();
+    let in_time = || passes.iter().filter(is_in_time);
     let identity = |pass: &&'a ForwardPass| (pass.dp_rank, &*pass.worker_id, pass.life, pass.counter_id);
-    mine.sort_by_key(identity);
-    // One that was heard of twice, as by two recorders, is one pass.
-    mine.dedup_by_key(|pass| identity(pass));
-    LegPasses {
+    let mut found = LegPasses {
         role: leg.role,
         worker: &leg.worker.url,
         basis: if told.is_some() { Basis::Exact } else { Basis::Estimate },
-        told: told.map_or(0, Told::count),
-        lost: told.map_or(0, |told| told.lost(&mine)),
-        shared: if told.is_some() { company.in_passes(request, leg, &mine) } else { Vec::new() },
-        passes: mine,
+        passes: in_time().filter(|pass| place.holds(pass, workers.at(pass))).collect(),
+        told: 0,
+        lost: 0,
+        shared: Vec::new(),
+    };
+    found.passes.sort_by_key(identity);
+    // One that was heard of twice, as by two recorders, is one pass.
+    found.passes.dedup_by_key(|pass| identity(pass));
+    if found.passes.is_empty() {
+        found.basis = Basis::Unnamed;
+        found.passes = in_time().filter(|pass| place.may_hold(pass, workers.at(pass))).collect();
+        found.passes.sort_by_key(|pass| (&*pass.endpoint, identity(pass)));
+        found.passes.dedup_by_key(|pass| (&*pass.endpoint, identity(pass)));
+    } else if let Some(told) = told {
+        found.told = told.count();
+        found.lost = told.lost(&found.passes);
+        found.shared = company.in_passes(request, leg, &found.passes);
     }
+    found
 }
 
 /// The server's URL and the rank in a worker's, which ends with `@RANK` where ranks are workers of their own. Passes have the
@@ -141,12 +157,24 @@ impl<'a> Place<'a> {
     fn of(leg: &'a Leg) -> Self {
         let told = leg.report.measures.good(Measure::DpRank).map(|rank| rank as u32);
         let (server, rank) = server_and_rank(&leg.worker.url);
-        Self { server, rank: told.or(rank) }
+        Self { worker: &leg.worker, server, rank: told.or(rank) }
     }
 
-    fn holds(self, pass: &ForwardPass) -> bool {
-        pass.worker.as_ref().is_some_and(|worker| *worker.url == *self.server)
-            && self.rank.is_none_or(|rank| rank == pass.dp_rank)
+    /// Whether a pass is of the place. `worker` is whose it is; where that is not known, its publisher may call itself by the
+    /// worker's name, as routing by loads has it too.
+    fn holds(self, pass: &ForwardPass, worker: Option<&WorkerRef>) -> bool {
+        let is_of_server = if let Some(worker) = worker {
+            *worker.url == *self.server
+        } else {
+            let names = [self.server, &*self.worker.url, &*self.worker.instance];
+            !pass.worker_id.is_empty() && names.contains(&&*pass.worker_id)
+        };
+        is_of_server && self.rank.is_none_or(|rank| rank == pass.dp_rank)
+    }
+
+    /// Whether it may be, as nothing tells whose it is.
+    fn may_hold(self, pass: &ForwardPass, worker: Option<&WorkerRef>) -> bool {
+        worker.is_none() && self.rank.is_none_or(|rank| rank == pass.dp_rank)
     }
 }
 
@@ -174,6 +202,19 @@ impl Told {
             next = pass.counter_id.saturating_add(1);
         }
         lost.saturating_add(u64::from(next <= self.last))
+    }
+}
+
+// === impl Basis ===
+
+impl Basis {
+    /// As written in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Estimate => "estimate",
+            Self::Unnamed => "unnamed",
+        }
     }
 }
 

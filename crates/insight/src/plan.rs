@@ -24,6 +24,7 @@ use rollscope_trace::{ForwardPass, Nanos, PassLoad, UnixNs};
 
 pub use self::fit::{Fit, MIN_SAMPLES, NoFit};
 use self::samples::{MovingAverage, Sample, Samples};
+use crate::workers::Workers;
 
 mod fit;
 mod samples;
@@ -91,9 +92,10 @@ struct State {
 
 /// What the passes of a run, or of a part of it, tell a planner: an entry for each kind of rank that there is.
 pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
+    let workers = Workers::of(passes);
     let mut kinds: BTreeMap<Rank<'_>, (bool, bool)> = BTreeMap::new();
     for pass in passes {
-        let (prefill, decode) = kinds.entry(rank_of(pass)).or_default();
+        let (prefill, decode) = kinds.entry(rank_of(&workers, pass)).or_default();
         *prefill |= pass.scheduled.prefill_requests > 0;
         *decode |= pass.scheduled.decode_requests > 0;
     }
@@ -103,25 +105,26 @@ pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
     });
     let mut known = HashSet::new();
     ordered.retain(|pass| {
-        let instance = pass.worker.as_ref().map(|worker| &*worker.instance);
+        let instance = workers.at(pass).map(|worker| &*worker.instance);
         known.insert((instance, &*pass.endpoint, &*pass.worker_id, pass.dp_rank, pass.life, pass.counter_id))
     });
     let mut models: BTreeMap<PassKind, Model<'_>> = BTreeMap::new();
     for pass in ordered {
-        let kind = match kinds.get(&rank_of(pass)) {
+        let rank = rank_of(&workers, pass);
+        let kind = match kinds.get(&rank) {
             Some((true, true)) => PassKind::Mixed,
             Some((false, true)) => PassKind::Decode,
             Some((true, false)) => PassKind::Prefill,
             // Never anything but queues.
             _ => continue,
         };
-        models.entry(kind).or_insert_with(|| Model::new(kind)).add(pass);
+        models.entry(kind).or_insert_with(|| Model::new(kind)).add(rank, pass);
     }
     models.into_values().map(Model::plan).collect()
 }
 
-fn rank_of(pass: &ForwardPass) -> Rank<'_> {
-    let place = pass.worker.as_ref().map_or(&*pass.endpoint, |worker| &*worker.url);
+fn rank_of<'a>(workers: &Workers<'a>, pass: &'a ForwardPass) -> Rank<'a> {
+    let place = workers.at(pass).map_or(&*pass.endpoint, |worker| &*worker.url);
     (place, &pass.worker_id, pass.dp_rank)
 }
 
@@ -174,8 +177,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn add(&mut self, pass: &'a ForwardPass) {
-        let rank = rank_of(pass);
+    fn add(&mut self, rank: Rank<'a>, pass: &ForwardPass) {
         if pass.is_rest() {
             if let Some(state) = self.ranks.get_mut(&rank) {
                 state.rest(pass);

@@ -72,6 +72,33 @@ fn shared(step: u64, request: u128, passes: u64) -> Shared {
 }
 
 #[test]
+fn passes_that_name_no_worker_are_its_by_its_name_or_by_their_endpoint_or_an_estimate() {
+    let unnamed = |endpoint: &str, worker_id: &str, number| ForwardPass {
+        worker: None,
+        worker_id: worker_id.into(),
+        endpoint: endpoint.into(),
+        ..pass("http://w", number, 1.5)
+    };
+    let found = |told, passes: &[ForwardPass]| {
+        let request = request(1, told);
+        let found = request_passes(&request, passes, &Company::default());
+        found.first().map(|found| (found.basis, numbers(found), found.told))
+    };
+    let others = [unnamed("ipc://b.0", "", 5), unnamed("ipc://a.0", "x", 5), unnamed("ipc://a.0", "x", 6)];
+    assert_eq!(found(None, &others), Some((Basis::Unnamed, vec![5, 6, 5], 0)), "anybody's");
+    assert_eq!(found(Some((6, 9)), &others), Some((Basis::Unnamed, vec![6], 0)));
+    assert_eq!(found(Some((7, 9)), &others), None);
+    let named = [&others[..], &[unnamed("ipc://c.0", "http://w", 5)]].concat();
+    assert_eq!(found(None, &named), Some((Basis::Estimate, vec![5], 0)));
+    assert_eq!(found(Some((5, 6)), &named), Some((Basis::Exact, vec![5], 2)));
+    // Another recorder, or this one later, has learned whose endpoint it is.
+    let known = [&others[1..], &[pass("http://w", 9, 0.5)]].concat();
+    assert_eq!(found(Some((5, 6)), &known), Some((Basis::Exact, vec![5, 6], 2)));
+    let of_another = [&others[1..], &[pass("http://v", 9, 0.5)]].concat();
+    assert_eq!(found(None, &of_another), None);
+}
+
+#[test]
 fn told_numbers_give_the_passes_and_the_company() {
     let mine = request(1, Some((5, 8)));
     let step =

@@ -129,6 +129,25 @@ fn a_rank_that_was_started_anew_elsewhere_is_one() {
 }
 
 #[test]
+fn a_rank_whose_worker_is_not_named_by_every_pass_is_one() {
+    let worker = |url: &str| Some(WorkerRef { url: url.into(), instance: url.into() });
+    let of = |worker, number| ForwardPass {
+        worker,
+        ..pass("here", number, prefill(100 * number), 1e-3 * number as f64)
+    };
+    let unnamed = (1..=10).map(|number| of(None, number));
+    // Of the first three another recorder knew whose they are.
+    let named = [1, 2, 3, 11, 12].map(|number| of(worker("http://w"), number));
+    let mut passes: Vec<_> = unnamed.chain(named).collect();
+    let plans = plan(&passes);
+    assert_eq!((plans[0].ranks, plans[0].passes), (1, 12));
+    // On another host the endpoint is another worker's; whose the others are is not known then.
+    passes.push(of(worker("http://v"), 1));
+    let plans = plan(&passes);
+    assert_eq!((plans[0].ranks, plans[0].passes), (3, 16));
+}
+
+#[test]
 fn a_long_queue_is_summed_up_and_not_walked_through() {
     let mut passes: Vec<_> =
         (1..=10).map(|number| pass("p", number, prefill(number), 1e-3 * number as f64)).collect();

@@ -58,6 +58,9 @@ impl Passes {
         let basis = match found.basis {
             Basis::Exact => "",
             Basis::Estimate => "at most, by time alone: ",
+            Basis::Unnamed => {
+                "at most, by time alone, and maybe another worker's, as it is not known whose they are: "
+            }
         };
         let role = match found.role {
             LegRole::Regular => String::new(),
@@ -144,6 +147,7 @@ fn json_of(request: &RequestId, found: &LegPasses<'_>) -> Value {
         "role": found.role.name(),
         "worker": found.worker,
         "exact": found.basis == Basis::Exact,
+        "basis": found.basis.name(),
         "busy_s": found.busy().as_secs_f64(),
         "told": found.told,
         "not_found": found.not_found(),
