@@ -117,14 +117,17 @@ impl CostModel {
     }
 }
 
-/// A letter, drawn from the seed for its place in the sequence, and the log-probability of any letter.
-pub(crate) fn token(seed: u64, position: usize) -> (u32, f32) {
+/// A letter, drawn from the seed for its place in the sequence, and the log-probability of any letter. In place of one that is ruled
+/// out comes the next in the alphabet that is not, if there is one.
+pub(crate) fn token(seed: u64, position: usize, is_ruled_out: impl Fn(u32) -> bool) -> (u32, f32) {
     // The output function of SplitMix64 (Steele, Lea and Flood, 2014).
     let mut bits = seed.wrapping_add((position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^= bits >> 31;
-    (u32::from(b'a') + (bits % LETTERS) as u32, -(LETTERS as f32).ln())
+    let letter = |steps: u64| u32::from(b'a') + ((bits % LETTERS + steps) % LETTERS) as u32;
+    let token = (0..LETTERS).map(letter).find(|token| !is_ruled_out(*token)).unwrap_or(letter(0));
+    (token, -(LETTERS as f32).ln())
 }
 
 fn default_context_length() -> usize {
@@ -153,8 +156,11 @@ mod tests {
 
     #[test]
     fn tokens_are_letters_of_the_seed() {
-        let text = |seed| (0..50).map(|position| token(seed, position).0).collect::<Vec<_>>();
+        let text = |seed| (0..50).map(|position| token(seed, position, |_| false).0).collect::<Vec<_>>();
         assert!(text(1) == text(1) && text(1) != text(2));
         assert!(text(3).iter().all(|token| (u32::from(b'a')..=u32::from(b'z')).contains(token)));
+        let ruled_out = |token: u32| token != u32::from(b'q');
+        assert!((0..50).all(|position| token(1, position, ruled_out).0 == u32::from(b'q')));
+        assert_eq!(token(1, 0, |_| true), token(1, 0, |_| false));
     }
 }

@@ -12,6 +12,8 @@
 //!           |------------- prealloc -------------------|
 //! ```
 
+use std::time::Duration;
+
 use serde::{Serialize, Serializer};
 use serde_json::Number;
 
@@ -151,8 +153,7 @@ impl Stamps {
             .add("pd_prefill_transfer_queue_duration", seconds(self.transfer_queue_entry, self.completion));
         timings.add("pd_transfer_speed_gb_s", self.transfer.and_then(Transferred::speed_gib_s));
         timings.add("pd_transfer_total_mb", self.transfer.map(|transfer| transfer.bytes as f64 / MIB));
-        // Nothing is computed before the decode side has announced itself, so nothing is ever taken back.
-        timings.0.push(("pd_prefill_retry_count", 0.into()));
+        timings.add_retry_count();
     }
 
     fn add_decode_stages(&self, timings: &mut Timings) {
@@ -204,15 +205,14 @@ impl Stamps {
         (bootstrap, seconds(self.bootstrap_done, self.wait_queue_entry))
     }
 
-    /// What a metadata row written at `now` can tell of the stages.
-    pub(crate) fn prefill_timing(&self, now: Stamp) -> PrefillTiming {
+    /// What a metadata row can tell of the stages: those before the transfer. With it ends `forward` too.
+    pub(crate) fn prefill_timing(&self) -> PrefillTiming {
         let (queued, waiting) = (self.bootstrap_queue_entry, self.wait_queue_entry);
-        let of = |from, to| seconds(from, to).unwrap_or_default() as f32;
+        let of = |from, to| span(from, to).unwrap_or_default();
         PrefillTiming {
-            bootstrap_queue_s: of(queued, waiting),
-            forward_s: of(self.forward_entry, Some(now)),
-            bootstrap_s: of(queued, self.bootstrap_done),
-            alloc_wait_s: of(self.bootstrap_done, waiting),
+            bootstrap_queue: of(queued, waiting),
+            bootstrap: of(queued, self.bootstrap_done),
+            alloc_wait: of(self.bootstrap_done, waiting),
         }
     }
 }
@@ -223,13 +223,18 @@ impl Timings {
     /// What a metadata row said; 0 there is what was not known.
     fn add_prefill(&mut self, timing: PrefillTiming) {
         for (name, value) in [
-            ("pd_prefill_bootstrap_queue_duration", timing.bootstrap_queue_s),
-            ("pd_prefill_bootstrap_duration", timing.bootstrap_s),
-            ("pd_prefill_alloc_wait_duration", timing.alloc_wait_s),
-            ("pd_prefill_forward_duration", timing.forward_s),
+            ("pd_prefill_bootstrap_queue_duration", timing.bootstrap_queue),
+            ("pd_prefill_bootstrap_duration", timing.bootstrap),
+            ("pd_prefill_alloc_wait_duration", timing.alloc_wait),
         ] {
-            self.add(name, (value > 0.0).then_some(f64::from(value)));
+            self.add(name, (!value.is_zero()).then_some(value.as_secs_f64()));
         }
+        self.add_retry_count();
+    }
+
+    /// Nothing is computed before the decode side has announced itself, so nothing is ever taken back.
+    fn add_retry_count(&mut self) {
+        self.0.push(("pd_prefill_retry_count", 0.into()));
     }
 
     fn add(&mut self, name: &'static str, value: Option<f64>) {
@@ -254,8 +259,12 @@ impl Transferred {
 
 /// Seconds from one moment to another, if both were taken and in this order.
 fn seconds(from: Option<Stamp>, to: Option<Stamp>) -> Option<f64> {
+    span(from, to).map(|span| span.as_secs_f64())
+}
+
+fn span(from: Option<Stamp>, to: Option<Stamp>) -> Option<Duration> {
     let (from, to) = from.zip(to)?;
-    (to >= from).then(|| to.since(from).as_secs_f64())
+    (to >= from).then(|| to.since(from))
 }
 
 #[cfg(test)]

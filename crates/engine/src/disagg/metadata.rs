@@ -4,6 +4,8 @@
 //! use for (speculation, hidden states) are left out; a further column is a further entry in [`COLUMNS`], before the room.
 //! Numbers are little-endian. A row may end with the prefill side's durations, if both servers are told to.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 /// The first token and what is known of it.
@@ -23,15 +25,12 @@ pub(crate) struct FirstToken {
     pub(crate) timing: PrefillTiming,
 }
 
-/// Durations on the prefill side, seconds, as far as they are known when the row is written; 0 for what is not.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[expect(clippy::struct_field_names, reason = "units come last in names")]
+/// Durations on the prefill side: those that are over when the row is written, so that both servers tell the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PrefillTiming {
-    pub(crate) bootstrap_queue_s: f32,
-    /// Up to the writing of the row: the transfer is not in it.
-    pub(crate) forward_s: f32,
-    pub(crate) bootstrap_s: f32,
-    pub(crate) alloc_wait_s: f32,
+    pub(crate) bootstrap_queue: Duration,
+    pub(crate) bootstrap: Duration,
+    pub(crate) alloc_wait: Duration,
 }
 
 /// Rows of one size, free or taken.
@@ -85,6 +84,8 @@ const KEPT_LEN: Column = column("output_top_p_token_ids_len");
 const KEPT_IDS: Column = column("output_top_p_token_ids");
 const ROOM: Column = column("bootstrap_room");
 const TIMING: Column = column("prefill_timing");
+/// Values that the column has places for.
+const TIMING_VALUES: usize = 8;
 
 /// What a row tells of the tokens that were kept: all of them, or the sampled one alone where they do not fit. Some of them
 /// would be taken for all.
@@ -156,9 +157,7 @@ impl FirstToken {
             KEPT_IDS.put(row, index, token.to_le_bytes());
         }
         if row.len() > TIMING.offset {
-            for (index, seconds) in self.timing.slots() {
-                TIMING.put(row, index, seconds.to_le_bytes());
-            }
+            self.timing.write(row);
         }
         row[ROOM.offset..][..8].copy_from_slice(&self.room.to_le_bytes());
     }
@@ -195,15 +194,24 @@ impl FirstToken {
 // === impl PrefillTiming ===
 
 impl PrefillTiming {
-    /// The values with their places in the column. The places between are of durations that are not known yet when a row is
-    /// written: the transfer's.
-    fn slots(&self) -> [(usize, f32); 4] {
-        [(0, self.bootstrap_queue_s), (1, self.forward_s), (3, self.bootstrap_s), (4, self.alloc_wait_s)]
+    /// Writes the values to their places in the column, seconds. The places between are of durations that the transfer is part
+    /// of. What a value loses as an f32 is in the column's second half, so that it comes out to the nanosecond.
+    fn write(&self, row: &mut [u8]) {
+        for (index, duration) in [(0, self.bootstrap_queue), (3, self.bootstrap), (4, self.alloc_wait)] {
+            let seconds = duration.as_secs_f64();
+            let rest = seconds - f64::from(seconds as f32);
+            TIMING.put(row, index, (seconds as f32).to_le_bytes());
+            TIMING.put(row, index + TIMING_VALUES, (rest as f32).to_le_bytes());
+        }
     }
 
     fn read(row: &[u8]) -> Self {
-        let slot = |index| f32::from_le_bytes(TIMING.get(row, index));
-        Self { bootstrap_queue_s: slot(0), forward_s: slot(1), bootstrap_s: slot(3), alloc_wait_s: slot(4) }
+        let part = |index| f64::from(f32::from_le_bytes(TIMING.get(row, index)));
+        let slot = |index| {
+            let seconds = part(index) + part(index + TIMING_VALUES);
+            Duration::try_from_secs_f64(seconds).unwrap_or_default()
+        };
+        Self { bootstrap_queue: slot(0), bootstrap: slot(3), alloc_wait: slot(4) }
     }
 }
 
@@ -286,11 +294,11 @@ mod tests {
             logprob in prop::num::f32::ANY,
             top in prop::collection::vec((-100.0_f32..0.0, 0..NO_TOKEN), 0..=MAX_TOP_LOGPROBS),
             kept in prop::collection::vec(any::<u32>(), 0..=MAX_KEPT),
-            times in prop::array::uniform4(0.0_f32..100.0),
+            times_ns in prop::array::uniform3(0_u64..86_400_000_000_000),
         ) {
-            let [bootstrap_queue_s, forward_s, bootstrap_s, alloc_wait_s] = times;
+            let [bootstrap_queue, bootstrap, alloc_wait] = times_ns.map(Duration::from_nanos);
             let timing = if with_timing {
-                PrefillTiming { bootstrap_queue_s, forward_s, bootstrap_s, alloc_wait_s }
+                PrefillTiming { bootstrap_queue, bootstrap, alloc_wait }
             } else {
                 PrefillTiming::default()
             };

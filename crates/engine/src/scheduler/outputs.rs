@@ -11,7 +11,7 @@ use crate::disagg::{FirstToken, MAX_KEPT, MAX_TOP_LOGPROBS, PrefillTiming, kept_
 use crate::error::sentence;
 use crate::output::{Abort, Finish};
 use crate::request::{GenerateSpec, Pair, Request};
-use crate::sim::token;
+use crate::sim;
 
 /// A token that was chosen, with its log-probability and those of the most likely ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,8 +69,7 @@ impl Core {
         }
         let last = if part.wanted == Wanted::All { part.to - part.from - 1 } else { 0 };
         let chosen = if self.simulated.is_some() {
-            let (token, logprob) = token(request.spec.sampling.params.seed, request.tokens.len());
-            Chosen { token, logprob, top: Vec::new(), kept: Vec::new() }
+            simulate(request)
         } else {
             self.choose(request, logits.0.row(logits.1 + last))
         };
@@ -176,7 +175,7 @@ impl Core {
                 ));
             }
             let timing = if self.limits.prefill_timing {
-                request.spec.stamps.prefill_timing(self.clock.now())
+                request.spec.stamps.prefill_timing()
             } else {
                 PrefillTiming::default()
             };
@@ -192,6 +191,19 @@ impl Core {
             self.slots.write(slot, &first);
         }
     }
+}
+
+/// The next token where nothing is computed: a letter, and where it is told what the filters keep, that alone.
+fn simulate(request: &Request) -> Chosen {
+    let sampling = &request.spec.sampling;
+    let rules_out_stops = request.generated() < sampling.min_new_tokens;
+    let is_ruled_out = |token: u32| rules_out_stops && sampling.stop_token_ids.contains(&token);
+    let (token, logprob) = sim::token(sampling.params.seed, request.tokens.len(), is_ruled_out);
+    if request.kept.is_some() {
+        // Nothing else was kept, so it had to come.
+        return Chosen { token, logprob: 0.0, top: Vec::new(), kept: vec![token] };
+    }
+    Chosen { token, logprob, top: Vec::new(), kept: Vec::new() }
 }
 
 /// Tells the log-probabilities of the prompt's tokens that this part's positions speak of, if they are asked for. They are

@@ -31,6 +31,7 @@ struct All {
 struct Gone {
     /// How the other half ends.
     why: Abort,
+    /// In time during which the schedulers were not paused: they are together.
     at: Stamp,
 }
 
@@ -96,17 +97,12 @@ impl Rooms {
         all.gone.entry(room).or_insert(Gone { why, at });
     }
 
-    /// Why the other half of a room was given up, if it was and that is no older than this. It is kept as long again, as the halves of
-    /// a second try do not come at one moment.
+    /// Why the other half of a room was given up, if it was and that is no older than this. Asking does not keep it longer: else who
+    /// tries again would keep himself from being served.
     pub(super) fn gone(&self, room: u64, now: Stamp, kept_for: Duration) -> Option<Abort> {
-        let mut all = self.all.lock();
-        let gone = all.gone.get_mut(&room)?;
-        if now.since(gone.at) > kept_for {
-            all.gone.remove(&room);
-            return None;
-        }
-        gone.at = now;
-        Some(gone.why.clone())
+        let all = self.all.lock();
+        let gone = all.gone.get(&room)?;
+        (now.since(gone.at) <= kept_for).then(|| gone.why.clone())
     }
 
     /// Forgets what is older than this.

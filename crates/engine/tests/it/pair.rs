@@ -1,6 +1,6 @@
 //! Prefill and decode servers together, as a router uses them.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
@@ -301,7 +301,9 @@ async fn a_room_that_one_half_was_given_up_of_ends_both_halves_at_once_until_it_
     }
     pair.until_free().await;
 
-    let pair = Pair::start_with(&["--disaggregation-bootstrap-timeout", "1"], &[]).await;
+    // However often it is tried meanwhile. Halves between which it is forgotten end by their limits.
+    let limits = [["--disaggregation-bootstrap-timeout", "3"], ["--disaggregation-waiting-timeout", "3"]];
+    let pair = Pair::start_with(&limits[0], &limits[1]).await;
     let mut body = pair.paired(&long(PROMPT));
     alone(&pair, &body).await;
     body["sampling_params"] = greedy(4);
@@ -313,8 +315,6 @@ async fn a_room_that_one_half_was_given_up_of_ends_both_halves_at_once_until_it_
             break check_stages(&prefill.1["meta_info"], &decode.1["meta_info"]);
         }
         assert!(Instant::now() < deadline, "the room is never free: {} {}", prefill.1, decode.1);
-        // Each try is heard of, and keeps it.
-        tokio::time::sleep(Duration::from_millis(1200)).await;
     }
     pair.until_free().await;
 }

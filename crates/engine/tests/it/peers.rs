@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::Query;
 use axum::routing::get;
@@ -339,6 +339,26 @@ async fn rooms_that_were_given_up_leave_place_for_others() {
     };
     tokio::join!(pair.decode.generate(&body), prefill);
     pair.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_room_that_was_given_up_is_not_forgotten_in_a_pause() {
+    let limit = Duration::from_millis(500);
+    let prefill = Pair::start_prefill(&["--disaggregation-bootstrap-timeout", "0.5"]).await;
+    prefill.post("/pause_generation", &json!({"mode": "in_place"})).await;
+    let (mut decode, _) = Peer::decode(crate::support::bootstrap_port(&prefill).await, 0).await;
+    let room = fresh_room();
+    decode.send(ABORT, &[&room.to_le_bytes()[..], &[0], &500_u16.to_le_bytes(), b"enough"].concat()).await;
+    // It is remembered once its announcement is turned down.
+    decode.prepare(room, 1).await;
+    assert_eq!(decode.receive().await.0, ABORT);
+    // Longer than it is remembered, of which nothing passes.
+    tokio::time::sleep(limit * 2).await;
+    let (status, reply) = prefill.post("/generate", &prefill_request(room)).await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(message(&reply), "decode server gave the request up: enough");
+    prefill.post("/continue_generation", &json!({})).await;
+    prefill.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use serde_json::json;
 
+use crate::lifecycle::numbers;
 use crate::support::{PATIENCE, Pair, SLOW, Server, endless};
 
 /// A cost model's file.
@@ -34,7 +35,27 @@ async fn a_simulated_server_serves_what_none_could_compute() {
     assert_eq!(again["meta_info"]["cached_tokens"], 49_984);
     server.until_free().await;
 
+    // Stop tokens end nothing that is to be longer; and what was kept has the token in it.
+    let all_but_z: Vec<_> = (b'a'..=b'y').collect();
+    let body = json!({
+        "text": "1", "return_logprob": true,
+        "sampling_params": {
+            "max_new_tokens": 60, "min_new_tokens": 30, "stop_token_ids": all_but_z, "sampling_seed": 5,
+            "top_p": 0.9, "custom_params": {"return_top_p_token_ids": true},
+        },
+    });
     let pair = Pair::start(&["--model-path", &model]).await;
+    for reply in [server.generate(&body).await, pair.generate(&body).await.1] {
+        let ids: Vec<i32> = serde_json::from_value(reply["output_ids"].clone()).unwrap();
+        assert!(ids.len() > 30 && ids[..30].iter().all(|id| *id == i32::from(b'z')), "{reply}");
+        let meta = &reply["meta_info"];
+        assert_eq!(numbers(&meta["top_p_token_ids"]), ids, "{reply}");
+        let offsets: Vec<_> = (0..=ids.len() as i32).collect();
+        assert_eq!(numbers(&meta["top_p_token_offsets"]), offsets);
+        assert!(meta["output_token_logprobs"].as_array().unwrap().iter().all(|entry| entry[0] == 0.0));
+    }
+    server.until_free().await;
+
     let (_, decode) = pair
         .generate(&json!({"text": "1", "sampling_params": {"max_new_tokens": 40, "sampling_seed": 5}}))
         .await;
