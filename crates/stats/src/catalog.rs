@@ -158,8 +158,8 @@ pub static NUMBERS: &[Number] = {
         series!("decode/forward_duration", "s"),
         series!("decode/throughput", "tokens/s"),
         value(Perf, "worker/count", "workers", |of| known(of, of.workers.len() as f64)),
-        workers!("worker/tokens", "tokens", |worker| Some(worker.tokens)),
-        workers!("worker/max_tokens", "tokens", |worker| Some(worker.max_tokens)),
+        workers!("worker/tokens", "tokens", |worker| worker.tokens),
+        workers!("worker/max_tokens", "tokens", |worker| worker.max_tokens),
         workers!("worker/tokens_per_sec", "tokens/s", |worker| worker.tokens_per_sec),
         workers!("worker/idle_share", "share", |worker| Some(worker.idle_share)),
         value(Perf, "worker/stragglers", "workers", |of| {

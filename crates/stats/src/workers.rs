@@ -28,10 +28,11 @@ pub struct WorkerFigures {
     pub completed: u64,
     /// Those for which it reported timings.
     pub timed: u64,
-    /// Tokens: generated ones, or of prompts for a prefill worker.
-    pub tokens: f64,
-    /// Tokens of its longest request.
-    pub max_tokens: f64,
+    /// Tokens: generated ones, or of prompts for a prefill worker; nothing where it reported none, as when all it was asked
+    /// has failed.
+    pub tokens: Option<f64>,
+    /// Tokens of its longest request; nothing where it reported none.
+    pub max_tokens: Option<f64>,
     /// Share of the step's time in which no call to it was under way, from 0 to 1.
     pub idle_share: f64,
     /// Tokens per second of a request; nothing where it reported no tokens.
@@ -63,10 +64,16 @@ struct Tally {
     requests: u64,
     completed: u64,
     timed: u64,
-    tokens: f64,
-    max_tokens: f64,
+    /// All of them, and those of its longest request, as far as they were reported.
+    tokens: Option<Tokens>,
     work_s: f64,
     busy: Busy,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tokens {
+    sum: f64,
+    max: f64,
 }
 
 // === impl Workers ===
@@ -92,8 +99,9 @@ impl Workers {
             LegRole::Regular => (measures.good(Measure::CompletionTokens), None),
         };
         if let Some(tokens) = tokens {
-            tally.tokens += tokens;
-            tally.max_tokens = tally.max_tokens.max(tokens);
+            let so_far = tally.tokens.get_or_insert_default();
+            so_far.sum += tokens;
+            so_far.max = so_far.max.max(tokens);
             tally.work_s += stage.unwrap_or_else(|| leg.duration().as_secs_f64());
         }
     }
@@ -166,8 +174,7 @@ impl Tally {
             requests: 0,
             completed: 0,
             timed: 0,
-            tokens: 0.0,
-            max_tokens: 0.0,
+            tokens: None,
             work_s: 0.0,
             busy: Busy::default(),
         }
@@ -175,17 +182,18 @@ impl Tally {
 
     fn figures(self, whole: Nanos) -> WorkerFigures {
         let busy_share = self.busy.time().0 as f64 / whole.0.max(1) as f64;
-        let speed = self.tokens / self.work_s;
+        let tokens = self.tokens.map(|tokens| tokens.sum);
+        let worked = tokens.filter(|tokens| *tokens > 0.0 && self.work_s > 0.0);
         WorkerFigures {
             worker: self.worker,
             role: self.role,
             requests: self.requests,
             completed: self.completed,
             timed: self.timed,
-            tokens: self.tokens,
-            max_tokens: self.max_tokens,
+            tokens,
+            max_tokens: self.tokens.map(|tokens| tokens.max),
             idle_share: (1.0 - busy_share).clamp(0.0, 1.0),
-            tokens_per_sec: (self.tokens > 0.0 && self.work_s > 0.0).then_some(speed),
+            tokens_per_sec: worked.map(|tokens| tokens / self.work_s),
             others_tokens_per_sec: None,
             is_straggler: false,
         }

@@ -8,7 +8,7 @@ pub(super) fn check(step: &Step<'_>) -> Option<Found> {
     let slow = step.figures.workers.iter().filter(|worker| worker.is_straggler);
     let rated = slow.filter_map(|worker| {
         let (own, others) = (worker.tokens_per_sec?, worker.others_tokens_per_sec?);
-        let time = Nanos::from_secs_f64(worker.tokens / own)?;
+        let time = Nanos::from_secs_f64(worker.tokens? / own)?;
         Some((worker, own, others, part_of(time, 1.0 - own / others)))
     });
     let mut rated: Vec<_> = rated.collect();
