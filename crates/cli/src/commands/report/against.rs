@@ -34,6 +34,16 @@ fn values(opened: &Opened, step: Option<u64>) -> Result<Values, Failure> {
 }
 
 pub(super) fn print(changes: &[Change]) -> Result<(), Failure> {
+    for line in lines(changes) {
+        output::line(format_args!("{line}"))?;
+    }
+    Ok(())
+}
+
+fn lines(changes: &[Change]) -> Vec<String> {
+    if changes.is_empty() {
+        return vec!["against the other run: nothing to compare, no stage was measured in both".to_owned()];
+    }
     let mut table =
         Table::new(["stage", "before", "now", "change", "p99 before", "p99 now", "effect", "confidence"]);
     for change in changes {
@@ -49,13 +59,10 @@ pub(super) fn print(changes: &[Change]) -> Result<(), Failure> {
             sureness(change),
         ]);
     }
-    output::line(format_args!(
-        "against the other run: medians, how far the requests of the two lie apart, and how sure that is"
-    ))?;
-    for line in table.lines() {
-        output::line(format_args!("  {line}"))?;
-    }
-    Ok(())
+    let head =
+        "against the other run: medians, how far the requests of the two lie apart, and how sure that is";
+    let rows = table.lines().map(|line| format!("  {line}"));
+    std::iter::once(head.to_owned()).chain(rows).collect()
 }
 
 pub(super) fn json_of(changes: &[Change]) -> Value {
@@ -96,5 +103,16 @@ fn sureness(change: &Change) -> String {
         Some(sure) if sure < SURE => "no change seen".to_owned(),
         Some(_) if change.magnitude() == Magnitude::Negligible => "no change that matters".to_owned(),
         Some(sure) => format!("{:.1}%", (sure * 100.0).min(99.9)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_with_nothing_in_common_get_a_sentence_instead_of_a_table() {
+        let told = lines(&compare(Values::default(), Values::default()));
+        assert_eq!(told, ["against the other run: nothing to compare, no stage was measured in both"]);
     }
 }
