@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rollscope_config::refused;
 use rollscope_run::Run;
 use rollscope_trace::StepNumber;
 
@@ -68,7 +69,7 @@ impl FromStr for ArchivePlace {
     type Err = NotAPlace;
 
     fn from_str(text: &str) -> Result<Self, NotAPlace> {
-        let not_a_place = || NotAPlace(text.to_owned());
+        let not_a_place = || NotAPlace(refused(text));
         if let Some(path) = text.strip_prefix("file://") {
             return path.starts_with('/').then(|| Self::Folder(path.into())).ok_or_else(not_a_place);
         }
@@ -156,5 +157,7 @@ mod tests {
         for text in ["", "file://relative", "s3://", "s3:///x", "s3://Bucket/x", "gs://b", "/mnt"] {
             assert_eq!(text.parse::<ArchivePlace>(), Err(NotAPlace(text.to_owned())));
         }
+        let told = NotAPlace("s3://<redacted>@bucket/x".to_owned());
+        assert_eq!("s3://key:secret@bucket/x".parse::<ArchivePlace>(), Err(told));
     }
 }

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use rollscope_config::without_user_info;
 use sha2::{Digest as _, Sha256};
 use ureq::Agent;
 
@@ -137,6 +138,8 @@ impl Bucket {
         for (name, value) in headers.iter().filter(|(name, _)| *name != "host") {
             request = request.header(*name, *value);
         }
+        // The endpoint may hold a password.
+        let url = without_user_info(&url).into_owned();
         let unreachable = |source| S3Error::Unreachable { url: url.clone(), source: Box::new(source) };
         let mut reply = request.send(bytes).map_err(unreachable)?;
         if reply.status().is_success() {
@@ -150,7 +153,10 @@ impl Bucket {
 impl std::fmt::Debug for Bucket {
     /// Without its keys.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bucket").field("base", &self.base).field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Bucket")
+            .field("base", &without_user_info(&self.base))
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -235,6 +241,21 @@ mod tests {
             token: None,
             region: "us-east-1".into(),
         }
+    }
+
+    #[test]
+    fn a_password_in_the_endpoint_is_not_shown() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://me:PassWord@{}", listener.local_addr().unwrap());
+        let get = |name: &str| match name {
+            "AWS_ENDPOINT_URL" => Some(endpoint.clone()),
+            "AWS_ACCESS_KEY_ID" | "AWS_SECRET_ACCESS_KEY" => Some("key".to_owned()),
+            _ => None,
+        };
+        let bucket = Bucket::from_environment("b", get).unwrap();
+        drop(listener);
+        let told = format!("{bucket:?} {}", bucket.try_put("x", b"").unwrap_err());
+        assert!(told.contains("http://<redacted>@127.0.0.1") && !told.contains("PassWord"), "{told}");
     }
 
     /// The examples of "Signature Calculations for the Authorization Header", Amazon S3 API Reference.

@@ -28,7 +28,7 @@ pub enum TrackError {
     /// The server could not be reached, or its answer was cut or none that was expected.
     #[error("cannot reach the tracker's server: {url}")]
     Unreachable {
-        /// What was called.
+        /// What was called; without a user and a password.
         url: String,
         /// Why not.
         source: Box<ureq::Error>,
@@ -36,7 +36,7 @@ pub enum TrackError {
     /// The server refused.
     #[error("the tracker's server refuses ({status}): {url}: {answer}")]
     Refused {
-        /// What was called.
+        /// What was called; without a user and a password.
         url: String,
         /// HTTP status.
         status: u16,

@@ -5,13 +5,14 @@
 //! time. A run that is gone on with is running again. Characters that MLflow does not take in a name become `_`.
 //!
 //! `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`, or `MLFLOW_TRACKING_TOKEN`, are taken from the environment
-//! as MLflow's own client does.
+//! as MLflow's own client does; else a user and a password from the URL.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rollscope_config::without_user_info;
 use serde_json::{Value, json};
 use ureq::Agent;
 
@@ -92,7 +93,8 @@ impl Mlflow {
     }
 
     pub(crate) fn place(&self) -> String {
-        format!("{}/#/experiments/{}/runs/{}", self.server.url, self.experiment, self.run)
+        let server = without_user_info(&self.server.url);
+        format!("{server}/#/experiments/{}/runs/{}", self.experiment, self.run)
     }
 }
 
@@ -192,7 +194,7 @@ impl Server {
 
     fn unexpected(&self, path: &str) -> TrackError {
         TrackError::Refused {
-            url: self.full(path),
+            url: without_user_info(&self.full(path)).into_owned(),
             status: 200,
             answer: "not what MLflow answers".to_owned(),
         }
@@ -211,12 +213,13 @@ fn answer(
     url: &str,
     reply: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
 ) -> Result<Value, TrackError> {
-    let unreachable = |source| TrackError::Unreachable { url: url.to_owned(), source: Box::new(source) };
+    let url = without_user_info(url);
+    let unreachable = |source| TrackError::Unreachable { url: url.to_string(), source: Box::new(source) };
     let mut reply = reply.map_err(unreachable)?;
     let text = reply.body_mut().read_to_string().map_err(unreachable)?;
     let status = reply.status();
     let refused = |text: &str| TrackError::Refused {
-        url: url.to_owned(),
+        url: url.to_string(),
         status: status.as_u16(),
         answer: text.chars().take(TOLD).collect(),
     };

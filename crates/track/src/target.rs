@@ -4,7 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// `wandb[:PROJECT[/NAME]]`, `tensorboard[:DIR]`, `mlflow:URL` or `jsonl[:FILE]`.
+use rollscope_config::{refused, without_user_info};
+
+/// `wandb[:PROJECT[/NAME]]`, `tensorboard[:DIR]`, `mlflow:URL` or `jsonl[:FILE]`; shown without what stands before the host of
+/// its URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// An offline run of Weights & Biases, in the run's folder: `wandb sync` sends it, also while it grows.
@@ -43,8 +46,9 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, NotATarget> {
         let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
+        let not_a_target = || NotATarget(refused(text));
         if rest.is_some_and(str::is_empty) {
-            return Err(NotATarget(text.to_owned()));
+            return Err(not_a_target());
         }
         match (kind, rest) {
             ("wandb", rest) => {
@@ -59,7 +63,7 @@ impl FromStr for Target {
                 Ok(Self::Mlflow { url: url.trim_end_matches('/').to_owned() })
             }
             ("jsonl", rest) => Ok(Self::Jsonl { path: rest.map(PathBuf::from) }),
-            _ => Err(NotATarget(text.to_owned())),
+            _ => Err(not_a_target()),
         }
     }
 }
@@ -72,7 +76,7 @@ impl fmt::Display for Target {
             Self::Wandb { project: Some(project), name: Some(name) } => write!(f, "wandb:{project}/{name}"),
             Self::TensorBoard { dir: None } => f.write_str("tensorboard"),
             Self::TensorBoard { dir: Some(dir) } => write!(f, "tensorboard:{}", dir.display()),
-            Self::Mlflow { url } => write!(f, "mlflow:{url}"),
+            Self::Mlflow { url } => write!(f, "mlflow:{}", without_user_info(url)),
             Self::Jsonl { path: None } => f.write_str("jsonl"),
             Self::Jsonl { path: Some(path) } => write!(f, "jsonl:{}", path.display()),
         }
@@ -100,5 +104,14 @@ mod tests {
         for text in ["", "mlflow", "mlflow:", "mlflow:host", "wandb:", "aim", "jsonl:"] {
             assert_eq!(text.parse::<Target>(), Err(NotATarget(text.to_owned())));
         }
+    }
+
+    #[test]
+    fn a_password_is_used_and_not_shown() {
+        let target: Target = "mlflow:http://me:pw@h:5000".parse().unwrap();
+        assert_eq!(target, Target::Mlflow { url: "http://me:pw@h:5000".to_owned() });
+        assert_eq!(target.to_string(), "mlflow:http://<redacted>@h:5000");
+        let refused = "mlflow:ftp://me:p/w@h".parse::<Target>().unwrap_err();
+        assert!(refused.to_string().ends_with(": mlflow:ftp://<redacted>@h"), "{refused}");
     }
 }

@@ -85,9 +85,14 @@ fn a_server_that_is_away_is_an_error() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().port()
     };
-    let target = Target::Mlflow { url: format!("http://127.0.0.1:{port}") };
+    let target = Target::Mlflow { url: format!("http://me:PassWord@127.0.0.1:{port}") };
     let refused = Tracker::open(&target, &origin(dir.path())).unwrap_err();
     assert!(matches!(refused, TrackError::Unreachable { .. }), "{refused}");
+    let told = refused.to_string();
+    assert!(
+        told.contains("http://<redacted>@127.0.0.1") && !format!("{refused:?}").contains("PassWord"),
+        "{told}"
+    );
 }
 
 /// A device is read to no end.
