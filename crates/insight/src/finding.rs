@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use rollscope_stats::{Breakdown, Figures, Part, SlowestSample, population, step_numbers, where_time_went};
+use rollscope_stats::{Breakdown, Figures, Part, SlowestSample, StepNumbers, population, where_time_went};
 use rollscope_trace::{Attr, Nanos, Profile, SampleTrace, StepTrace};
 
 use crate::checks::CHECKS;
@@ -22,7 +22,7 @@ pub struct Finding {
 pub(crate) struct Step<'a> {
     /// The samples that the step is judged by.
     pub(crate) samples: Vec<&'a SampleTrace>,
-    pub(crate) figures: Figures,
+    pub(crate) figures: &'a Figures,
     /// The time of all requests.
     pub(crate) time: Breakdown,
 }
@@ -36,13 +36,11 @@ pub(crate) struct Found {
 
 /// Runs every check: first where the time went and the slowest sample, then what is out of order, by the time that is
 /// at stake. A check that finds nothing says nothing. Of a step of which no request came to an end there is nothing to
-/// say but that, and why: the times of requests that failed tell nothing of the time that serving takes.
-pub fn findings(trace: &StepTrace) -> Vec<Finding> {
-    let step = Step {
-        samples: population(trace).collect(),
-        figures: step_numbers(trace).shown().clone(),
-        time: where_time_went(trace),
-    };
+/// say but that, and why: the times of requests that failed tell nothing of the time that serving takes. The numbers are those
+/// of this trace.
+pub fn findings(trace: &StepTrace, numbers: &StepNumbers) -> Vec<Finding> {
+    let step =
+        Step { samples: population(trace).collect(), figures: numbers.shown(), time: where_time_went(trace) };
     if let Some(failed) = crate::checks::all_failed(&step) {
         return vec![failed];
     }

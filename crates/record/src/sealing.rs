@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rollscope_run::{GlanceBlocks, LogPosition, LogStretch, MetricsLog, Retention, Run, Sealed};
-use rollscope_stats::{Figures, LateSample, WorkerFigures, step_numbers};
+use rollscope_stats::{Figures, LateSample, StepNumbers, WorkerFigures, step_numbers};
 use rollscope_trace::{StepNumber, StepTrace};
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
@@ -25,8 +25,8 @@ pub struct StepClosed {
     pub metrics: Map<String, Value>,
 }
 
-/// Makes what a viewer shows first of a step, as the run keeps it; nothing where it cannot be made.
-pub type MakeGlance = Arc<dyn Fn(StepTrace) -> Option<GlanceBlocks> + Send + Sync>;
+/// Makes of a step's trace and its numbers what a viewer shows first, as the run keeps it; nothing where it cannot be made.
+pub type MakeGlance = Arc<dyn Fn(StepTrace, StepNumbers) -> Option<GlanceBlocks> + Send + Sync>;
 
 /// To whom the numbers of a step go, or why there are none.
 pub(crate) type Reply = oneshot::Sender<Result<StepClosed, Arc<RecordError>>>;
@@ -115,11 +115,11 @@ pub(crate) fn put_numbers(
     let numbers = step_numbers(&trace);
     let details = details(numbers.shown());
     let metrics: Map<String, Value> =
-        numbers.metrics.into_iter().map(|(name, value)| (name, Value::from(value))).collect();
+        numbers.metrics.iter().map(|(name, value)| (name.clone(), Value::from(*value))).collect();
     let mut stats = Map::from_iter([("metrics".to_owned(), Value::Object(metrics.clone()))]);
     stats.extend(details);
     run.put_stats(step, &stats)?;
-    if let Some(glance) = glance.and_then(|make| make(trace)) {
+    if let Some(glance) = glance.and_then(|make| make(trace, numbers)) {
         run.put_glance(step, sealed, glance)?;
     }
     Ok(StepClosed { step, metrics })

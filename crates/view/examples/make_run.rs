@@ -63,7 +63,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     writer.flush()?;
     run.sealer(writer.name()).seal(writer.position())?;
     let sealed = run.sealed_state(STEP)?;
-    let glance = rollscope_view::glance(run.step(STEP)?).ok_or("no first sight of the step")?;
+    let trace = run.step(STEP)?;
+    let numbers = rollscope_stats::step_numbers(&trace);
+    let glance = rollscope_view::glance(trace, numbers).ok_or("no first sight of the step")?;
     run.put_glance(STEP, sealed, glance)?;
     Ok(writer.end()?)
 }

@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use axum::body::Bytes;
 use parking_lot::Mutex;
 use rollscope_run::{Glance as Blocks, GlanceBlocks, RunError};
+use rollscope_stats::StepNumbers;
 use rollscope_trace::{StepTrace, UnixNs};
 use serde::{Deserialize, Serialize};
 
@@ -95,11 +96,12 @@ struct WorkerMeta {
     rank: Option<u32>,
 }
 
-/// What [`rollscope_run::Run::put_glance`] keeps of a step; nothing where an answer cannot be encoded.
-pub fn glance(trace: StepTrace) -> Option<GlanceBlocks> {
+/// What [`rollscope_run::Run::put_glance`] keeps of a step, made of its trace and the numbers of that; nothing where an
+/// answer cannot be encoded.
+pub fn glance(trace: StepTrace, numbers: StepNumbers) -> Option<GlanceBlocks> {
     let records = trace.samples.iter().map(|sample| sample.requests.len() + sample.spans.len());
     let keep = Keep::of(records.sum::<usize>() as u64);
-    kept(&StepView::new(trace), keep)
+    kept(&StepView::with_numbers(trace, numbers), keep)
 }
 
 /// So much of a step.

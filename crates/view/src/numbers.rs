@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use rollscope_insight::{Breakdown, findings, slowest_sample, where_time_went};
-use rollscope_stats::{Distribution, Series, step_numbers};
+use rollscope_stats::{Distribution, Series, StepNumbers};
 use rollscope_trace::{StepTrace, Unit};
 use serde::Serialize;
 
 /// The answer of `/api/steps/N`.
 #[derive(Debug, Serialize)]
-pub(crate) struct NumbersAnswer {
+pub(crate) struct NumbersAnswer<'a> {
     step: u64,
     /// Why it was closed; nothing while it is open.
     closed: Option<&'static str>,
     /// What trackers are sent, by name.
-    metrics: BTreeMap<String, f64>,
+    metrics: &'a BTreeMap<String, f64>,
     /// Statistics of the training samples' requests; of the evaluation's in a step that has no others.
     series: Vec<SeriesRow>,
     sentence: String,
@@ -58,9 +58,9 @@ struct Slowest {
 
 // === impl NumbersAnswer ===
 
-impl NumbersAnswer {
-    pub(crate) fn of(trace: &StepTrace) -> Self {
-        let numbers = step_numbers(trace);
+impl<'a> NumbersAnswer<'a> {
+    /// Of a trace and its numbers.
+    pub(crate) fn of(trace: &StepTrace, numbers: &'a StepNumbers) -> Self {
         let breakdown = where_time_went(trace);
         let slowest = slowest_sample(trace).map(|slowest| Slowest {
             sample: slowest.key.to_string(),
@@ -68,7 +68,7 @@ impl NumbersAnswer {
             worker: slowest.worker,
             breakdown: rows(&slowest.breakdown),
         });
-        let findings = findings(trace).into_iter();
+        let findings = findings(trace, numbers).into_iter();
         let findings = findings.map(|found| FindingRow { check: found.check, explain: found.explain });
         Self {
             findings: findings.collect(),
@@ -78,7 +78,7 @@ impl NumbersAnswer {
             sentence: breakdown.sentence(),
             breakdown: rows(&breakdown),
             slowest,
-            metrics: numbers.metrics,
+            metrics: &numbers.metrics,
         }
     }
 }

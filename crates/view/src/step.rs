@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
 use parking_lot::Mutex;
+use rollscope_stats::{StepNumbers, step_numbers};
 use rollscope_trace::{Nanos, SampleTrace, StepTrace, UnixNs};
 
 use crate::details::SampleDetails;
@@ -33,6 +34,7 @@ pub(crate) struct StepView {
     origin: UnixNs,
     /// First and last event; nothing when nothing has happened.
     extent: Option<(UnixNs, UnixNs)>,
+    numbers: OnceLock<StepNumbers>,
     workers: OnceLock<Workers>,
     texts: OnceLock<Texts>,
     answers: Mutex<HashMap<Wanted, Bytes>>,
@@ -62,10 +64,16 @@ impl StepView {
             origin: origin(&trace),
             extent: extent(&trace),
             trace,
+            numbers: OnceLock::new(),
             workers: OnceLock::new(),
             texts: OnceLock::new(),
             answers: Mutex::default(),
         }
+    }
+
+    /// The same of a step whose numbers have been computed.
+    pub(crate) fn with_numbers(trace: StepTrace, numbers: StepNumbers) -> Self {
+        Self { numbers: numbers.into(), ..Self::new(trace) }
     }
 
     pub(crate) fn trace(&self) -> &StepTrace {
@@ -118,7 +126,10 @@ impl StepView {
             return Ok(Some(made.clone()));
         }
         let made = match wanted {
-            Wanted::Numbers => Some(serde_json::to_vec(&NumbersAnswer::of(&self.trace))?),
+            Wanted::Numbers => {
+                let numbers = self.numbers.get_or_init(|| step_numbers(&self.trace));
+                Some(serde_json::to_vec(&NumbersAnswer::of(&self.trace, numbers))?)
+            }
             Wanted::Table => Some(table::answer(self)?),
             Wanted::SampleTile(tile) => tile::of_samples(self, tile)?,
             Wanted::WorkerTile(worker) => tile::of_worker(self, worker)?,

@@ -175,7 +175,7 @@ fn print_steps(run: &Run, steps: &[StepNumber]) -> Result<(), Failure> {
 
 fn step_json(trace: &StepTrace) -> Value {
     let numbers = step_numbers(trace);
-    let findings: Vec<Value> = findings(trace).iter().map(finding_json).collect();
+    let findings: Vec<Value> = findings(trace, &numbers).iter().map(finding_json).collect();
     json!({"step": trace.step.0, "samples": trace.samples.len(), "metrics": numbers.metrics, "findings": findings})
 }
 
@@ -222,7 +222,7 @@ fn step_lines(trace: &StepTrace) -> Vec<String> {
     // The first two have been told by now, with their figures.
     let shown = |finding: &Finding| !["where_time_went", "slowest_sample"].contains(&finding.check);
     lines.extend(
-        findings(trace)
+        findings(trace, &numbers)
             .iter()
             .filter(|finding| shown(finding))
             .map(|finding| format!("  * {}", finding.explain)),

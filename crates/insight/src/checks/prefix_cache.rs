@@ -11,7 +11,7 @@ const HIT_RATE: f64 = 0.2;
 const SHARE: f64 = 0.05;
 
 pub(super) fn check(step: &Step<'_>) -> Option<Found> {
-    let figures = &step.figures;
+    let figures = step.figures;
     let hit_rate = figures.prefix_cache_hit_rate?;
     let a_group = figures.samples as f64 / figures.groups.max(1) as f64;
     let (time, share) = step.in_parts(&[Part::PrefillForward]);

@@ -1,16 +1,20 @@
 //! A healthy step, and one made ill in each way: each check finds its own illness, and nothing in the healthy one.
 
-use rollscope_stats::Part;
+use rollscope_stats::{Part, step_numbers};
 use rollscope_trace::{
     CloseReason, Join, Leg, LegRole, Measure, Nanos, Outcome, Profile, Record, Report, RequestId, SampleKey,
     SampleMark, Scalar, StepClose, StepNumber, StepTrace, UnixNs, UserSpan, WorkerRef,
 };
 
-use crate::{Finding, findings, where_time_went};
+use crate::{Finding, where_time_went};
 
 const STEP: StepNumber = StepNumber(1);
 const BEGIN: i64 = 1_700_000_000_000_000_000;
 const SAMPLES: u32 = 40;
+
+fn findings(trace: &StepTrace) -> Vec<Finding> {
+    crate::findings(trace, &step_numbers(trace))
+}
 
 /// What a sample's one request is like; seconds.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use crate::finding::{Found, Step, evidence_of, part_of, percent};
 const SHARE: f64 = 0.02;
 
 pub(super) fn check(step: &Step<'_>) -> Option<Found> {
-    let figures = &step.figures;
+    let figures = step.figures;
     let tokens = figures.wasted_tokens / figures.generated_tokens.max(1.0);
     let (earlier, tries) = step.in_parts(&[Part::EarlierTries]);
     let cut_off = [Outcome::Aborted, Outcome::Truncated].map(|outcome| figures.requests.ended(outcome));

@@ -5,6 +5,8 @@
 mod make;
 mod viewer;
 
+use rollscope_run::Run;
+use rollscope_stats::step_numbers;
 use rollscope_trace::{Attr, CloseReason, Outcome, Record, StepClose, StepNumber, StepTrace, UnixNs};
 use rollscope_view::{Given, Served, Shown, Token, export_html, glance};
 use serde_json::{Value, json};
@@ -321,6 +323,12 @@ async fn half_a_request_does_not_hold_up_the_end() {
     drop(half);
 }
 
+/// Keeps of a sealed step what is made of a trace.
+fn put_glance(run: &Run, trace: StepTrace) {
+    let (step, numbers) = (trace.step, step_numbers(&trace));
+    run.put_glance(step, run.sealed_state(step).unwrap(), glance(trace, numbers).unwrap()).unwrap();
+}
+
 #[tokio::test]
 async fn a_run_in_which_all_failed_is_shown() {
     let (_dir, run, mut writer) = run();
@@ -335,7 +343,7 @@ async fn a_run_in_which_all_failed_is_shown() {
     writer.flush().unwrap();
     run.sealer(writer.name()).seal(writer.position()).unwrap();
     let step = StepNumber(1);
-    run.put_glance(step, run.sealed_state(step).unwrap(), glance(run.step(step).unwrap()).unwrap()).unwrap();
+    put_glance(&run, run.step(step).unwrap());
     let viewer = Viewer::start(run).await;
     let numbers = viewer.json("/api/steps/1").await;
     assert_eq!(numbers["metrics"]["perf/request/failed"], json!(2.0));
@@ -359,7 +367,7 @@ async fn a_step_is_shown_from_what_was_made_when_it_was_sealed_until_it_grows() 
     // Made of less than was sealed, to be told from what is read.
     let mut less = run.step(step).unwrap();
     less.samples.truncate(1);
-    run.put_glance(step, run.sealed_state(step).unwrap(), glance(less).unwrap()).unwrap();
+    put_glance(&run, less);
     let viewer = Viewer::start(run).await;
     let count = async || viewer.json("/api/steps/1").await["metrics"]["perf/request/count"].clone();
     assert_eq!(count().await, json!(1.0), "as it was made");
