@@ -131,7 +131,7 @@ fn a_step_of_several_batches_is_there_once_and_its_run_goes_on() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || serve_mlflow(&listener));
-    let target = Target::Mlflow { url: url.clone() };
+    let target = Target::Mlflow { url: url.replace("://", "://me:PassWord@") };
     let large: Numbers = (0..2500).map(|number| (format!("perf/{number}"), f64::from(number))).collect();
     let mut first = Tracker::open(&target, &origin(dir.path())).unwrap();
     first.send(1, &large).unwrap_err();
@@ -168,6 +168,8 @@ fn serve_mlflow(listener: &std::net::TcpListener) -> (Vec<String>, Vec<String>) 
                 break (head.to_owned(), body.to_owned());
             }
         };
+        // me:PassWord, out of the URL.
+        assert!(head.contains("Basic bWU6UGFzc1dvcmQ="), "{head}");
         let body: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
         let path = head.split_whitespace().nth(1).unwrap().trim_start_matches("/api/2.0/mlflow/");
         let (mut status, mut reply) = (200, serde_json::json!({}));
