@@ -51,6 +51,9 @@ options! {
             max_running_requests: usize = 64, range(1..=4096);
             /// Requests waiting for a rank beyond which further ones are refused with 503.
             max_queued_requests: usize = 8192, range(1..=1 << 20);
+            /// Seconds that a request may wait to be computed, beyond which it ends with 503; 0 or less: as long as it takes.
+            request_waiting_timeout: f64 = -1.0, range(-1.0..=86_400.0), value_name("SECONDS"),
+                env("SGLANG_REQ_WAITING_TIMEOUT");
             /// Prompt tokens computed in one step; longer prompts are cut into chunks.
             chunked_prefill_size: usize = 512, range(1..=1 << 20);
         }
@@ -92,7 +95,7 @@ options! {
             /// Seconds that a request may wait for the other server, and again that its transfer may take.
             disaggregation_transfer_timeout: f64 = 600.0, range(0.0..=86_400.0), value_name("SECONDS"),
                 env("SGLANG_DISAGGREGATION_TRANSFER_TIMEOUT");
-            /// Let decode's replies tell of the prefill side's stages, for clients that come without a gateway.
+            /// Let decode's replies tell of the prefill side's stages before the transfer, for clients that come without a gateway.
             ///
             /// Both servers must be told to: the metadata row has one more column.
             disaggregation_prefill_timing: bool = false;
@@ -139,6 +142,7 @@ mod tests {
             "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT" => Some("5".to_owned()),
             "SGLANG_DISAGGREGATION_WAITING_TIMEOUT" => Some("0.5".to_owned()),
             "SGLANG_DISAGGREGATION_TRANSFER_TIMEOUT" => Some("7".to_owned()),
+            "SGLANG_REQ_WAITING_TIMEOUT" => Some("9".to_owned()),
             _ => None,
         };
         let options = EngineOptions::resolve(&matches, &Sources { env: &env, file: None }).unwrap();
@@ -146,8 +150,9 @@ mod tests {
             options.disaggregation_bootstrap_timeout,
             options.disaggregation_waiting_timeout,
             options.disaggregation_transfer_timeout,
+            options.request_waiting_timeout,
         );
-        assert_eq!(timeouts, (5.0, 0.5, 7.0));
+        assert_eq!(timeouts, (5.0, 0.5, 7.0, 9.0));
     }
 
     #[test]

@@ -247,6 +247,10 @@ fn limits(options: &EngineOptions) -> Result<Limits, ConfigError> {
         mode: options.disaggregation_mode,
         max_running: options.max_running_requests,
         max_queued: options.max_queued_requests,
+        request_waiting_timeout: Some(options.request_waiting_timeout)
+            .filter(|timeout| *timeout > 0.0)
+            .map(seconds)
+            .transpose()?,
         chunk_tokens: options.chunked_prefill_size,
         reserved_decode_tokens: options.num_reserved_decode_tokens,
         prefix_cache: !options.disable_radix_cache

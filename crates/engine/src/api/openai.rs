@@ -345,11 +345,12 @@ impl Delta {
                 Kind::Chat => choice["delta"] = json!({"content": fresh}),
             }
             (self.sent_bytes, self.sent_tokens) = (progress.text.len(), progress.output_ids.len());
-            let event = event(&frame.chunk(&[choice], &Value::Null));
+            let mut chunk = frame.chunk(&[choice], &Value::Null);
             if is_end {
-                return (event, None, Some((self.live.prompt_tokens(), progress)));
+                chunk["metadata"] = json!({"weight_version": app.weight_version(&progress)});
+                return (event(&chunk), None, Some((self.live.prompt_tokens(), progress)));
             }
-            return (event, Some(self), None);
+            return (event(&chunk), Some(self), None);
         }
     }
 }

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use super::core::Core;
+use super::core::{Core, Queue};
 use super::outputs::Chosen;
-use super::{Scheduler, Side};
+use super::{Scheduler, Side, take_where};
 use crate::disagg::FirstToken;
 use crate::error::sentence;
 use crate::options::DisaggregationMode;
@@ -42,6 +42,7 @@ impl Scheduler {
         match &mut self.side {
             Side::Alone => {
                 request.stamps().wait_queue_entry = Some(core.clock.now());
+                request.queued = core.active_now();
                 core.waiting.push_back(request);
                 // Of requests that come at once, those that can run do not count as waiting.
                 core.admit();
@@ -99,6 +100,13 @@ impl Core {
                 _ => self.running.push_back(request),
             }
         }
+    }
+
+    /// Takes those that have waited for longer than they may.
+    pub(super) fn take_overdue(&mut self) -> Queue {
+        let Some(limit) = self.limits.request_waiting_timeout else { return Queue::new() };
+        let now = self.active_now();
+        take_where(&mut self.waiting, |request| now.since(request.queued) > limit)
     }
 
     /// Gives a request the pages of its tokens and some of those to come, if it has none and they can be had. What the prefix

@@ -36,6 +36,8 @@ pub(super) struct DecodeSide {
 
 /// Prefill servers that are looked for only to be told of what was given up, with all others.
 const MAX_PREFILLS: usize = 1024;
+/// Rooms that were given up on one connection, without an answer: some times as many as may be prepared at once.
+pub(super) const MAX_ENDING: usize = 65_536;
 
 // === impl DecodeSide ===
 
@@ -138,7 +140,7 @@ impl DecodeSide {
             let (prepared, status, why) = (incoming.prepared, why.status_of_peer(), why.message.clone());
             let abort = Frame::Abort { room: room.number, prepared, status, why };
             match incoming.link {
-                Some(link) => self.end_on(link, (room.number, prepared), abort),
+                Some(link) => self.end_on(core, link, (room.number, prepared), abort),
                 None => self.tell(room, abort),
             }
         }
@@ -313,6 +315,7 @@ impl DecodeSide {
                     request.raise(KvPoll::Success);
                     request.stamps().prefill = timing;
                     request.stamps().wait_queue_entry = Some(now);
+                    request.queued = core.active_now();
                     core.waiting.push_back(request);
                 }
                 row => {
@@ -364,13 +367,18 @@ impl DecodeSide {
     }
 
     /// Tells that a room was given up. Of one that was prepared something may be under way, which is not to be taken for that of
-    /// another request with its room: that one meets its prefill server when this is answered, or crosses an abort of its own.
-    fn end_on(&mut self, link: LinkId, (room, prepared): (u64, bool), abort: Frame) {
+    /// another request with its room: that one meets its prefill server when this is answered, or crosses an abort of its own. The
+    /// connection to one that answers none of them is given up.
+    fn end_on(&mut self, core: &mut Core, link: LinkId, (room, prepared): (u64, bool), abort: Frame) {
         let Some(peer) = self.peer(link) else { return };
+        peer.link.send(abort);
         if prepared {
             peer.ending.insert(room);
+            if peer.ending.len() > MAX_ENDING {
+                let why = "prefill server does not answer when requests are given up";
+                self.closed(core, link, &Abort::unavailable(why));
+            }
         }
-        peer.link.send(abort);
     }
 
     fn peer(&mut self, link: LinkId) -> Option<&mut Peer> {

@@ -60,6 +60,8 @@ pub(crate) struct Limits {
     pub(crate) mode: DisaggregationMode,
     pub(crate) max_running: usize,
     pub(crate) max_queued: usize,
+    /// How long a request may be in the waiting queue, if there is a limit.
+    pub(crate) request_waiting_timeout: Option<Duration>,
     /// Prompt tokens a step.
     pub(crate) chunk_tokens: usize,
     /// Tokens that a request may generate before it needs further pages.
@@ -250,6 +252,9 @@ impl Scheduler {
                 Side::Alone => {}
                 Side::Prefill(side) => side.time_out(&mut self.core),
                 Side::Decode(side) => side.time_out(&mut self.core),
+            }
+            for request in self.core.take_overdue() {
+                self.give_up(request, Abort::unavailable("Request waiting timeout reached."));
             }
         }
         match &mut self.side {

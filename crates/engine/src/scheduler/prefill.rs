@@ -289,6 +289,7 @@ impl PrefillSide {
             outgoing.slot = Some(slot);
             if let Some(mut request) = self.bootstrap.remove(index) {
                 request.stamps().wait_queue_entry = Some(now);
+                request.queued = core.active_now();
                 core.waiting.push_back(request);
             }
         }

@@ -8,7 +8,7 @@ use rollscope_model::{KvPool, Model};
 use tokio::sync::mpsc;
 
 use super::core::Core;
-use super::decode::DecodeSide;
+use super::decode::{DecodeSide, MAX_ENDING};
 use super::mailbox::{Command, Postbox, Waker};
 use super::{Limits, Means, PauseMode, Rooms, SchedulerThread};
 use crate::clock::Clock;
@@ -65,6 +65,7 @@ fn parts(mode: DisaggregationMode) -> (Means, Limits) {
         mode,
         max_running: 4,
         max_queued: 4,
+        request_waiting_timeout: None,
         chunk_tokens: 512,
         reserved_decode_tokens: 16,
         prefix_cache: false,
@@ -256,4 +257,21 @@ async fn who_has_met_a_server_has_met_it_when_the_connection_is_doubted() {
     let mut anew = decode.open(3);
     assert!(matches!(anew.try_recv(), Ok(Frame::Prepare { room: 2, .. })));
     assert!(sent.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_prefill_server_that_answers_no_abort_is_given_up() {
+    let mut decode = Decode::new(|_| ());
+    drop(decode.submit(1, 3));
+    decode.happens(1, What::Found { dp_size: 1 });
+    let mut sent = decode.open(2);
+    for room in 2..MAX_ENDING as u64 + 3 {
+        let prepared = decode.side.transfer.pop_front().unwrap();
+        decode.side.give_up(&mut decode.core, prepared, Abort::asked_for());
+        while sent.try_recv().is_ok() {}
+        assert_eq!(sent.is_closed(), room == MAX_ENDING as u64 + 2);
+        drop(decode.submit(room, 3));
+    }
+    // Whoever comes next has the server looked for anew.
+    assert_eq!(decode.prealloc(), [(MAX_ENDING as u64 + 2, Some(KvPoll::Bootstrapping))]);
 }

@@ -382,3 +382,20 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
     server.generate(&body).await;
     server.until_free().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_computed_is_refused_by_name() {
+    let server = Server::start(&[]).await;
+    let fields = "input_embeds positional_embed_overrides image_data video_data audio_data token_ids_logprob \
+        return_hidden_states return_routed_experts return_entropy session_params lora_path custom_logit_processor";
+    let fields = fields.split_whitespace().map(|name| (name, json!({"text": "1", name: ["x"]})));
+    let params = "json_schema regex ebnf structural_tag stop_regex";
+    let params =
+        params.split_whitespace().map(|name| (name, json!({"text": "1", "sampling_params": {name: "x"}})));
+    for (name, body) in fields.chain(params) {
+        let (status, reply) = server.post("/generate", &body).await;
+        let expected = format!("{name} is not supported by this engine");
+        assert_eq!((status, &reply["error"]["message"]), (StatusCode::BAD_REQUEST, &json!(expected)));
+    }
+    server.until_free().await;
+}

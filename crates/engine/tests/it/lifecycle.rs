@@ -36,7 +36,23 @@ async fn the_transfer_limit_ends_requests_as_its_table_says() {
         let reply = server.generate(&body).await;
         let expected = json!({"type": "abort", "message": message(&body, "Bootstrapping"), "status_code": 504, "err_type": null});
         assert_eq!(reply["meta_info"]["finish_reason"], expected);
+        // A stream tells it as well.
+        let mut body = body;
+        body["bootstrap_room"] = json!(fresh_room());
+        let finish = &server.stream(&body).await.pop().unwrap()["meta_info"]["finish_reason"];
+        assert_eq!(
+            (&finish["status_code"], &finish["message"]),
+            (&json!(504), &message(&body, "Bootstrapping"))
+        );
         server.until_free().await;
+        for (name, label, expected) in [
+            ("num_bootstrap_failed_reqs_total", "", "2"),
+            ("num_transfer_failed_reqs_total", "", "0"),
+            ("kv_transfer_timeouts_total", "stage=\"bootstrap\"", "2"),
+            ("kv_transfer_timeouts_total", "stage=\"transfer\"", "0"),
+        ] {
+            assert_eq!(server.metric(name, label).await, expected, "{name} {label}");
+        }
     }
     // One that has met the other server ends otherwise. Meeting takes the first of them a while, perhaps too long.
     let deadline = Instant::now() + PATIENCE;
@@ -50,6 +66,41 @@ async fn the_transfer_limit_ends_requests_as_its_table_says() {
         }
         assert_eq!((status.as_u16(), &reply["error"]["message"]), (500, &message(&body, "WaitingForInput")));
         break;
+    }
+    pair.until_free().await;
+    assert_eq!(pair.decode.metric("num_transfer_failed_reqs_total", "").await, "1");
+    assert_eq!(pair.decode.metric("kv_transfer_timeouts_total", "stage=\"transfer\"").await, "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_too_long_to_be_computed_is_turned_away() {
+    let limit = [&SLOW[..], &["--max-running-requests", "1", "--request-waiting-timeout", "0.2"]].concat();
+    let (alone, pair) = (Server::start(&limit).await, Pair::start_with(&SLOW, &limit).await);
+    for (server, prefill) in [(&alone, None), (&pair.decode, Some(&pair.prefill))] {
+        let ask = async |rid: &str| {
+            let body = if prefill.is_some() { pair.paired(&endless(rid)) } else { endless(rid) };
+            let other_half = async {
+                if let Some(prefill) = prefill {
+                    prefill.generate(&body).await;
+                }
+            };
+            tokio::join!(server.post("/generate", &body), other_half).0
+        };
+        let late = async {
+            server.until("it runs", |load| load["num_running_reqs"] == 1).await;
+            let (status, reply) = ask("late").await;
+            let message = reply["error"]["message"].as_str().unwrap_or_default();
+            assert_eq!(
+                (status, message),
+                (StatusCode::SERVICE_UNAVAILABLE, "Request waiting timeout reached.")
+            );
+            // It harms nobody else.
+            assert_eq!(server.load().await["num_running_reqs"], 1);
+            server.post("/abort_request", &json!({"rid": "first"})).await;
+        };
+        let ((_, first), ()) = tokio::join!(ask("first"), late);
+        assert_eq!(first["meta_info"]["finish_reason"]["message"], "Aborted by AbortReq.");
+        server.until_free().await;
     }
     pair.until_free().await;
 }

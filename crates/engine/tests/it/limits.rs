@@ -9,10 +9,10 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use crate::peers::{
-    ABORT, DONE, PAGE_BYTES, PAGES, PREPARE, Peer, RECEIVED, ROW, page, raw_prefill, row, suitable_info,
-    welcomed,
+    ABORT, DONE, PAGE_BYTES, PAGES, PREPARE, Peer, RECEIVED, ROW, WELCOME, greeted, page, raw_prefill, row,
+    suitable_info, welcomed,
 };
-use crate::support::{PATIENCE, Pair, Server, bootstrap_port, fresh_room, greedy};
+use crate::support::{PATIENCE, Pair, Server, bootstrap_port, fresh_room, greedy, live};
 
 const LIMIT: Duration = Duration::from_secs(6);
 const MOST_OF_IT: Duration = Duration::from_millis(4500);
@@ -55,9 +55,9 @@ async fn until_in_time(attempt: impl AsyncFn(u64) -> (bool, StatusCode, Value)) 
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_met_just_before_the_bootstrap_limit_is_served() {
-    let prefill = Pair::start_prefill(&["--disaggregation-bootstrap-timeout", "6"]).await;
+/// A prefill server with a limit, whose decode server comes just before that.
+async fn check_bootstrap(limit: &str) {
+    let prefill = Pair::start_prefill(&[limit, "6"]).await;
     let bootstrap_port = bootstrap_port(&prefill).await;
     until_in_time(async |room| {
         let (mut decode, _) = Peer::decode(bootstrap_port, 0).await;
@@ -83,6 +83,16 @@ async fn who_is_met_just_before_the_bootstrap_limit_is_served() {
     })
     .await;
     prefill.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_met_just_before_the_bootstrap_limit_is_served() {
+    check_bootstrap("--disaggregation-bootstrap-timeout").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_met_just_before_the_transfer_limit_is_served() {
+    check_bootstrap("--disaggregation-transfer-timeout").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -159,4 +169,51 @@ async fn pages_that_come_just_before_the_transfer_limit_are_taken() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_comes_just_before_the_transfer_limit_is_taken() {
     check_decode("--disaggregation-transfer-timeout", 1).await;
+}
+
+/// A decode server with a limit, whose prefill server agrees just before that.
+async fn check_prealloc(limit: &str) {
+    let decode = Server::start(&["--disaggregation-mode", "decode", limit, "6"]).await;
+    let info = suitable_info(&decode).await;
+    until_in_time(async |room| {
+        let (port, transfer) = raw_prefill(info.clone()).await;
+        let (body, mut other, began) = (request(room, port), request(fresh_room(), port), Instant::now());
+        other["rid"] = json!("other");
+        let meet = async {
+            let mut prefill = greeted(&transfer).await;
+            decode.until("both are there", |load| live(load) == 2).await;
+            let in_time = nearly_reach_limit(&decode, began).await;
+            decode.post("/abort_request", &json!({"rid": "other"})).await;
+            prefill.send(WELCOME, &[]).await;
+            // It is told of once they have agreed.
+            if in_time {
+                assert_eq!(prefill.receive().await.0, ABORT);
+            }
+            go_on(&decode).await;
+            if in_time {
+                assert_eq!(prefill.receive().await.0, PREPARE);
+                for (kind, body) in [page(room, 0, PAGE_BYTES), row(room, room, 52)] {
+                    prefill.send(kind, &body).await;
+                    assert_eq!(prefill.receive().await.0, RECEIVED);
+                }
+                assert_eq!(prefill.receive().await.0, DONE);
+            }
+            in_time
+        };
+        let ((status, reply), _, in_time) =
+            tokio::join!(decode.post("/generate", &body), decode.post("/generate", &other), meet);
+        (in_time, status, reply)
+    })
+    .await;
+    decode.until_free().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefill_server_that_agrees_just_before_the_bootstrap_limit_is_met() {
+    check_prealloc("--disaggregation-bootstrap-timeout").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefill_server_that_agrees_just_before_the_transfer_limit_is_met() {
+    check_prealloc("--disaggregation-transfer-timeout").await;
 }

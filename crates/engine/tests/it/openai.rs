@@ -47,6 +47,10 @@ async fn completions_say_what_generate_says() {
     let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
     assert_eq!(expected["text"], text);
     assert_eq!(events.last().unwrap()["usage"], reply["usage"]);
+    for event in &events {
+        let is_end = event["choices"][0]["finish_reason"].is_string();
+        assert_eq!(event["metadata"], if is_end { reply["metadata"].clone() } else { Value::Null });
+    }
 
     // Lists of prompts, several replies each, tokens in place of text.
     let body = json!({"prompt": ["1+2=?\n", "3+4=?\n"], "n": 2, "temperature": 0, "max_tokens": 20});

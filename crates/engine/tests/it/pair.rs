@@ -5,6 +5,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 use crate::support::{PATIENCE, Pair, SLOW, Server, bootstrap_port, endless, fresh_room, greedy, live};
@@ -26,6 +27,18 @@ fn is_in(queue: &str, rid: &str, load: &Value) -> bool {
     let queues = load["inflight"].as_array().unwrap();
     let queue = queues.iter().find(|listed| listed["name"] == queue).unwrap();
     queue["reqs"].as_array().unwrap().iter().any(|request| request["rid"] == rid)
+}
+
+/// The port of a listener that says so much to each who connects, and hangs up.
+async fn answering(words: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            stream.write_all(words).await.ok();
+        }
+    });
+    port
 }
 
 /// All ten stages are there, and are where they belong.
@@ -357,16 +370,22 @@ async fn a_refusal_of_one_half_ends_the_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_goes_away_from_one_half_ends_the_other() {
     let pair = Pair::start(&[]).await;
-    let body = pair.paired(&long(PROMPT)).to_string();
-    let is_told = |load: &Value| load["disaggregation"]["decode_transfer_queue_reqs"] == 1;
-    tokio::select! {
-        _ = pair.decode.send(Method::POST, "/generate", &body) => panic!("it ended by itself"),
-        _ = pair.decode.until("prefill was told", is_told) => {}
+    for (left, other) in [(&pair.decode, &pair.prefill), (&pair.prefill, &pair.decode)] {
+        let body = pair.paired(&long(PROMPT)).to_string();
+        let waits = |load: &Value| {
+            let part = &load["disaggregation"];
+            part["prefill_bootstrap_queue_reqs"] == 1 || part["decode_transfer_queue_reqs"] == 1
+        };
+        tokio::select! {
+            _ = left.send(Method::POST, "/generate", &body) => panic!("it ended by itself"),
+            _ = left.until("it waits for the other", waits) => {}
+        }
+        left.until_free().await;
+        let (status, reply) = other.text(Method::POST, "/generate", &body).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(reply.contains("server gave the request up"), "{reply}");
+        pair.until_free().await;
     }
-    pair.decode.until_free().await;
-    let (status, _) = pair.prefill.text(Method::POST, "/generate", &body).await;
-    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
-    pair.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -436,11 +455,17 @@ async fn nothing_waits_for_ever() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut never = pair.paired(&long(PROMPT));
     never["bootstrap_port"] = json!(silent.local_addr().unwrap().port());
+    // One that hangs up, and one that is something else.
+    let [mut hangs_up, mut strange] = [long(PROMPT), long(PROMPT)].map(|body| pair.paired(&body));
+    hangs_up["bootstrap_port"] = json!(answering(b"").await);
+    strange["bootstrap_port"] = json!(answering(b"220 mail.example ESMTP\r\n").await);
     for (server, body, state) in [
         (&pair.prefill, pair.paired(&long(PROMPT)), "Bootstrapping"),
         (&pair.decode, pair.paired(&long(PROMPT)), "WaitingForInput"),
         (&alone, nobody, "Bootstrapping"),
         (&alone, never, "Bootstrapping"),
+        (&alone, hangs_up, "Bootstrapping"),
+        (&alone, strange, "Bootstrapping"),
     ] {
         let (status, reply) = server.post("/generate", &body).await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -449,7 +474,7 @@ async fn nothing_waits_for_ever() {
         server.until_free().await;
     }
     for (server, bootstrap, transfer) in
-        [(&pair.prefill, "1", "0"), (&pair.decode, "0", "1"), (&alone, "2", "0")]
+        [(&pair.prefill, "1", "0"), (&pair.decode, "0", "1"), (&alone, "4", "0")]
     {
         assert_eq!(server.metric("num_bootstrap_failed_reqs_total", "").await, bootstrap);
         assert_eq!(server.metric("num_transfer_failed_reqs_total", "").await, transfer);

@@ -21,7 +21,7 @@ pub(crate) const PAGE_BYTES: usize = 16 * 2048;
 pub(crate) const ROW_BYTES: usize = 5 * 64 + 2 * 512 + 4096 * 4 + 64;
 
 const HELLO: u8 = 1;
-const WELCOME: u8 = 2;
+pub(crate) const WELCOME: u8 = 2;
 const REFUSE: u8 = 3;
 pub(crate) const PREPARE: u8 = 4;
 pub(crate) const PAGES: u8 = 5;
@@ -341,6 +341,74 @@ async fn rooms_that_were_given_up_leave_place_for_others() {
     pair.until_free().await;
 }
 
+/// Releases the memory of a server that has requests, in a pause.
+async fn release_in_pause(server: &Server) {
+    server.post("/pause_generation", &json!({"mode": "in_place"})).await;
+    let (status, reply) = server.post("/release_memory_occupation", &json!({})).await;
+    assert_eq!(status, StatusCode::OK, "{reply}");
+    assert_eq!(live(&server.load().await), 0);
+    for path in ["/resume_memory_occupation", "/continue_generation"] {
+        assert_eq!(server.post(path, &json!({})).await.0, StatusCode::OK);
+    }
+}
+
+/// What the other half hears of a room then.
+async fn hears_of_release(peer: &mut Peer, room: u64) {
+    let (kind, told) = peer.receive().await;
+    let head = [&room.to_le_bytes()[..], &[1], &503_u16.to_le_bytes()].concat();
+    assert_eq!((kind, &told[..11]), (ABORT, &head[..]));
+    assert!(String::from_utf8_lossy(&told[11..]).ends_with("the server's memory was released"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfers_are_aborted_when_memory_is_released_in_a_pause() {
+    let prefill = Pair::start_prefill(&[]).await;
+    let (mut decode, _) = Peer::decode(crate::support::bootstrap_port(&prefill).await, 0).await;
+    let (room, unmet) = (fresh_room(), fresh_room());
+    decode.prepare(room, 1).await;
+    let (sent, waiting) = (prefill_request(room), prefill_request(unmet));
+    let release = async {
+        assert_eq!((decode.receive().await.0, decode.receive().await.0), (PAGES, ROW));
+        let both =
+            |load: &Value| load["disaggregation"]["prefill_bootstrap_queue_reqs"] == 1 && live(load) == 2;
+        prefill.until("one is in flight and one waits", both).await;
+        release_in_pause(&prefill).await;
+        hears_of_release(&mut decode, room).await;
+    };
+    let (first, second, ()) =
+        tokio::join!(prefill.post("/generate", &sent), prefill.post("/generate", &waiting), release);
+    for (status, reply) in [first, second] {
+        assert_eq!(
+            (status, message(&reply)),
+            (StatusCode::SERVICE_UNAVAILABLE, "the server's memory was released")
+        );
+    }
+    prefill.until_free().await;
+
+    let server = Server::start(&["--disaggregation-mode", "decode"]).await;
+    let (port, transfer) = raw_prefill(suitable_info(&server).await).await;
+    let room = fresh_room();
+    let body = json!({
+        "input_ids": vec![49; 20], "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": room,
+    });
+    let release = async {
+        let mut prefill = welcomed(&transfer).await;
+        assert_eq!(prefill.receive().await.0, PREPARE);
+        // The first of two pages.
+        let (kind, page) = page(room, 0, PAGE_BYTES);
+        prefill.send(kind, &page).await;
+        assert_eq!(prefill.receive().await.0, RECEIVED);
+        release_in_pause(&server).await;
+        hears_of_release(&mut prefill, room).await;
+    };
+    let ((status, reply), ()) = tokio::join!(server.post("/generate", &body), release);
+    assert_eq!(
+        (status, message(&reply)),
+        (StatusCode::SERVICE_UNAVAILABLE, "the server's memory was released")
+    );
+    server.until_free().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_room_that_was_given_up_is_not_forgotten_in_a_pause() {
     let limit = Duration::from_millis(500);
@@ -543,10 +611,16 @@ pub(crate) fn row(room: u64, in_row: u64, token: u32) -> (u8, Vec<u8>) {
     (ROW, [&room.to_le_bytes()[..], &row].concat())
 }
 
-/// The next decode server that connects, welcomed.
-pub(crate) async fn welcomed(transfer: &TcpListener) -> Peer {
+/// The next decode server that connects.
+pub(crate) async fn greeted(transfer: &TcpListener) -> Peer {
     let mut peer = Peer { stream: transfer.accept().await.unwrap().0 };
     assert_eq!(peer.receive().await.0, HELLO);
+    peer
+}
+
+/// The same, welcomed.
+pub(crate) async fn welcomed(transfer: &TcpListener) -> Peer {
+    let mut peer = greeted(transfer).await;
     peer.send(WELCOME, &[]).await;
     peer
 }
