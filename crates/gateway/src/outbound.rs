@@ -88,6 +88,19 @@ impl Outbound {
         Self { method: Method::GET, target, headers, encodings, authorization, body: Chunks::new() }
     }
 
+    /// The same with another body.
+    pub(crate) fn with_body(&self, body: Chunks) -> Self {
+        let Self { method, target, headers, encodings, authorization, body: _ } = self;
+        Self {
+            method: method.clone(),
+            target: target.clone(),
+            headers: headers.clone(),
+            encodings: encodings.clone(),
+            authorization: authorization.clone(),
+            body,
+        }
+    }
+
     /// Asks for a reply that can be read.
     pub(crate) fn ask_for_identity(&mut self) {
         self.encodings = Bytes::from_static(b"accept-encoding: identity\r\n");

@@ -45,8 +45,7 @@ pub(crate) struct Pair {
 impl Pair {
     /// Serves the request.
     pub(crate) async fn run(self, flight: Arc<Flight>) -> Result<Response<ReplyBody>, Refusal> {
-        let mut outbound = self.outbound.clone();
-        outbound.body = self.decode_body;
+        let outbound = self.outbound.with_body(self.decode_body);
         let mut prefill = Prefill::begin(&flight, self.prefill, self.outbound, self.is_merging);
         let answer = {
             let decode = Answer::call(Arc::clone(&flight), RoleKind::Decode, self.decode, outbound);
@@ -105,7 +104,7 @@ async fn unary(
         return Ok(landing(flight, answer.head, body, (Outcome::Completed, None)));
     };
     // Held for the prefill's reply no longer than a stream's last event would be.
-    let _in_time = tokio::time::timeout(wait, prefill.settled()).await;
+    let _in_time = prefill.settled_within(wait).await;
     let join = if joins_logprobs { LogprobJoin::Always } else { LogprobJoin::Never };
     let merged = prefill.share().and_then(|share| reply.merge(share, join).ok());
     prefill.count(&flight.core, merged.is_some());

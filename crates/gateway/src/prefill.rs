@@ -120,6 +120,12 @@ impl Prefill {
         self.state = ended.and_then(Result::ok).map_or(State::Lost, State::Done);
     }
 
+    /// The same, but for no longer than this; whether it has ended.
+    pub(crate) async fn settled_within(&mut self, limit: Duration) -> bool {
+        // As a rule it has before decode does, and there is no need for a timer.
+        !self.is_live() || timeout(limit, self.settled()).await.is_ok()
+    }
+
     /// Lets the leg proceed by itself from now on: a client that reads slowly must not delay it and its stamps.
     pub(crate) fn set_free(&mut self) {
         self.state = match std::mem::replace(&mut self.state, State::Lost) {
@@ -135,11 +141,17 @@ impl Prefill {
     /// Lets the leg end by itself, for so long, when the reply no longer needs it: workers are not told to abort what
     /// they have as good as done, and the profile waits for what the prefill worker measured.
     pub(crate) fn linger(mut self, limit: Duration) {
-        let (State::Pending(_) | State::Free(_)) = self.state else { return };
+        if !self.is_live() {
+            return;
+        }
         // Without a runtime the program is ending, and the leg with it.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move { drop(timeout(limit, self.settled()).await) });
         }
+    }
+
+    fn is_live(&self) -> bool {
+        matches!(self.state, State::Pending(_) | State::Free(_))
     }
 
     /// Counts a reply that went out with or without what the prefill worker measured, if that is merged at all.

@@ -312,7 +312,7 @@ impl Merge {
         if !is_held || element.is_aborted() || element.is_error() {
             return;
         }
-        let is_settled = tokio::time::timeout(self.wait, self.prefill.settled()).await.is_ok();
+        let is_settled = self.prefill.settled_within(self.wait).await;
         let in_vain = element.is_finished() && !is_settled;
         self.holds = if in_vain { Hold::Nothing } else { Hold::Last };
     }

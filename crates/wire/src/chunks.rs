@@ -144,7 +144,12 @@ impl Chunks {
         range.start.min(end)..end
     }
 
-    fn for_each_in<'a>(&'a self, range: Range<usize>, mut take: impl FnMut(&'a Bytes, Range<usize>)) {
+    /// Shows each piece that has some of a range, and what of it.
+    pub(crate) fn for_each_in<'a>(
+        &'a self,
+        range: Range<usize>,
+        mut take: impl FnMut(&'a Bytes, Range<usize>),
+    ) {
         let (number, mut base) = self.locate(range.start);
         for piece in self.pieces().skip(number) {
             let start = range.start.max(base);

@@ -62,6 +62,16 @@ const ENDS_WORD: [bool; 256] = {
     ends
 };
 
+/// What a value is by its first byte, if one can begin with it.
+const KINDS: [Option<Kind>; 256] = {
+    let mut kinds = [Some(Kind::Literal); 256];
+    (kinds[b'{' as usize], kinds[b'[' as usize]) = (Some(Kind::Object), Some(Kind::Array));
+    kinds[b'"' as usize] = Some(Kind::Text);
+    (kinds[b',' as usize], kinds[b':' as usize]) = (None, None);
+    (kinds[b']' as usize], kinds[b'}' as usize]) = (None, None);
+    kinds
+};
+
 /// A longer string is no measurement and is not copied out of the body.
 pub(crate) const MAX_SCALAR_BYTES: usize = 4096;
 
@@ -91,14 +101,10 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips space and tells what begins there.
+    #[inline]
     pub(crate) fn kind(&mut self) -> Result<Kind, Malformed> {
-        Ok(match self.token()? {
-            b'{' => Kind::Object,
-            b'[' => Kind::Array,
-            b'"' => Kind::Text,
-            b',' | b':' | b']' | b'}' => return Err(self.fail(Problem::Unexpected)),
-            _ => Kind::Literal,
-        })
+        let first = self.token()?;
+        KINDS[usize::from(first)].ok_or_else(|| self.fail(Problem::Unexpected))
     }
 
     /// Walks over an object. `visit` must consume the value of each member. Returns where the object stands.
@@ -112,12 +118,15 @@ impl<'a> Cursor<'a> {
         let start = self.offset();
         self.at += 1;
         let (mut separator, mut comma) = (self.offset(), None);
-        if self.token()? == b'}' {
+        let mut first = self.token()?;
+        if first == b'}' {
             self.at += 1;
             return Ok(start..self.offset());
         }
         loop {
-            self.token()?;
+            if first != b'"' {
+                return Err(self.fail(Problem::Unexpected));
+            }
             let key = self.offset();
             let name = self.text()?;
             self.expect(b':')?;
@@ -127,6 +136,7 @@ impl<'a> Cursor<'a> {
                 b',' => {
                     comma = Some(self.offset());
                     self.at += 1;
+                    first = self.token()?;
                 }
                 b'}' => {
                     self.at += 1;
@@ -171,20 +181,19 @@ impl<'a> Cursor<'a> {
     pub(crate) fn skip(&mut self) -> Result<Range<usize>, Malformed> {
         let kind = self.kind()?;
         let start = self.offset();
-        match kind {
-            Kind::Object => self.skip_container(b'{', b'}')?,
-            Kind::Array => self.skip_container(b'[', b']')?,
-            Kind::Text => {
-                self.skip_string()?;
-            }
-            Kind::Literal => {
-                let word = self.word();
-                if !scalar::is_literal(&word) {
-                    return Err(Malformed { offset: start, problem: Problem::Literal });
-                }
-            }
-        }
+        self.pass(kind)?;
         Ok(start..self.offset())
+    }
+
+    /// Skips a value that begins at the cursor, which has told its kind.
+    #[inline]
+    pub(crate) fn pass(&mut self, kind: Kind) -> Result<(), Malformed> {
+        match kind {
+            Kind::Object => self.skip_container(b'{', b'}'),
+            Kind::Array => self.skip_container(b'[', b']'),
+            Kind::Text => self.skip_string(),
+            Kind::Literal => self.skip_literal(),
+        }
     }
 
     /// Reads a scalar; a container or an overlong string is skipped and gives nothing.
@@ -215,21 +224,22 @@ impl<'a> Cursor<'a> {
     }
 
     /// An error at the cursor.
+    #[cold]
     pub(crate) fn fail(&self, problem: Problem) -> Malformed {
         Malformed { offset: self.offset(), problem }
     }
 
-    /// Reads a string, unescaped.
+    /// Reads the string at whose quote the cursor stands, unescaped.
+    #[inline]
     fn text(&mut self) -> Result<Cow<'a, [u8]>, Malformed> {
-        if self.peek() != Some(b'"') {
-            return Err(self.fail(Problem::Unexpected));
-        }
-        let (start, base, inside, piece) = (self.offset(), self.base, self.at + 1, self.piece);
-        let is_plain = self.skip_string()?;
+        let inside = &self.piece[self.at + 1..];
         // As a rule a name lies in one piece and is written as it is read.
-        if is_plain && self.base == base {
-            return Ok(Cow::Borrowed(&piece[inside..self.at - 1]));
+        if let Some(length) = string_end(inside).filter(|end| inside[*end] == b'"') {
+            self.at += length + 2;
+            return Ok(Cow::Borrowed(&inside[..length]));
         }
+        let start = self.offset();
+        self.skip_string()?;
         self.unquote(start..self.offset())
     }
 
@@ -241,6 +251,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips space; the next byte.
+    #[inline]
     pub(crate) fn token(&mut self) -> Result<u8, Malformed> {
         loop {
             match self.peek() {
@@ -251,6 +262,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    #[inline]
     fn expect(&mut self, byte: u8) -> Result<(), Malformed> {
         if self.token()? != byte {
             return Err(self.fail(Problem::Unexpected));
@@ -280,10 +292,8 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Skips a string; whether it is without escapes.
-    fn skip_string(&mut self) -> Result<bool, Malformed> {
+    fn skip_string(&mut self) -> Result<(), Malformed> {
         self.at += 1;
-        let mut is_plain = true;
         loop {
             let rest = &self.piece[self.at..];
             let Some(distance) = string_end(rest) else {
@@ -295,9 +305,8 @@ impl<'a> Cursor<'a> {
             };
             self.at += distance + 1;
             if self.piece[self.at - 1] == b'"' {
-                return Ok(is_plain);
+                return Ok(());
             }
-            is_plain = false;
             self.peek().ok_or(self.fail(Problem::End))?;
             self.at += 1;
         }
@@ -315,6 +324,23 @@ impl<'a> Cursor<'a> {
                 return Err(self.fail(Problem::End));
             }
         }
+    }
+
+    fn skip_literal(&mut self) -> Result<(), Malformed> {
+        let rest = self.piece.get(self.at..).unwrap_or_default();
+        // As a rule it is a number in one piece, which is checked while its end is looked for.
+        if let Some(length) = scalar::number_length(rest)
+            && rest.get(length).is_some_and(|next| ENDS_WORD[usize::from(*next)])
+        {
+            self.at += length;
+            return Ok(());
+        }
+        let start = self.offset();
+        let word = self.word();
+        if !scalar::is_literal(&word) {
+            return Err(Malformed { offset: start, problem: Problem::Literal });
+        }
+        Ok(())
     }
 
     fn literal(&mut self) -> Result<Scalar<'a>, Malformed> {
@@ -345,16 +371,14 @@ impl<'a> Cursor<'a> {
 fn string_end(text: &[u8]) -> Option<usize> {
     const SHORT_WORDS: usize = 6;
     const LOW: u64 = 0x0101_0101_0101_0101;
-    // The lowest of the bits that this sets is where the byte stands first; those above it may be wrong.
-    let find = |word: u64, byte: u8| {
-        let zero_where_equal = word ^ (LOW * u64::from(byte));
-        zero_where_equal.wrapping_sub(LOW) & !zero_where_equal & (LOW << 7)
-    };
+    // A byte that is equal becomes zero, and its highest bit is set when one is taken from it. The lowest of these bits
+    // is where it stands first; those above it may be wrong.
+    let find = |word: u64, byte: u8| (word ^ (LOW * u64::from(byte))).wrapping_sub(LOW);
     let words = &text.as_chunks::<8>().0;
     let words = &words[..words.len().min(SHORT_WORDS)];
     for (number, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        let found = find(word, b'"') | find(word, b'\\');
+        let found = (find(word, b'"') | find(word, b'\\')) & !word & (LOW << 7);
         if found != 0 {
             return Some(number * 8 + found.trailing_zeros() as usize / 8);
         }
@@ -366,5 +390,22 @@ fn string_end(text: &[u8]) -> Option<usize> {
 impl std::fmt::Debug for Cursor<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cursor").field("offset", &self.offset()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_string_ends_where_a_walk_byte_by_byte_finds_it() {
+        for (count, end) in (0..70).flat_map(|count| [b'"', b'\\'].map(|end| (count, end))) {
+            for byte in 0..=u8::MAX {
+                let text = [&vec![byte; count][..], &[end], &[byte; 9]].concat();
+                let expected = text.iter().position(|byte| [b'"', b'\\'].contains(byte));
+                assert_eq!(string_end(&text), expected, "{count} times {byte}, {end}");
+                assert_eq!(string_end(&text[..count]), expected.filter(|at| *at < count));
+            }
+        }
     }
 }

@@ -150,9 +150,9 @@ impl SampleShare {
     /// Takes a member if it is to be copied.
     fn add_field(&mut self, source: &Chunks, meta_info: &Object<'_>, field: &Field<'_>) {
         let name = field.name();
-        let is_pd = MERGED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-        let timing = TIMINGS.iter().find(|(timing, _)| *timing == name);
-        if !is_pd {
+        let mut timing = None;
+        if !is_of_prefill(name) {
+            timing = TIMINGS.iter().find(|(timing, _)| *timing == name);
             let is_copied = timing.is_some() || CACHED.contains(&name);
             if !is_copied || is_null(source, field) || !meta_info.is_last(field) {
                 return;
@@ -163,7 +163,10 @@ impl SampleShare {
             None => self.spell(source, field),
         };
         let text = &self.text;
-        let is_same = |earlier: &&mut SharedMember| text[earlier.name.clone()] == text[member.name.clone()];
+        let name = &text[member.name.clone()];
+        let is_same = |earlier: &&mut SharedMember| {
+            earlier.name.len() == name.len() && text[earlier.name.clone()] == *name
+        };
         match self.members.iter_mut().find(is_same) {
             Some(earlier) if earlier.is_own_name && !member.is_own_name => {}
             Some(earlier) => *earlier = member,
@@ -188,6 +191,13 @@ impl SampleShare {
     /// Writes a member as it stands, but without space around its colon and on one line.
     fn spell(&mut self, source: &Chunks, field: &Field<'_>) -> SharedMember {
         let start = self.text.len();
+        let name_bytes = field.name().len();
+        // As a rule there is nothing between but the quotes and the colon, and no escape that would be longer.
+        if field.kind == Kind::Literal && field.value.start - field.member.key == name_bytes + 3 {
+            self.text.extend_from_slice(&source.gather(field.member.key..field.value.end));
+            let name = start + 1..start + 1 + name_bytes;
+            return SharedMember { name, member: start..self.text.len(), is_own_name: true };
+        }
         let written = source.gather(field.member.key..field.value.start);
         let written = written.trim_ascii_end();
         let written = written.strip_suffix(b":").unwrap_or(written).trim_ascii_end();
@@ -205,11 +215,12 @@ impl SampleShare {
     }
 
     fn write_value(&mut self, source: &Chunks, field: &Field<'_>) {
-        let start = self.text.len();
-        self.text.extend_from_slice(&source.gather(field.value.clone()));
-        for byte in self.text[start..].iter_mut().filter(|byte| is_line_end(**byte)) {
-            *byte = b' ';
+        let value = source.gather(field.value.clone());
+        if field.kind == Kind::Literal {
+            return self.text.extend_from_slice(&value);
         }
+        let spaced = |byte: &u8| if is_line_end(*byte) { b' ' } else { *byte };
+        self.text.extend(value.iter().map(spaced));
     }
 
     /// Merges into one `meta_info`, which the splicer has not passed yet.
@@ -231,22 +242,18 @@ impl SampleShare {
             written.extend(experts.join(source, meta_info, element.is_finished()).into_iter().flatten());
         }
 
-        let mut front = Chunks::new();
-        let mut small = Vec::with_capacity(self.text.len() + self.members.len());
+        splicer.enter(meta_info, self.text.len() + self.members.len());
         for member in &self.members {
-            separate(&mut small, &front);
-            small.extend_from_slice(&self.text[member.member.clone()]);
+            splicer.put(&self.text[member.member.clone()]);
         }
         for (name, value) in written.iter().filter(|(name, _)| meta_info.get(name).is_none()) {
-            separate(&mut small, &front);
-            small.extend([b"\"", *name, b"\":"].concat());
-            front.push(std::mem::take(&mut small).into());
-            front.append(value);
+            splicer.put(&[b"\"", *name, b"\":"].concat());
+            splicer.put_value(value);
         }
-        front.push(small.into());
-        splicer.edit(meta_info, &front, |field| {
+        splicer.edit(meta_info, |field| {
             let name = field.name();
-            if self.members.iter().any(|member| self.text[member.name.clone()] == *name) {
+            let may_be_shared = is_of_prefill(name) || CACHED.contains(&name);
+            if may_be_shared && self.members.iter().any(|member| self.text[member.name.clone()] == *name) {
                 return Fate::Drop;
             }
             let Some((_, value)) = written.iter().find(|(written, _)| *written == name) else {
@@ -273,11 +280,9 @@ impl Reply<'_> {
     }
 }
 
-/// Puts a comma between two members.
-fn separate(small: &mut Vec<u8>, front: &Chunks) {
-    if !small.is_empty() || !front.is_empty() {
-        small.push(b',');
-    }
+/// Whether a member is the prefill worker's by its name.
+fn is_of_prefill(name: &[u8]) -> bool {
+    MERGED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The value that a list of the prompt's log-probabilities gets: `[prefill's, decode's]`. Nothing where it is not written.

@@ -28,16 +28,17 @@ const USUAL_FIELDS: usize = 24;
 // === impl Object ===
 
 impl<'a> Object<'a> {
-    /// Reads the object at the cursor. `visit` sees the name of each member and must consume its value.
+    /// Reads the object at the cursor. `visit` sees the name of each member and of what kind its value is, which it must
+    /// consume.
     pub(crate) fn read(
         cursor: &mut Cursor<'a>,
-        mut visit: impl FnMut(&mut Cursor<'a>, &[u8]) -> Result<(), Malformed>,
+        mut visit: impl FnMut(&mut Cursor<'a>, &[u8], Kind) -> Result<(), Malformed>,
     ) -> Result<Self, Malformed> {
         let mut fields = Vec::with_capacity(USUAL_FIELDS);
         let range = cursor.members(|cursor, member| {
             let kind = cursor.kind()?;
             let start = cursor.offset();
-            visit(cursor, &member.name)?;
+            visit(cursor, &member.name, kind)?;
             fields.push(Field { member, value: start..cursor.offset(), kind });
             Ok(())
         })?;

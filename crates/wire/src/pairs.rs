@@ -47,7 +47,8 @@ impl Places {
         let mut places = Self::default();
         cursor.members(|cursor, member| {
             let kind = cursor.kind()?;
-            let start = cursor.skip()?.start;
+            let start = cursor.offset();
+            cursor.pass(kind)?;
             let place = (kind == Kind::Object).then_some(start);
             match &*member.name {
                 b"meta_info" => places.meta_info = place,

@@ -124,22 +124,21 @@ impl<'a> Element<'a> {
                 b"meta_info" if kind == Kind::Object => {
                     element.finish = None;
                     let finish = &mut element.finish;
-                    element.meta_info = Some(Object::read(cursor, |cursor, name| {
-                        if name == FINISH_REASON {
-                            *finish = scan_finish(cursor)?;
-                        } else {
-                            cursor.skip()?;
+                    element.meta_info = Some(Object::read(cursor, |cursor, name, kind| {
+                        if name != FINISH_REASON {
+                            return cursor.pass(kind);
                         }
+                        *finish = scan_finish(cursor)?;
                         Ok(())
                     })?);
                 }
                 b"meta_info" => {
-                    cursor.skip()?;
+                    cursor.pass(kind)?;
                     (element.meta_info, element.finish) = (None, None);
                 }
                 USAGE if kind == Kind::Object => element.usage = Some(scan_usage(cursor)?),
                 USAGE => {
-                    cursor.skip()?;
+                    cursor.pass(kind)?;
                     element.usage = None;
                 }
                 b"index" => {
@@ -147,12 +146,10 @@ impl<'a> Element<'a> {
                     element.index = (index >= 0.0).then_some(index as usize);
                 }
                 b"error" if kind != Kind::Literal => {
-                    cursor.skip()?;
+                    cursor.pass(kind)?;
                     element.is_error = true;
                 }
-                _ => {
-                    cursor.skip()?;
-                }
+                _ => cursor.pass(kind)?,
             }
             Ok(())
         })?;

@@ -85,7 +85,7 @@ impl<'a> GenerateRequest<'a> {
         let (mut prompts, mut n) = ([None; 3], 1);
         let (mut routed_dp_rank, mut data_parallel_rank) = (None, None);
         let mut cursor = Cursor::new(source);
-        let object = Object::read(&mut cursor, |cursor, name| {
+        let object = Object::read(&mut cursor, |cursor, name, kind| {
             match (name, dialect) {
                 (b"stream", _) => stream = cursor.scalar()? == Some(Scalar::Bool(true)),
                 (b"return_logprob", _) => {
@@ -101,9 +101,7 @@ impl<'a> GenerateRequest<'a> {
                 (b"input_embeds", Dialect::Generate) => prompts[2] = count_prompts(source, cursor, 2)?,
                 (b"sampling_params", Dialect::Generate) => n = sampling_n(cursor)?,
                 (b"n", Dialect::Chat | Dialect::Completions) => n = count(cursor.scalar()?.as_ref()),
-                _ => {
-                    cursor.skip()?;
-                }
+                _ => cursor.pass(kind)?,
             }
             Ok(())
         })?;
@@ -147,7 +145,9 @@ impl<'a> GenerateRequest<'a> {
             members.extend(ranks.members(members.is_empty()).into_bytes());
         }
         let mut splicer = Splicer::new(self.source);
-        splicer.edit(&self.object, &Chunks::from(members), |field| {
+        splicer.enter(&self.object, members.len());
+        splicer.put(&members);
+        splicer.edit(&self.object, |field| {
             let is_written = (has_bootstrap && BOOTSTRAP_FIELDS.contains(&field.name()))
                 || (has_ranks && RANK_FIELDS.contains(&field.name()));
             if is_written { Fate::Drop } else { Fate::Keep }

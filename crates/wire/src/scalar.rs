@@ -66,22 +66,47 @@ fn is_strict_number(word: &[u8]) -> bool {
 
 /// The digits of a number in front of its point, and those behind it.
 fn split_number(word: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
-    fn digits(text: &[u8]) -> (&[u8], &[u8]) {
-        text.split_at(text.iter().take_while(|byte| byte.is_ascii_digit()).count())
+    if number_length(word)? < word.len() {
+        return None;
     }
-    let (whole, mut rest) = digits(word.strip_prefix(b"-").unwrap_or(word));
-    let mut fraction = None;
+    let unsigned = word.strip_prefix(b"-").unwrap_or(word);
+    let (whole, rest) = unsigned.split_at(digits(unsigned));
+    let fraction = rest.strip_prefix(b".").map(|behind| &behind[..digits(behind)]);
+    Some((whole, fraction))
+}
+
+/// Length of the number that a text begins with.
+pub(crate) fn number_length(text: &[u8]) -> Option<usize> {
+    let unsigned = text.strip_prefix(b"-").unwrap_or(text);
+    let whole = digits(unsigned);
+    let mut rest = &unsigned[whole..];
     if let [b'.', behind @ ..] = rest {
-        let (found, after) = digits(behind);
-        (fraction, rest) = (Some(found), after);
+        rest = &behind[digits(behind)..];
     }
     let mut has_exponent = true;
     if let [b'e' | b'E', exponent @ ..] = rest {
         let unsigned = if let [b'+' | b'-', unsigned @ ..] = exponent { unsigned } else { exponent };
-        let (found, after) = digits(unsigned);
-        (has_exponent, rest) = (!found.is_empty(), after);
+        let found = digits(unsigned);
+        (has_exponent, rest) = (found > 0, &unsigned[found..]);
     }
-    (!whole.is_empty() && has_exponent && rest.is_empty()).then_some((whole, fraction))
+    (whole > 0 && has_exponent).then_some(text.len() - rest.len())
+}
+
+/// How many digits a text begins with, eight at a time.
+#[inline]
+fn digits(text: &[u8]) -> usize {
+    const BYTES: u64 = 0x0101_0101_0101_0101;
+    let (words, last) = text.as_chunks::<8>();
+    for (number, word) in words.iter().enumerate() {
+        // A digit becomes its value, and six more do not make it sixteen. A carry comes only of what is no digit, and
+        // only the lowest of these counts.
+        let value = u64::from_le_bytes(*word) ^ (BYTES * u64::from(b'0'));
+        let others = (value | value.wrapping_add(BYTES * 6)) & (BYTES * 0xF0);
+        if others != 0 {
+            return number * 8 + others.trailing_zeros() as usize / 8;
+        }
+    }
+    words.len() * 8 + last.iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
 /// No bare control characters, and only escapes that stand for characters.
@@ -200,6 +225,22 @@ mod tests {
             words = words.iter().flat_map(longer).collect();
             for word in &words {
                 check(word);
+            }
+        }
+    }
+
+    #[test]
+    fn digits_end_where_a_walk_byte_by_byte_finds_it() {
+        let check = |text: &[u8]| {
+            let expected = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            assert_eq!(digits(text), expected, "{text:?}");
+        };
+        for count in 0..=20 {
+            for (next, after) in (0..=u8::MAX).flat_map(|next| [b'7', b'/', 0xFF].map(|after| (next, after)))
+            {
+                let text = [&b"90123456789012345678"[..count], &[next], &[after; 9]].concat();
+                check(&text);
+                check(&text[..count]);
             }
         }
     }
