@@ -6,7 +6,7 @@
 //! waiting, running   (as everywhere)
 //! ```
 
-mod endings;
+pub(super) mod endings;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,8 +36,6 @@ pub(super) struct DecodeSide {
 
 /// Prefill servers that are looked for only to be told of what was given up, with all others.
 const MAX_PREFILLS: usize = 1024;
-/// Rooms that were given up on one connection, without an answer: some times as many as may be prepared at once.
-pub(super) const MAX_ENDING: usize = 65_536;
 
 // === impl DecodeSide ===
 
@@ -364,21 +362,6 @@ impl DecodeSide {
             prefill.silent.retain(|peer| transfer.iter().any(|request| is_at(request, peer.id)));
             !was_silent || prefill.is_connected()
         });
-    }
-
-    /// Tells that a room was given up. Of one that was prepared something may be under way, which is not to be taken for that of
-    /// another request with its room: that one meets its prefill server when this is answered, or crosses an abort of its own. The
-    /// connection to one that answers none of them is given up.
-    fn end_on(&mut self, core: &mut Core, link: LinkId, (room, prepared): (u64, bool), abort: Frame) {
-        let Some(peer) = self.peer(link) else { return };
-        peer.link.send(abort);
-        if prepared {
-            peer.ending.insert(room);
-            if peer.ending.len() > MAX_ENDING {
-                let why = "prefill server does not answer when requests are given up";
-                self.closed(core, link, &Abort::unavailable(why));
-            }
-        }
     }
 
     fn peer(&mut self, link: LinkId) -> Option<&mut Peer> {

@@ -8,7 +8,8 @@ use rollscope_model::{KvPool, Model};
 use tokio::sync::mpsc;
 
 use super::core::Core;
-use super::decode::{DecodeSide, MAX_ENDING};
+use super::decode::DecodeSide;
+use super::decode::endings::MAX_ENDING;
 use super::mailbox::{Command, Postbox, Waker};
 use super::{Limits, Means, PauseMode, Rooms, SchedulerThread};
 use crate::clock::Clock;

@@ -11,9 +11,33 @@ use crate::disagg::frame::Frame;
 use crate::output::Abort;
 use crate::request::{Incoming, Pair, Request};
 
+/// Rooms that were given up on one connection, without an answer: some times as many as may be prepared at once.
+pub(in super::super) const MAX_ENDING: usize = 65_536;
+
 // === impl DecodeSide ===
 
 impl DecodeSide {
+    /// Tells that a room was given up. Of one that was prepared something may be under way, which is not to be taken for that of
+    /// another request with its room: that one meets its prefill server when this is answered, or crosses an abort of its own. The
+    /// connection to one that answers none of them is given up.
+    pub(super) fn end_on(
+        &mut self,
+        core: &mut Core,
+        link: LinkId,
+        (room, prepared): (u64, bool),
+        abort: Frame,
+    ) {
+        let Some(peer) = self.peer(link) else { return };
+        peer.link.send(abort);
+        if prepared {
+            peer.ending.insert(room);
+            if peer.ending.len() > MAX_ENDING {
+                let why = "prefill server does not answer when requests are given up";
+                self.closed(core, link, &Abort::unavailable(why));
+            }
+        }
+    }
+
     /// A connection is over, or has never been: so are the requests that wait for it.
     pub(super) fn closed(&mut self, core: &mut Core, link: LinkId, why: &Abort) {
         for request in self.drop_connection(link, |_, _| true) {
