@@ -13,8 +13,13 @@ static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
 /// Writes a file so that readers see the old or the new content and never a part of either; it survives a loss
 /// of power once this has returned.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
+    replace_with(path, [bytes])
+}
+
+/// The same of what lies in pieces.
+pub(crate) fn replace_with<const N: usize>(path: &Path, pieces: [&[u8]; N]) -> Result<(), RunError> {
     let temporary = temporary_beside(path);
-    let outcome = write_synced(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    let outcome = write_synced(&temporary, pieces).and_then(|()| fs::rename(&temporary, path));
     outcome.and_then(|()| sync_folder_of(path)).map_err(|source| {
         fs::remove_file(&temporary).ok();
         RunError::Io { action: "write", path: path.to_owned(), source }
@@ -25,8 +30,8 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
 /// without hard links, where a crash may leave a part of it: they must pass over what they cannot read.
 pub(crate) fn create_exclusive(path: &Path, bytes: &[u8]) -> Result<bool, RunError> {
     let temporary = temporary_beside(path);
-    let outcome = write_synced(&temporary, bytes).and_then(|()| match fs::hard_link(&temporary, path) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => write_synced(path, bytes),
+    let outcome = write_synced(&temporary, [bytes]).and_then(|()| match fs::hard_link(&temporary, path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => write_synced(path, [bytes]),
         linked => linked,
     });
     fs::remove_file(&temporary).ok();
@@ -80,8 +85,10 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, RunError> {
     }
 }
 
-fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_synced<const N: usize>(path: &Path, pieces: [&[u8]; N]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
-    file.write_all(bytes)?;
+    for piece in pieces {
+        file.write_all(piece)?;
+    }
     file.sync_all()
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollscope_trace::Record;
+use rollscope_trace::{Record, StepNumber};
 
 use crate::error::RunError;
-use crate::log::Damage;
 use crate::log::cursor::LogCursor;
+use crate::log::{Damage, LogPosition};
 use crate::manifest::{Manifest, Newest};
 use crate::read::{Drops, StepSummary};
 use crate::run::Run;
@@ -28,6 +28,8 @@ pub struct Follow {
     /// How many of its seals have been read.
     seals_read: usize,
     cursors: BTreeMap<String, LogCursor>,
+    /// Of each step that was read of in the logs, by writer where the last record of it but forward passes ends.
+    last: BTreeMap<StepNumber, BTreeMap<String, LogPosition>>,
 }
 
 // === impl Follow ===
@@ -35,7 +37,8 @@ pub struct Follow {
 impl Run {
     /// A follower that has read nothing yet.
     pub fn follow(&self) -> Follow {
-        Follow { run: self.clone(), start: None, seals_read: 0, cursors: BTreeMap::new() }
+        let (cursors, last) = (BTreeMap::new(), BTreeMap::new());
+        Follow { run: self.clone(), start: None, seals_read: 0, cursors, last }
     }
 }
 
@@ -86,14 +89,30 @@ impl Follow {
             let (folder, from) = (self.run.log_folder(&writer), start.sealed_up_to(&writer));
             self.cursors.entry(writer).or_insert_with(|| LogCursor::new(folder, from));
         }
-        for cursor in self.cursors.values_mut() {
+        for (writer, cursor) in &mut self.cursors {
             while records.len() < BATCH_RECORDS
                 && let Some(record) = cursor.next()?
             {
+                if !matches!(record, Record::ForwardPass(_))
+                    && let Some(step) = record.step()
+                {
+                    let ends = self.last.entry(step).or_default();
+                    match ends.get_mut(writer) {
+                        Some(end) => *end = cursor.position(),
+                        None => _ = ends.insert(writer.clone(), cursor.position()),
+                    }
+                }
                 records.push(record);
             }
         }
         Ok(())
+    }
+
+    /// Whether all that was read of a step has been sealed by now, but for its forward passes.
+    pub fn is_sealed(&self, step: StepNumber) -> Result<bool, RunError> {
+        let Some(ends) = self.last.get(&step) else { return Ok(true) };
+        let manifest = Newest::read(&self.run)?.manifest;
+        Ok(ends.iter().all(|(writer, end)| *end <= manifest.sealed_up_to(writer)))
     }
 
     /// What could not be read so far.

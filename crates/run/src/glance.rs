@@ -7,16 +7,16 @@
 //! ```
 //!
 //! It holds nothing that the parts do not hold, and nothing of forward passes, which are still heard of when a step has
-//! ended. One that was made of other parts than those that the newest manifest names is as if it were not there, and so is a
-//! block that a disk has changed.
+//! ended. One that was made of other parts than those that the newest manifest names is as if it were not there, and so is one
+//! that cannot be read, and a block that a disk has changed. Whatever stands in it costs a reader bounded memory.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rollscope_trace::StepNumber;
 use serde::{Deserialize, Serialize};
-use snap::raw::{Decoder, Encoder};
+use snap::raw::{Decoder, Encoder, decompress_len};
 
 use crate::error::RunError;
 use crate::files;
@@ -24,6 +24,12 @@ use crate::manifest::{Manifest, Newest};
 use crate::run::Run;
 
 const NAME: &str = "glance.bin";
+/// The first line takes some 25 bytes a block and 60 a part.
+const MAX_HEAD_BYTES: u64 = 16 << 20;
+/// A block, before it is compressed: that of a worker of ten million spans takes half of it.
+const MAX_BLOCK_BYTES: usize = 1 << 30;
+/// Snappy's longest copy is of 64 bytes and takes three.
+const MAX_RATIO: usize = 64 / 3 + 1;
 
 /// What is sealed of a step at one moment, but for its forward passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,22 +82,14 @@ impl Run {
         let mut bytes =
             serde_json::to_vec(&head).map_err(|source| RunError::EncodeJson { what: NAME, source })?;
         bytes.push(b'\n');
-        bytes.extend(blocks.compressed);
         files::create_folders(&self.step_folder(step))?;
-        files::replace(&self.glance_path(step), &bytes)
+        files::replace_with(&self.glance_path(step), [&bytes, &blocks.compressed])
     }
 
-    /// What was kept, if it is of all that is sealed of the step now.
+    /// What was kept, if it can be read and is of all that is sealed of the step now.
     pub fn glance(&self, step: StepNumber) -> Result<Option<Glance>, RunError> {
         let path = self.glance_path(step);
-        let file = match File::open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(RunError::io("read", &path))?,
-        };
-        let mut head = Vec::new();
-        BufReader::new(file).read_until(b'\n', &mut head).map_err(RunError::io("read", &path))?;
-        let Ok(Head { state, blocks }) = serde_json::from_slice(&head) else { return Ok(None) };
-        let mut at = head.len() as u64;
+        let Some((Head { state, blocks }, mut at)) = Head::read(&path) else { return Ok(None) };
         let place = |(bytes, crc32): (u64, u32)| {
             let first = at;
             at = at.saturating_add(bytes);
@@ -101,7 +99,7 @@ impl Run {
         Ok((state == self.sealed_state(step)?).then_some(Glance { path, blocks }))
     }
 
-    fn glance_path(&self, step: StepNumber) -> PathBuf {
+    pub(crate) fn glance_path(&self, step: StepNumber) -> PathBuf {
         self.step_folder(step).join(NAME)
     }
 }
@@ -114,8 +112,12 @@ impl GlanceBlocks {
     /// # Errors
     /// It is too large.
     pub fn push(&mut self, block: &[u8]) -> Result<(), RunError> {
-        let failed = |error| RunError::io("compress", NAME.as_ref())(io::Error::other(error));
-        let compressed = Encoder::new().compress_vec(block).map_err(failed)?;
+        let failed = |error| RunError::io("compress", NAME.as_ref())(error);
+        if block.len() > MAX_BLOCK_BYTES {
+            return Err(failed(io::ErrorKind::FileTooLarge.into()));
+        }
+        let compressed =
+            Encoder::new().compress_vec(block).map_err(|error| failed(io::Error::other(error)))?;
         self.blocks.push((compressed.len() as u64, crc32fast::hash(&compressed)));
         self.compressed.extend(compressed);
         Ok(())
@@ -130,25 +132,35 @@ impl GlanceBlocks {
 // === impl Glance ===
 
 impl Glance {
-    /// A block by its number; nothing where there is none, or it is not as it was written.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn block(&self, number: usize) -> Result<Option<Vec<u8>>, RunError> {
-        let Some((first, bytes, crc32)) = self.blocks.get(number).copied() else { return Ok(None) };
-        let failed = RunError::io("read", &self.path);
-        let read = || {
-            let mut file = File::open(&self.path)?;
-            file.seek(SeekFrom::Start(first))?;
-            let mut compressed = Vec::new();
-            file.take(bytes).read_to_end(&mut compressed)?;
-            Ok(compressed)
-        };
-        let compressed = read().map_err(failed)?;
-        if compressed.len() as u64 != bytes || crc32fast::hash(&compressed) != crc32 {
-            return Ok(None);
-        }
-        Ok(Decoder::new().decompress_vec(&compressed).ok())
+    /// A block by its number; nothing where there is none, or it cannot be read as it was written.
+    pub fn block(&self, number: usize) -> Option<Vec<u8>> {
+        let (first, bytes, crc32) = self.blocks.get(number).copied()?;
+        let mut file = File::open(&self.path).ok()?;
+        file.seek(SeekFrom::Start(first)).ok()?;
+        let mut compressed = Vec::new();
+        // What cannot be compressed takes a little more.
+        file.take(bytes.min(2 * MAX_BLOCK_BYTES as u64)).read_to_end(&mut compressed).ok()?;
+        let is_whole = compressed.len() as u64 == bytes && crc32fast::hash(&compressed) == crc32;
+        (is_whole && claims_what_it_may(&compressed))
+            .then(|| Decoder::new().decompress_vec(&compressed).ok())?
+    }
+}
+
+/// Room is made for what a block claims to hold before it is looked at.
+fn claims_what_it_may(compressed: &[u8]) -> bool {
+    let most = compressed.len().saturating_mul(MAX_RATIO).min(MAX_BLOCK_BYTES);
+    decompress_len(compressed).is_ok_and(|claimed| claimed <= most)
+}
+
+// === impl Head ===
+
+impl Head {
+    /// With the place where the blocks begin; nothing where it cannot be read.
+    fn read(path: &Path) -> Option<(Self, u64)> {
+        let mut line = Vec::new();
+        let file = File::open(path).ok()?.take(MAX_HEAD_BYTES);
+        BufReader::new(file).read_until(b'\n', &mut line).ok()?;
+        Some((serde_json::from_slice(&line).ok()?, line.len() as u64))
     }
 }
 
@@ -161,6 +173,29 @@ impl SealedState {
         Self {
             made_of: parts.map(|part| part.path.clone()).collect(),
             closes: manifest.closes().filter(|close| close.step == step).count(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_claims_no_more_than_it_can_hold() {
+        let made = |block: &[u8]| Encoder::new().compress_vec(block).unwrap();
+        for honest in [made(b""), made(b"some bytes"), made(&vec![7; 1_000_000])] {
+            assert!(claims_what_it_may(&honest), "{}", honest.len());
+        }
+        // A claim stands before all else, seven bits a byte.
+        let claiming = |claim: &[u8], length: usize| [claim, &vec![0; length][..]].concat();
+        assert!(claims_what_it_may(&claiming(&[0x80, 0x01], 6)), "128 of eight bytes");
+        for hostile in [
+            claiming(&[0xff, 0xff, 0xff, 0xff, 0x0f], 100),
+            claiming(&[0x80, 0x08], 6),
+            claiming(&[0x81, 0x80, 0x80, 0x80, 0x04], 60 << 20),
+        ] {
+            assert!(!claims_what_it_may(&hostile), "{}", hostile.len());
         }
     }
 }

@@ -61,8 +61,9 @@ enum ApiError {
     #[error(transparent)]
     Run(#[from] RunError),
     #[error(
-        "step {} has {records} requests and spans, more than the {MAX_RECORDS} that the viewer reads; it shows what \
-         was kept when the step was sealed, and rollscope report and the tables of the run have no such limit", step.0
+        "step {} has {records} requests and spans, more than the {MAX_RECORDS} that the viewer reads; of such a step it \
+         shows what is kept when it is sealed, which this is not or not yet; rollscope report and the tables of the run \
+         have no such limit", step.0
     )]
     TooLarge { step: StepNumber, records: u64 },
     #[error("step {} has {passes} forward passes, more than the {MAX_PASSES} that the viewer takes", step.0)]

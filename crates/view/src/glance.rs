@@ -11,18 +11,21 @@
 //! then           the tiles of workers
 //! then           the details of the samples of a tile, if they are kept
 //! ```
+//!
+//! A block that could not be made, or would be too large, is empty, and what it is for is not kept.
 
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
 use parking_lot::Mutex;
-use rollscope_run::{Glance as Blocks, GlanceBlocks, RunError};
+use rollscope_run::{Glance as Blocks, GlanceBlocks};
 use rollscope_stats::StepNumbers;
 use rollscope_trace::{StepTrace, UnixNs};
 use serde::{Deserialize, Serialize};
 
 use crate::columns::Table;
 use crate::details::SampleDetails;
+use crate::latest::Latest;
 use crate::step::{MAX_RECORDS, StepView, Wanted};
 use crate::tile::{self, TILE_ROWS};
 use crate::workers::Fleet;
@@ -68,8 +71,8 @@ struct Tiles {
 pub(crate) struct Glance {
     answers: Vec<(Wanted, Bytes)>,
     tiles: Option<(Tiles, Blocks)>,
-    /// Blocks that were asked for, the latest at the end.
-    recent: Mutex<Vec<(usize, Bytes)>>,
+    /// Blocks that were asked for.
+    recent: Mutex<Latest<usize, Bytes>>,
     fleet: OnceLock<Option<Arc<Fleet>>>,
 }
 
@@ -112,27 +115,33 @@ pub(crate) fn kept(step: &StepView, keep: Keep) -> Option<GlanceBlocks> {
         has_details: keep == Keep::Everything,
     });
     let mut blocks = GlanceBlocks::default();
-    blocks.push(&first_sight(step, tiles)?).ok()?;
+    put(&mut blocks, first_sight(step, tiles))?;
     let Some(Tiles { samples, workers, has_details }) = tiles else { return Some(blocks) };
     for number in 0..samples {
-        blocks.push(&tile::of_samples(step, number).ok()??).ok()?;
+        put(&mut blocks, tile::of_samples(step, number).ok().flatten())?;
     }
     for number in 0..workers {
-        blocks.push(&tile::of_worker(step, number).ok()??).ok()?;
+        put(&mut blocks, tile::of_worker(step, number).ok().flatten())?;
     }
     let before = blocks.bytes();
     for number in 0..if has_details { samples } else { 0 } {
         let has_room = blocks.bytes() - before < MAX_DETAILS_BYTES;
-        blocks.push(&if has_room { details(step, number)? } else { Vec::new() }).ok()?;
+        put(&mut blocks, if has_room { details(step, number) } else { None })?;
     }
     Some(blocks)
+}
+
+/// Puts a block, and an empty one where it is not to be had, so that those behind it have their numbers.
+pub(crate) fn put(blocks: &mut GlanceBlocks, block: Option<Vec<u8>>) -> Option<()> {
+    let put = block.map(|block| blocks.push(&block));
+    put.and_then(Result::ok).or_else(|| blocks.push(&[]).ok())
 }
 
 fn first_sight(step: &StepView, tiles: Option<Tiles>) -> Option<Vec<u8>> {
     let (mut answers, mut bytes) = (Vec::new(), Vec::new());
     for (name, wanted) in FIRST {
         // A step without samples has no tile.
-        if let Some(answer) = step.answer(wanted, None).ok()? {
+        if let Ok(Some(answer)) = step.answer(wanted, None) {
             answers.push((name.to_owned(), answer.len()));
             bytes.extend(answer);
         }
@@ -173,8 +182,8 @@ impl Keep {
 
 impl Glance {
     /// Reads what [`glance`] made; nothing of what it does not know.
-    pub(crate) fn open(blocks: Blocks) -> Result<Option<Self>, RunError> {
-        Ok(blocks.block(0)?.and_then(|first| Self::read(first, blocks)))
+    pub(crate) fn open(blocks: Blocks) -> Option<Self> {
+        Self::read(blocks.block(0)?, blocks)
     }
 
     fn read(first: Vec<u8>, blocks: Blocks) -> Option<Self> {
@@ -195,27 +204,27 @@ impl Glance {
     }
 
     /// What was kept for an answer.
-    pub(crate) fn answer(&self, wanted: Wanted) -> Result<Found, RunError> {
+    pub(crate) fn answer(&self, wanted: Wanted) -> Found {
         if let Some((_, answer)) = self.answers.iter().find(|(kept, _)| *kept == wanted) {
-            return Ok(Found::Answer(answer.clone()));
+            return Found::Answer(answer.clone());
         }
-        let Some((tiles, blocks)) = &self.tiles else { return Ok(Found::NotKept) };
+        let Some((tiles, blocks)) = &self.tiles else { return Found::NotKept };
         let (samples, workers) = (tiles.samples as usize, tiles.workers as usize);
         let (number, of, first) = match wanted {
             Wanted::SampleTile(tile) => (tile, samples, 1),
             Wanted::WorkerTile(worker) => (worker, workers, 1 + samples),
             Wanted::Sample(row) if tiles.has_details => (row / TILE_ROWS, samples, 1 + samples + workers),
-            Wanted::Sample(_) | Wanted::Numbers | Wanted::Table => return Ok(Found::NotKept),
+            Wanted::Sample(_) | Wanted::Numbers | Wanted::Table => return Found::NotKept,
         };
         if number as usize >= of {
-            return Ok(Found::Nothing);
+            return Found::Nothing;
         }
-        let block = self.block(blocks, first + number as usize)?.filter(|block| !block.is_empty());
-        Ok(match (block, wanted) {
+        let block = self.block(blocks, first + number as usize).filter(|block| !block.is_empty());
+        match (block, wanted) {
             (None, _) => Found::NotKept,
             (Some(block), Wanted::Sample(row)) => line(&block, row % TILE_ROWS),
             (Some(block), _) => Found::Answer(block),
-        })
+        }
     }
 
     /// Where the forward passes of the step stand, as far as the table was kept.
@@ -229,17 +238,14 @@ impl Glance {
         self.fleet.get_or_init(of_table).clone()
     }
 
-    fn block(&self, blocks: &Blocks, number: usize) -> Result<Option<Bytes>, RunError> {
-        if let Some((_, block)) = self.recent.lock().iter().find(|(held, _)| *held == number) {
-            return Ok(Some(block.clone()));
+    fn block(&self, blocks: &Blocks, number: usize) -> Option<Bytes> {
+        if let Some(block) = self.recent.lock().get(&number) {
+            return Some(block);
         }
-        let Some(block) = blocks.block(number)?.map(Bytes::from) else { return Ok(None) };
-        let mut recent = self.recent.lock();
-        recent.push((number, block.clone()));
-        while recent.iter().map(|(_, block)| block.len()).sum::<usize>() > RECENT_BYTES {
-            recent.remove(0);
-        }
-        Ok(Some(block))
+        let block = Bytes::from(blocks.block(number)?);
+        let bytes = |held: &[(usize, Bytes)]| held.iter().map(|(_, block)| block.len()).sum::<usize>();
+        self.recent.lock().put(number, block.clone(), |held| bytes(held) > RECENT_BYTES);
+        Some(block)
     }
 }
 

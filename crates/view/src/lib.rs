@@ -8,6 +8,7 @@
 //! [`export_html()`] writes the page and the answers for a run into one file, which needs no server.
 
 mod columns;
+mod latest;
 mod strings;
 mod tracks;
 

@@ -42,8 +42,8 @@ pub(crate) fn seen(tile: &[u8], window: Window) -> Option<Vec<u8>> {
 
 /// Nothing where it is no tile.
 fn reduced(table: Table<'_, Meta>, window: Window) -> Option<Vec<u8>> {
+    let count = spans_of(&table)?;
     let kept = Kept::of(&table, window)?;
-    let count = table.entries("start_ns")?;
     let mut moved = vec![-1; count];
     for (from, to) in kept.spans.iter().zip(0..) {
         *moved.get_mut(*from as usize)? = to;
@@ -53,9 +53,9 @@ fn reduced(table: Table<'_, Meta>, window: Window) -> Option<Vec<u8>> {
     for name in table.names() {
         let column = match (name, table.column(name)?) {
             ("run_first", _) => Column::U32(kept.first.clone()),
-            ("parent", Column::I32(parents)) => {
-                Column::I32(kept.spans.iter().map(|at| moved(parents[*at as usize])).collect())
-            }
+            ("parent", Column::I32(parents)) => Column::I32(
+                kept.spans.iter().filter_map(|at| parents.get(*at as usize)).map(|at| moved(*at)).collect(),
+            ),
             ("transfer_from" | "transfer_to", _) => continue,
             (_, column) if name.starts_with("run_") => column.picked(&kept.runs),
             (_, column) => column.picked(&kept.spans),
@@ -74,6 +74,23 @@ fn reduced(table: Table<'_, Meta>, window: Window) -> Option<Vec<u8>> {
     let left_out = count - kept.spans.len();
     let Meta { names, .. } = table.into_meta();
     columns.into_bytes(&Meta { names, left_out }).ok()
+}
+
+/// The spans of a tile; nothing where its columns are not of the same spans and runs, as those of a damaged file may be.
+fn spans_of(table: &Table<'_, Meta>) -> Option<usize> {
+    let (spans, runs) = (table.entries("start_ns")?, table.entries("run_row")?);
+    let fits = |name: &str| {
+        let expected = match name {
+            "run_first" => runs + 1,
+            "transfer_from" | "transfer_to" => return true,
+            _ if name.starts_with("run_") => runs,
+            _ => spans,
+        };
+        table.entries(name) == Some(expected)
+    };
+    let Column::U32(first) = table.column("run_first")? else { return None };
+    let are_runs = first.is_sorted() && first.last().is_some_and(|last| *last as usize <= spans);
+    (are_runs && table.names().all(fits)).then_some(spans)
 }
 
 // === impl Kept ===

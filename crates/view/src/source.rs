@@ -10,14 +10,13 @@ use rollscope_trace::{CloseReason, Record, SampleKey, SampleTrace, StepNumber};
 
 use crate::given::Given;
 use crate::glance::{Found, Glance};
+use crate::latest::Latest;
 use crate::passes::{self, CallPasses, Passes};
 use crate::step::{SharedStep, StepView, Wanted};
 use crate::workers::Fleet;
 
 /// Steps that are kept: the one that is shown, one that it is compared with, and the one shown before.
 const KEPT_STEPS: usize = 3;
-/// The version of a step of which nothing has come since it was sealed.
-const SEALED_VERSION: u64 = 1;
 
 /// A run that is read. Every method may block on the disk.
 #[derive(Debug)]
@@ -26,10 +25,10 @@ pub(crate) struct Source {
     tail: Mutex<Tail>,
     /// Steps that are not in the run's folder.
     given: Given,
-    /// The steps that were asked for last, the latest at the end.
-    held: Mutex<Vec<(StepVersion, SharedStep)>>,
-    /// What was kept of steps that were asked for last, the latest at the end.
-    glances: Mutex<Vec<(StepVersion, Arc<Glance>)>>,
+    /// The steps that were asked for last.
+    held: Mutex<Latest<StepVersion, SharedStep>>,
+    /// What was kept of steps that were asked for last.
+    glances: Mutex<Latest<StepVersion, Arc<Glance>>>,
     /// The forward passes that were asked for last, with their number.
     passes: Mutex<Option<(StepVersion, u64, Arc<Passes>)>>,
 }
@@ -195,7 +194,7 @@ impl Source {
 
     /// What was kept for an answer when the step was sealed, if the step has not grown since.
     pub(crate) fn glanced(&self, step: StepNumber, wanted: Wanted) -> Result<Found, RunError> {
-        self.glance(step)?.map_or(Ok(Found::NotKept), |glance| glance.answer(wanted))
+        Ok(self.glance(step)?.map_or(Found::NotKept, |glance| glance.answer(wanted)))
     }
 
     /// Where its forward passes stand, if that was kept.
@@ -204,20 +203,23 @@ impl Source {
     }
 
     fn glance(&self, step: StepNumber) -> Result<Option<Arc<Glance>>, RunError> {
-        let version = self.version(step)?;
-        if version.version != SEALED_VERSION {
+        if self.given.state(step).is_some() {
             return Ok(None);
         }
+        let version = self.version(step)?;
         let mut glances = self.glances.lock();
-        if let Some((_, glance)) = glances.iter().find(|(held, _)| *held == version) {
-            return Ok(Some(glance.clone()));
+        if let Some(glance) = glances.get(&version) {
+            return Ok(Some(glance));
         }
-        let kept = self.run.glance(step)?.map(Glance::open).transpose()?.flatten();
-        let glance = Arc::new(kept.unwrap_or_default());
-        glances.push((version, glance.clone()));
-        if glances.len() > KEPT_STEPS {
-            glances.remove(0);
+        if !self.tail.lock().follow.is_sealed(step)? {
+            return Ok(None);
         }
+        // That there is none is not kept in mind: it is made a moment after the step was sealed.
+        let Some(glance) = self.run.glance(step)?.and_then(Glance::open).map(Arc::new) else {
+            return Ok(None);
+        };
+        glances.retain(|held| held.step != step);
+        glances.put(version, glance.clone(), |held| held.len() > KEPT_STEPS);
         Ok(Some(glance))
     }
 
@@ -233,19 +235,13 @@ impl Source {
         // The version is taken first: what is added meanwhile is read, and read again for the next version.
         let wanted = self.version(step)?;
         let mut held = self.held.lock();
-        if let Some(at) = held.iter().position(|(held, _)| *held == wanted) {
-            let found = held.remove(at);
-            let view = found.1.clone();
-            held.push(found);
+        if let Some(view) = held.get(&wanted) {
             return Ok(view);
         }
         // An older version is let go before the newer is read, so that both are never in memory.
-        held.retain(|(held, _)| held.step != step);
+        held.retain(|held| held.step != step);
         let view = Arc::new(StepView::new(self.run.step(step)?));
-        held.push((wanted, view.clone()));
-        if held.len() > KEPT_STEPS {
-            held.remove(0);
-        }
+        held.put(wanted, view.clone(), |held| held.len() > KEPT_STEPS);
         Ok(view)
     }
 }
@@ -314,9 +310,8 @@ impl Tally {
     fn sealed(summary: &StepSummary) -> Self {
         let StepSummary { step, requests, samples, user_spans, passes, .. } = *summary;
         let closed = summary.close.map(|close| close.reason);
-        let version = SEALED_VERSION;
         Self {
-            state: StepState { step, version, requests, samples, user_spans, passes, closed },
+            state: StepState { step, version: 1, requests, samples, user_spans, passes, closed },
             samples: None,
         }
     }

@@ -35,7 +35,7 @@ fn it_is_there_for_as_long_as_it_is_of_all_that_is_sealed() {
     let many = vec![7; 100_000];
     run.put_glance(STEP, state.clone(), blocks(&[b"first\nsight", b"", &many])).unwrap();
     let glance = run.glance(STEP).unwrap().unwrap();
-    let read = [2, 0, 1, 3].map(|number| glance.block(number).unwrap());
+    let read = [2, 0, 1, 3].map(|number| glance.block(number));
     assert_eq!(read, [Some(many), Some(b"first\nsight".to_vec()), Some(vec![]), None]);
     assert!(run.glance(StepNumber(2)).unwrap().is_none());
 
@@ -58,7 +58,7 @@ fn one_that_a_disk_has_changed_is_none() {
     run.put_glance(STEP, run.sealed_state(STEP).unwrap(), blocks(&[b"first", b"second"])).unwrap();
     let read = || {
         let glance = run.glance(STEP).unwrap()?;
-        Some([0, 1].map(|number| glance.block(number).unwrap()))
+        Some([0, 1].map(|number| glance.block(number)))
     };
     assert_eq!(read(), Some([Some(b"first".to_vec()), Some(b"second".to_vec())]));
     let path = run.dir().join("steps/step=000001/glance.bin");
@@ -74,4 +74,52 @@ fn one_that_a_disk_has_changed_is_none() {
             assert!(first.is_none() || second.is_none(), "byte {at}");
         }
     }
+}
+
+#[test]
+fn one_that_cannot_be_read_is_none() {
+    let (_dir, run) = run();
+    run.put_glance(STEP, run.sealed_state(STEP).unwrap(), blocks(&[b"first"])).unwrap();
+    let glance = run.glance(STEP).unwrap().unwrap();
+    let path = run.dir().join("steps/step=000001/glance.bin");
+    let whole = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(glance.block(0), None, "removed since");
+    fs::create_dir(&path).unwrap();
+    assert!(!is_there(&run), "a folder");
+    assert_eq!(glance.block(0), None);
+    fs::remove_dir(&path).unwrap();
+    // A head that is longer than any that is written.
+    let blanks = vec![b' '; 17 << 20];
+    fs::write(&path, [&whole[..1], &blanks, &whole[1..]].concat()).unwrap();
+    assert!(!is_there(&run));
+    fs::write(&path, [&whole[..1], &blanks[..1000], &whole[1..]].concat()).unwrap();
+    assert!(is_there(&run), "blanks are as good as none");
+}
+
+#[test]
+fn a_follower_tells_when_all_that_it_has_read_of_a_step_is_sealed() {
+    let (_dir, run) = run();
+    let (mut first, mut second) = (writer(&run, "gateway"), writer(&run, "other"));
+    let request = |step, number| Record::Profile(Box::new(profile(step, number)));
+    append(&mut first, &[request(1, 1)]);
+    run.sealer("gateway").seal(first.position()).unwrap();
+    let mut follow = run.follow();
+    follow.skip_sealed().unwrap();
+    let mut is_sealed = || {
+        while !follow.poll().unwrap().is_empty() {}
+        follow.is_sealed(STEP).unwrap()
+    };
+    assert!(is_sealed());
+    append(&mut first, &[request(1, 2), request(2, 3)]);
+    append(&mut second, &[request(1, 4)]);
+    assert!(!is_sealed());
+    run.sealer("gateway").seal(first.position()).unwrap();
+    assert!(!is_sealed(), "the other's is not");
+    append(&mut first, &[request(2, 5)]);
+    run.sealer("other").seal(second.position()).unwrap();
+    assert!(is_sealed(), "that another step goes on is nothing to it");
+    let pass = ForwardPass { step: Some(STEP), ..ForwardPass::new("ipc:///tmp/passes.0", 1, UnixNs(1)) };
+    append(&mut first, &[Record::ForwardPass(Box::new(pass))]);
+    assert!(is_sealed());
 }

@@ -1,7 +1,7 @@
 //! Tiles that are made of a step's rows, and what of them is kept and can be seen.
 
 use proptest::prelude::*;
-use rollscope_run::{Run, RunInfo};
+use rollscope_run::{GlanceBlocks, Run, RunInfo};
 use rollscope_trace::{
     Join, Leg, LegRole, Nanos, Profile, Record, Report, RequestId, SampleKey, Scalar, StepNumber, StepTrace,
     UnixNs, UserSpan, WorkerRef,
@@ -9,7 +9,7 @@ use rollscope_trace::{
 
 use super::*;
 use crate::columns::tests::read;
-use crate::glance::{Found, Glance, Keep, kept};
+use crate::glance::{Found, Glance, Keep, kept, put};
 use crate::step::{StepView, Wanted};
 use crate::tile;
 
@@ -130,11 +130,56 @@ proptest! {
         let info = RunInfo { producer: "test".into(), created: UnixNs(0), config: serde_json::Value::Null };
         let run = Run::create(&dir.path().join("run"), &info).unwrap();
         run.put_glance(STEP, run.sealed_state(STEP).unwrap(), kept(&step, Keep::Everything).unwrap()).unwrap();
-        let glance = Glance::open(run.glance(STEP).unwrap().unwrap()).unwrap().unwrap();
+        let glance = Glance::open(run.glance(STEP).unwrap().unwrap()).unwrap();
         let numbers = (0..4).flat_map(|n| [Wanted::SampleTile(n), Wanted::WorkerTile(n), Wanted::Sample(n * 60)]);
         for wanted in numbers.chain([Wanted::Numbers, Wanted::Table, Wanted::WorkerTile(99)]) {
             let expected = step.answer(wanted, None).unwrap().map_or(Found::Nothing, Found::Answer);
-            prop_assert_eq!(glance.answer(wanted).unwrap(), expected, "{:?}", wanted);
+            prop_assert_eq!(glance.answer(wanted), expected, "{:?}", wanted);
         }
     }
+}
+
+#[test]
+fn what_is_no_tile_is_not_reduced() {
+    let whole =
+        tile::of_samples(&step(&[(1, 0, 500, 9), (2, 90, 500, 9)], &[(1, 5, 5)]), 0).unwrap().unwrap();
+    let changed = |name: &str, change: &dyn Fn(Column) -> Column| {
+        let table: Table<'_, Meta> = Table::of(&whole).unwrap();
+        let mut columns = Columns::default();
+        for of in table.names() {
+            let column = table.column(of).unwrap();
+            columns.put(of, &if of == name { change(column) } else { column });
+        }
+        columns.into_bytes(&table.into_meta()).unwrap()
+    };
+    let is_reduced = |tile: &[u8]| {
+        let window = Window { from: f64::NEG_INFINITY, to: f64::INFINITY, pixel: 0.0 };
+        reduced(Table::of(tile).unwrap(), window).is_some()
+    };
+    assert!(is_reduced(&changed("parent", &|column| column)));
+    let table: Table<'_, Meta> = Table::of(&whole).unwrap();
+    let (spans, runs) = (table.entries("start_ns").unwrap() as u32, table.entries("run_row").unwrap());
+    let again_and_again =
+        |_| Column::U32((0..=runs).map(|run| if run % 2 == 0 { 0 } else { spans }).collect());
+    assert!(!is_reduced(&changed("run_first", &again_and_again)), "runs that begin before those before them");
+    let beyond = |_| Column::U32((0..=runs).map(|run| if run < runs { 0 } else { spans + 1 }).collect());
+    assert!(!is_reduced(&changed("run_first", &beyond)), "spans that are not there");
+    for name in table.names().filter(|name| !name.starts_with("transfer_")) {
+        let short = |column: Column| column.picked(&[0]);
+        assert!(!is_reduced(&changed(name, &short)), "one entry of {name}");
+    }
+}
+
+#[test]
+fn a_block_that_cannot_be_made_leaves_the_others() {
+    let mut blocks = GlanceBlocks::default();
+    for block in [None, Some(b"a tile".to_vec()), Some(Vec::new())] {
+        put(&mut blocks, block).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let info = RunInfo { producer: "test".into(), created: UnixNs(0), config: serde_json::Value::Null };
+    let run = Run::create(&dir.path().join("run"), &info).unwrap();
+    run.put_glance(STEP, run.sealed_state(STEP).unwrap(), blocks).unwrap();
+    let kept = run.glance(STEP).unwrap().unwrap();
+    assert_eq!([0, 1, 2].map(|number| kept.block(number).unwrap()), [vec![], b"a tile".to_vec(), vec![]]);
 }

@@ -192,7 +192,10 @@ async fn who_has_no_token_is_not_answered() {
     let first = viewer.get(&format!("/?token={}", token.as_str())).await;
     assert_eq!((first.status, first.header("location")), (303, Some("/")));
     let cookie = first.header("set-cookie").unwrap();
-    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    assert!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"),
+        "a link of another site works: {cookie}"
+    );
     let cookie = cookie.split(';').next().unwrap();
     for path in ["/", "/page.js", "/api/run"] {
         let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nCookie: other=1; {cookie}\r\n");
@@ -378,6 +381,33 @@ async fn a_step_is_shown_from_what_was_made_when_it_was_sealed_until_it_grows() 
     writer.append(&call(1, "c", 3)).unwrap();
     writer.flush().unwrap();
     assert_eq!(count().await, json!(3.0), "read, since it has grown");
+    viewer.stop().await;
+}
+
+#[tokio::test]
+async fn a_viewer_that_was_open_before_shows_what_was_made_when_the_step_was_sealed() {
+    let (_dir, run, mut writer) = run();
+    let viewer = Viewer::start(run.clone()).await;
+    let count = async || viewer.json("/api/steps/1").await["metrics"]["perf/request/count"].clone();
+    let step = StepNumber(1);
+    // Of a step that is new, and of one that has grown.
+    for (calls, last) in [([1, 2], close(1)), ([3, 4], mark(1, "s1", 1.0))] {
+        for record in calls.map(|id| call(1, &format!("s{id}"), id)).into_iter().chain([last]) {
+            writer.append(&record).unwrap();
+        }
+        writer.flush().unwrap();
+        let all = json!(calls[1] as f64);
+        assert_eq!(count().await, all, "read while it is open");
+        run.sealer(writer.name()).seal(writer.position()).unwrap();
+        assert_eq!(count().await, all, "nothing was made yet");
+        // Of another step, which goes on.
+        writer.append(&call(2, "a", 9)).unwrap();
+        writer.flush().unwrap();
+        let mut less = run.step(step).unwrap();
+        less.samples.truncate(1);
+        put_glance(&run, less);
+        assert_eq!(count().await, json!(1.0), "as it was made");
+    }
     viewer.stop().await;
 }
 
