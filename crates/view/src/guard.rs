@@ -53,7 +53,8 @@ pub struct Token(Arc<str>);
 const TOKEN: &str = "token";
 
 /// Refuses requests without the token. One that has it in the URL is sent on to the same page without it, so that it
-/// does not stay in the address line, and is given the cookie.
+/// does not stay in the address line, and is given the cookie. The cookie comes along when the page is opened by a link of another
+/// site, as the URL with the token may be; all that is answered is GET, so that such a link can change nothing.
 pub(crate) async fn check_token(token: Token, port: u16, request: Request, next: Next) -> Response {
     let cookie = format!("rollscope_{TOKEN}_{port}");
     if token.is_in_cookie(request.headers(), &cookie) {
@@ -65,7 +66,7 @@ pub(crate) async fn check_token(token: Token, port: u16, request: Request, next:
         return (StatusCode::UNAUTHORIZED, "this viewer wants the token that stands in the URL it printed\n")
             .into_response();
     }
-    let value = format!("{cookie}={}; Path=/; HttpOnly; SameSite=Strict", token.0);
+    let value = format!("{cookie}={}; Path=/; HttpOnly; SameSite=Lax", token.0);
     let path = request.uri().path().to_owned();
     if path.starts_with("/api/") {
         return next.run(request).await;
