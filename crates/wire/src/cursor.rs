@@ -273,14 +273,16 @@ impl<'a> Cursor<'a> {
 
     #[inline]
     fn peek(&mut self) -> Option<u8> {
-        loop {
-            if let Some(byte) = self.piece.get(self.at) {
-                return Some(*byte);
-            }
-            if !self.advance() {
-                return None;
-            }
+        match self.piece.get(self.at) {
+            Some(byte) => Some(*byte),
+            None => self.peek_beyond(),
         }
+    }
+
+    /// The first byte of the next piece, where this one has been passed.
+    #[cold]
+    fn peek_beyond(&mut self) -> Option<u8> {
+        if self.advance() { self.peek() } else { None }
     }
 
     /// Goes to the next piece, if there is one.

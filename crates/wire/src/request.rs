@@ -89,7 +89,11 @@ impl<'a> GenerateRequest<'a> {
             match (name, dialect) {
                 (b"stream", _) => stream = cursor.scalar()? == Some(Scalar::Bool(true)),
                 (b"return_logprob", _) => {
-                    return_logprob = scalars(cursor)?.contains(&Scalar::Bool(true));
+                    return_logprob = false;
+                    each(cursor, |cursor| {
+                        return_logprob |= cursor.scalar()? == Some(Scalar::Bool(true));
+                        Ok(())
+                    })?;
                 }
                 (b"rid", _) => rids = texts(cursor)?,
                 (b"routed_dp_rank", _) => routed_dp_rank = rank(cursor.scalar()?.as_ref()),
@@ -276,20 +280,16 @@ fn rank(scalar: Option<&Scalar<'_>>) -> Option<u32> {
     }
 }
 
-/// A scalar, or those of a list.
-fn scalars<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<Scalar<'a>>, Malformed> {
-    let mut scalars = Vec::new();
-    each(cursor, |cursor| {
-        scalars.extend(cursor.scalar()?);
-        Ok(())
-    })?;
-    Ok(scalars)
-}
-
 /// A text, or those of a list.
 fn texts(cursor: &mut Cursor<'_>) -> Result<Vec<String>, Malformed> {
-    let text = |scalar| if let Scalar::Text(text) = scalar { Some(text.into_owned()) } else { None };
-    Ok(scalars(cursor)?.into_iter().filter_map(text).collect())
+    let mut texts = Vec::new();
+    each(cursor, |cursor| {
+        if let Some(Scalar::Text(text)) = cursor.scalar()? {
+            texts.push(text.into_owned());
+        }
+        Ok(())
+    })?;
+    Ok(texts)
 }
 
 /// Visits the elements of a list, or the one value if it is none. `visit` must consume it.
