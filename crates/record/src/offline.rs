@@ -90,7 +90,8 @@ impl OfflineRecorder {
     }
 
     /// Closes every step of which there was something new, seals them and computes their numbers. `end` is what is known
-    /// of each; a viewer's first sight of each is made by `glance`.
+    /// of each; a viewer's first sight of each is made by `glance`, and where one cannot be written that is told when all
+    /// numbers are.
     pub fn finish(
         mut self,
         end: StepEnd,
@@ -105,12 +106,18 @@ impl OfflineRecorder {
         self.run.sealer(&name).seal(self.log.position())?;
         self.log.end()?;
         let mut metrics = self.run.metrics_log();
+        let mut kept = Ok(());
         let closed = self.steps.into_keys().map(|step| {
-            let closed = put_numbers(&self.run, step, None, glance)?;
+            let computed = put_numbers(&self.run, step, None)?;
+            let closed = computed.closed.clone();
             metrics.append(step, &closed.metrics)?;
+            if let Some(make) = glance {
+                kept = std::mem::replace(&mut kept, Ok(())).and(computed.keep_glance(&self.run, make));
+            }
             Ok(closed)
         });
-        closed.collect()
+        let closed = closed.collect::<Result<_, RecordError>>()?;
+        Ok(kept.map(|()| closed)?)
     }
 
     fn close_steps(&mut self, end: StepEnd) -> Result<(), RecordError> {

@@ -6,7 +6,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rollscope_run::{GlanceBlocks, LogPosition, LogStretch, MetricsLog, Retention, Run, Sealed};
+use rollscope_run::{
+    GlanceBlocks, LogPosition, LogStretch, MetricsLog, Retention, Run, RunError, Sealed, SealedState,
+};
 use rollscope_stats::{Figures, LateSample, StepNumbers, WorkerFigures, step_numbers};
 use rollscope_trace::{StepNumber, StepTrace};
 use serde_json::{Map, Value, json};
@@ -45,6 +47,14 @@ pub(crate) struct Job {
 pub(crate) struct ClosedStep {
     pub(crate) step: StepNumber,
     pub(crate) replies: Vec<Reply>,
+}
+
+/// A step whose numbers are written, and what a viewer's first sight of it is made of.
+pub(crate) struct Computed {
+    pub(crate) closed: StepClosed,
+    sealed: SealedState,
+    trace: StepTrace,
+    numbers: StepNumbers,
 }
 
 /// What was sealed, and the steps that were read as a whole thereby.
@@ -103,13 +113,12 @@ pub(crate) fn answer(replies: Vec<Reply>, closed: Result<StepClosed, RecordError
 }
 
 /// Computes the numbers of a step, which has been read as a whole or is to be, and writes them, with what trackers do not
-/// get: the workers one by one, and the samples that the step waited for. Then, what a viewer shows first.
+/// get: the workers one by one, and the samples that the step waited for.
 pub(crate) fn put_numbers(
     run: &Run,
     step: StepNumber,
     trace: Option<StepTrace>,
-    glance: Option<&MakeGlance>,
-) -> Result<StepClosed, RecordError> {
+) -> Result<Computed, RecordError> {
     let sealed = run.sealed_state(step)?;
     let trace = trace.map_or_else(|| run.step(step), Ok)?;
     let numbers = step_numbers(&trace);
@@ -119,10 +128,7 @@ pub(crate) fn put_numbers(
     let mut stats = Map::from_iter([("metrics".to_owned(), Value::Object(metrics.clone()))]);
     stats.extend(details);
     run.put_stats(step, &stats)?;
-    if let Some(glance) = glance.and_then(|make| make(trace, numbers)) {
-        run.put_glance(step, sealed, glance)?;
-    }
-    Ok(StepClosed { step, metrics })
+    Ok(Computed { closed: StepClosed { step, metrics }, sealed, trace, numbers })
 }
 
 /// `workers` and `late_samples` of a step.
@@ -146,6 +152,16 @@ fn details(figures: &Figures) -> [(String, Value); 2] {
         ("workers".to_owned(), figures.workers.iter().map(worker).collect()),
         ("late_samples".to_owned(), figures.late_samples.iter().map(sample).collect()),
     ]
+}
+
+// === impl Computed ===
+
+impl Computed {
+    /// Has made, and keeps, what a viewer shows first of the step.
+    pub(crate) fn keep_glance(self, run: &Run, make: &MakeGlance) -> Result<(), RunError> {
+        let Self { closed, sealed, trace, numbers } = self;
+        make(trace, numbers).map_or(Ok(()), |glance| run.put_glance(closed.step, sealed, glance))
+    }
 }
 
 // === impl Sealing ===
@@ -177,13 +193,20 @@ impl Sealing {
         for ClosedStep { step, replies } in job.steps {
             late.remove(&step);
             changed.insert(step);
-            let numbers = self.write_numbers(step, traces.remove(&step));
+            let (numbers, computed) = match self.write_numbers(step, traces.remove(&step)) {
+                Ok(computed) => (Ok(computed.closed.clone()), Some(computed)),
+                Err(error) => (Err(error), None),
+            };
             self.tell(&numbers);
             answer(replies, numbers);
+            // Nobody waits for what a viewer shows of it, and nothing is lost where it cannot be kept.
+            self.keep_glance(computed);
         }
         // What trackers were sent of a step is not sent again: late records amend the step's own file.
         for step in late {
-            self.tell(&put_numbers(&self.run, step, None, self.glance.as_ref()));
+            let computed = put_numbers(&self.run, step, None);
+            self.tell(&computed);
+            self.keep_glance(computed.ok());
         }
         if let Some(archive) = &mut self.archive {
             let brought = archive.bring(&self.run, changed);
@@ -202,7 +225,8 @@ impl Sealing {
         }
         for step in std::mem::take(&mut self.unwritten) {
             // Noted again where it fails.
-            let _numbers = self.write_numbers(step, None);
+            let computed = self.write_numbers(step, None);
+            self.keep_glance(computed.ok());
         }
     }
 
@@ -216,21 +240,22 @@ impl Sealing {
     }
 
     /// Computes the numbers of a closed step, which has been read as a whole or is to be, and has them sent.
-    fn write_numbers(
-        &mut self,
-        step: StepNumber,
-        trace: Option<StepTrace>,
-    ) -> Result<StepClosed, RecordError> {
-        let numbers = put_numbers(&self.run, step, trace, self.glance.as_ref());
-        let numbers = numbers.and_then(|numbers| {
-            self.metrics.append(step, &numbers.metrics)?;
+    fn write_numbers(&mut self, step: StepNumber, trace: Option<StepTrace>) -> Result<Computed, RecordError> {
+        let computed = put_numbers(&self.run, step, trace).and_then(|computed| {
+            self.metrics.append(step, &computed.closed.metrics)?;
             self.tracking.tell();
-            Ok(numbers)
+            Ok(computed)
         });
-        if numbers.is_err() {
+        if computed.is_err() {
             self.unwritten.insert(step);
         }
-        numbers
+        computed
+    }
+
+    fn keep_glance(&self, computed: Option<Computed>) {
+        if let (Some(computed), Some(make)) = (computed, &self.glance) {
+            self.tell(&computed.keep_glance(&self.run, make).map_err(RecordError::from));
+        }
     }
 
     fn tell<T>(&self, outcome: &Result<T, RecordError>) {

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rollscope_fpm::{ForwardPassMetrics, Heard, Message, Origin, What};
 use rollscope_record::{
-    PassSource, PassTroubles, RecordError, RecordOptions, Recorder, StepEnd, catch_up, origin_of,
+    MakeGlance, PassSource, PassTroubles, RecordError, RecordOptions, Recorder, StepEnd, catch_up, origin_of,
     record_passes,
 };
-use rollscope_run::{Retention, Run, RunInfo};
+use rollscope_run::{GlanceBlocks, Retention, Run, RunInfo};
 use rollscope_trace::{
     Join, Leg, LegRole, Nanos, Profile, ProfileSink as _, Report, RequestId, Scalar, StepNumber, UnixNs,
     WorkerRef,
@@ -55,6 +55,15 @@ fn profile(step: u64, id: u128) -> Profile {
         legs: vec![leg],
         ..Profile::new(RequestId(id), UnixNs(1_700_000_000_000_000_000), Nanos(700_000_000))
     }
+}
+
+/// Makes a block of the number of a step's samples.
+fn make_glance() -> MakeGlance {
+    Arc::new(|trace, _| {
+        let mut blocks = GlanceBlocks::default();
+        blocks.push(trace.samples.len().to_string().as_bytes()).unwrap();
+        Some(blocks)
+    })
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -107,6 +116,46 @@ async fn numbers_that_could_not_be_written_are_written_when_they_can() {
 }
 
 #[tokio::test]
+async fn what_a_viewer_shows_first_costs_no_step_its_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let options = RecordOptions { glance: Some(make_glance()), ..RecordOptions::default() };
+    let (recorder, troubles) = start(&run, options);
+    // A folder where the file is to be.
+    fs::create_dir_all(run.dir().join("steps/step=000001/glance.bin")).unwrap();
+    for step in 1..=2 {
+        recorder.handle().offer(profile(step, step.into())).unwrap();
+        let ended = recorder.handle().end_step(StepNumber(step), StepEnd::default()).unwrap();
+        assert_eq!(ended.await.unwrap().unwrap().metrics["perf/request/count"], json!(1.0));
+        assert!(run.metrics().unwrap().iter().any(|sent| sent.step == StepNumber(step)));
+    }
+    recorder.shutdown().await.unwrap();
+    let troubles = troubles.lock();
+    assert!(troubles.len() == 1 && troubles[0].contains("glance.bin"), "{troubles:?}");
+    assert!(run.glance(StepNumber(1)).unwrap().is_none());
+    assert!(run.glance(StepNumber(2)).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn the_end_of_a_step_is_answered_before_what_a_viewer_shows_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let (go_on, held) = std::sync::mpsc::sync_channel::<()>(1);
+    let (held, make) = (Mutex::new(held), make_glance());
+    let waiting: MakeGlance = Arc::new(move |trace, numbers| {
+        held.lock().recv_timeout(PATIENCE).ok()?;
+        make(trace, numbers)
+    });
+    let (recorder, _) = start(&run, RecordOptions { glance: Some(waiting), ..RecordOptions::default() });
+    recorder.handle().offer(profile(1, 1)).unwrap();
+    let ended = recorder.handle().end_step(StepNumber(1), StepEnd::default()).unwrap();
+    ended.await.unwrap().unwrap();
+    go_on.send(()).unwrap();
+    recorder.shutdown().await.unwrap();
+    assert!(run.glance(StepNumber(1)).unwrap().is_some(), "made when the end had been answered");
+}
+
+#[tokio::test]
 async fn what_a_killed_recorder_left_is_sealed_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let run = run_in(&dir.path().join("run"));
@@ -128,6 +177,7 @@ async fn a_copy_in_a_folder_can_be_opened_and_has_what_the_run_keeps_no_more() {
     let options = RecordOptions {
         archive: Some(format!("file://{}", copy.display()).parse().unwrap()),
         retention: Retention { steps: Some(1), log_bytes: Some(0) },
+        glance: Some(make_glance()),
         ..RecordOptions::default()
     };
     let (recorder, troubles) = start(&run, options);
@@ -149,7 +199,10 @@ async fn a_copy_in_a_folder_can_be_opened_and_has_what_the_run_keeps_no_more() {
         assert!(copy.join(format!("steps/step={step:06}/stats.json")).is_file());
         assert!(copy.join(format!("steps/step={step:06}/requests/gateway-{step:06}.parquet")).is_file());
     }
-    assert_eq!(Run::open(&copy).unwrap().metrics().unwrap().len(), 3);
+    let copy = Run::open(&copy).unwrap();
+    assert_eq!(copy.metrics().unwrap().len(), 3);
+    let glance = copy.glance(StepNumber(3)).unwrap().unwrap();
+    assert_eq!(glance.block(0).unwrap(), b"1", "what a viewer shows first");
 }
 
 /// The environment is a process's own, so that the recorder is another process: this test again.

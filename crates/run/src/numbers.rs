@@ -90,12 +90,13 @@ impl Run {
     }
 
     /// The files that make a copy of what has been sealed of steps, from the run's folder: what the run says of itself,
-    /// the parts and the numbers of the steps, the numbers of all, and at last the manifest with the files that it names.
+    /// the parts and the numbers of the steps with what a viewer shows first of each, the numbers of all, and at last the
+    /// manifest with the files that it names.
     pub fn sealed_files(&self, steps: &BTreeSet<StepNumber>) -> Result<Vec<PathBuf>, RunError> {
         let mut files = vec![self.info_path()];
         for step in steps {
             files.extend(manifest::parts_of(self, *step)?);
-            files.push(self.stats_path(*step));
+            files.extend([self.stats_path(*step), self.glance_path(*step)]);
         }
         files.push(self.metrics_path());
         files.extend(manifest::newest_files(self)?);
