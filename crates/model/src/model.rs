@@ -1,7 +1,7 @@
 //! A model: configuration, weights and tokenizer.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use serde::Deserialize;
@@ -26,6 +26,8 @@ pub struct Model {
     weights: RwLock<Option<Weights>>,
     /// Of the latest weights.
     fingerprint: AtomicU64,
+    /// Memory that they take, to be told while a step holds them.
+    weight_bytes: AtomicUsize,
     chat_template: Option<ChatTemplate>,
     isa: Isa,
 }
@@ -121,8 +123,9 @@ impl Model {
         chat_template: Option<ChatTemplate>,
     ) -> Self {
         let fingerprint = AtomicU64::new(weights.fingerprint);
+        let weight_bytes = AtomicUsize::new(weights.bytes());
         let weights = RwLock::new(Some(weights));
-        Self { config, tokenizer, weights, fingerprint, chat_template, isa: Isa::detect() }
+        Self { config, tokenizer, weights, fingerprint, weight_bytes, chat_template, isa: Isa::detect() }
     }
 
     pub(crate) fn load(files: &Files) -> Result<Self, ModelError> {
@@ -159,6 +162,12 @@ impl Model {
     /// Gives the weights' memory back to the operating system. Steps fail until [`Model::replace_weights`].
     pub fn release_weights(&self) {
         *self.weights.write() = None;
+        self.weight_bytes.store(0, Ordering::Release);
+    }
+
+    /// Memory that the weights take, bytes; none while they are given up.
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes.load(Ordering::Acquire)
     }
 
     /// The weights were given up.
@@ -176,6 +185,7 @@ impl Model {
         }
         let mut weights = self.weights.write();
         self.fingerprint.store(other.fingerprint(), Ordering::Release);
+        self.weight_bytes.store(other.weight_bytes(), Ordering::Release);
         *weights = other.weights.into_inner();
         Ok(())
     }

@@ -82,6 +82,23 @@ impl Weights {
         Ok(Self { embedding, layers, norm, rotary: rotary(config), head, fingerprint: loader.hash })
     }
 
+    /// Memory that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        let floats = |values: &[f32]| size_of_val(values);
+        let layer = |layer: &Layer| {
+            let matrices = [&layer.qkv, &layer.output, &layer.gate_up, &layer.down].map(Packed::bytes);
+            let norms = layer.qk_norm.iter().flatten().map(|norm| floats(norm)).sum::<usize>();
+            let bias = layer.qkv_bias.as_deref().map_or(0, floats);
+            let vectors = floats(&layer.attention_norm) + floats(&layer.mlp_norm) + norms + bias;
+            matrices.into_iter().sum::<usize>() + vectors
+        };
+        self.embedding.bytes()
+            + self.layers.iter().map(layer).sum::<usize>()
+            + floats(&self.norm)
+            + floats(&self.rotary)
+            + self.head.as_ref().map_or(0, Packed::bytes)
+    }
+
     pub(crate) fn head(&self) -> &Packed {
         self.head.as_ref().unwrap_or(&self.embedding)
     }

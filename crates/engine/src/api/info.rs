@@ -59,7 +59,10 @@ pub(super) async fn server_info(State(app): State<Arc<App>>) -> Json<Value> {
 fn internal_state(app: &App, snapshot: &Snapshot) -> Map<String, Value> {
     let mut state = app.published.resolved_json();
     let running = app.published.schedule().max_running_requests;
+    // What SGLang captures of a GPU's work, to replay it, has no counterpart here.
     let memory = json!({
+        "weight": app.model.weight_bytes() as f64 / GIB,
+        "graph": 0.0,
         "kvcache": snapshot.kv_bytes as f64 / GIB,
         "token_capacity": snapshot.total_tokens,
     });

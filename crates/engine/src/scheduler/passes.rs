@@ -17,7 +17,16 @@ use crate::request::Request;
 pub(super) struct PassReporter {
     publisher: Option<Publisher>,
     /// What waits while the next step is computed.
-    queued: QueuedRequests,
+    queued: Queued,
+}
+
+/// Requests that wait, by their lengths.
+#[derive(Clone, Debug, Default)]
+struct Queued {
+    /// Whose prompt is to be computed.
+    prompts: Statistics,
+    /// That wait for their pages, or have given them back.
+    sequences: Statistics,
 }
 
 // === impl Scheduler ===
@@ -29,9 +38,9 @@ impl Scheduler {
         if core.passes.publisher.is_none() {
             return;
         }
-        let (mut prefill, mut decode) = (Statistics::default(), Statistics::default());
+        let mut queued = Queued::default();
         let mut prompts =
-            |queue: &Queue| prefill.extend(queue.iter().map(|request| request.prompt_len() as u64));
+            |queue: &Queue| queued.prompts.extend(queue.iter().map(|request| request.prompt_len() as u64));
         match side {
             Side::Alone => prompts(&core.waiting),
             Side::Prefill(side) => {
@@ -40,19 +49,12 @@ impl Scheduler {
             }
             Side::Decode(side) => {
                 let awaited = side.prealloc.iter().chain(&side.transfer);
-                decode.extend(awaited.map(|request| request.tokens.len() as u64));
+                queued.sequences.extend(awaited.map(|request| request.tokens.len() as u64));
             }
         }
         // Those that have given their pages back are in the middle of their replies.
-        decode.extend(core.retracted.iter().map(|request| request.tokens.len() as u64));
-        core.passes.queued = QueuedRequests {
-            num_prefill_requests: prefill.count(),
-            sum_prefill_tokens: prefill.sum(),
-            var_prefill_length: prefill.variance(),
-            num_decode_requests: decode.count(),
-            sum_decode_kv_tokens: decode.sum(),
-            var_decode_kv_tokens: decode.variance(),
-        };
+        queued.sequences.extend(core.retracted.iter().map(|request| request.tokens.len() as u64));
+        core.passes.queued = queued;
     }
 }
 
@@ -65,7 +67,7 @@ impl Core {
         let pass = Pass {
             wall_time: wall_time.as_secs_f64(),
             scheduled: scheduled(&self.running, parts),
-            queued: self.passes.queued,
+            queued: self.passes.queued.clone().and_left_out(&self.running, parts).told(),
         };
         let number = publisher.publish(pass);
         for part in parts {
@@ -98,11 +100,45 @@ fn scheduled(running: &Queue, parts: &[Part]) -> ScheduledRequests {
     }
 }
 
+// === impl Queued ===
+
+impl Queued {
+    /// With the running requests for which the step had no tokens left: they have their pages, and wait all the same.
+    fn and_left_out(mut self, running: &Queue, parts: &[Part]) -> Self {
+        if parts.len() < running.len() {
+            let mut parts = parts.iter().peekable();
+            for (index, request) in running.iter().enumerate() {
+                if parts.next_if(|part| part.index == index).is_some() {
+                    continue;
+                }
+                if request.generated() > 0 {
+                    self.sequences.add(request.tokens.len() as u64);
+                } else {
+                    self.prompts.add(request.prompt_len() as u64);
+                }
+            }
+        }
+        self
+    }
+
+    fn told(self) -> QueuedRequests {
+        let Self { prompts, sequences } = self;
+        QueuedRequests {
+            num_prefill_requests: prompts.count(),
+            sum_prefill_tokens: prompts.sum(),
+            var_prefill_length: prompts.variance(),
+            num_decode_requests: sequences.count(),
+            sum_decode_kv_tokens: sequences.sum(),
+            var_decode_kv_tokens: sequences.variance(),
+        }
+    }
+}
+
 // === impl PassReporter ===
 
 impl PassReporter {
     pub(super) fn new(publisher: Option<Publisher>) -> Self {
-        Self { publisher, queued: QueuedRequests::default() }
+        Self { publisher, queued: Queued::default() }
     }
 
     /// Steps that were reported and dropped; nothing if there is no publisher.

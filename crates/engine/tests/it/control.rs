@@ -29,7 +29,10 @@ async fn the_server_tells_what_it_is() {
     // What is in force stands under its namespace too.
     assert_eq!(state["namespaces"]["serving"]["port"], server.address.port());
     assert_eq!(state["namespaces"]["observability"]["enable_forward_pass_metrics"], false);
-    assert_eq!(state["memory_usage"]["token_capacity"], 65_536);
+    let memory = &state["memory_usage"];
+    assert_eq!((&memory["token_capacity"], &memory["graph"]), (&json!(65_536), &json!(0.0)));
+    let gib = |name: &str| memory[name].as_f64().unwrap();
+    assert!(gib("weight") > 0.0 && gib("weight") < 0.1 && gib("kvcache") > 0.0, "{memory}");
 
     let model = server.get("/model_info").await;
     assert_eq!(model, server.get("/get_model_info").await);

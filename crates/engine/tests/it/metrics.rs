@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::peers::{DONE, PAGES, Peer, ROW};
-use crate::support::{PATIENCE, Pair, Server, bootstrap_port, fresh_room, greedy, options};
+use crate::support::{PATIENCE, Pair, Server, bootstrap_port, fresh_room, greedy, live, options};
 
 const ON: &str = "--enable-forward-pass-metrics";
 const DROPPED: &str = "rollscope_engine_forward_passes_dropped_total{";
@@ -199,30 +199,100 @@ async fn each_half_of_a_pair_reports_its_own() {
 async fn what_waits_is_told_by_the_half_that_it_waits_at() {
     let pair = Pair::start(&[ON]).await;
     let (mut of_prefill, mut of_decode) = tokio::join!(Ear::of(&pair.prefill), Ear::of(&pair.decode));
-    // Each half is told of a request that the other is not.
-    let alone = [33, 47].map(|tokens| pair.paired(&prompt(tokens, 4)));
+    // Each half is told of requests that the other is not; of one of decode's the prefill server is nowhere to be found.
+    let mut alone = [33, 53, 47, 61].map(|tokens| pair.paired(&prompt(tokens, 4)));
+    alone[3]["bootstrap_port"] = json!(1);
     let lonely = async {
-        tokio::join!(pair.prefill.generate(&alone[0]), pair.decode.generate(&alone[1]));
+        let [one, other, awaited, unplaced] = &alone;
+        tokio::join!(
+            pair.prefill.generate(one),
+            pair.prefill.generate(other),
+            pair.decode.generate(awaited),
+            pair.decode.generate(unplaced),
+        );
         panic!("a request without a peer came to its end");
     };
     let told = async {
-        let has = |load: &Value, name| load["disaggregation"][name] == json!(1);
-        pair.prefill.until("queued", |load| has(load, "prefill_bootstrap_queue_reqs")).await;
-        pair.decode.until("queued", |load| has(load, "decode_transfer_queue_reqs")).await;
+        let has = |load: &Value, name, count| load["disaggregation"][name] == json!(count);
+        pair.prefill.until("queued", |load| has(load, "prefill_bootstrap_queue_reqs", 2)).await;
+        pair.decode.until("queued", |load| has(load, "decode_transfer_queue_reqs", 1)).await;
+        pair.decode.until("queued", |load| has(load, "decode_prealloc_queue_reqs", 1)).await;
         let (prefilled, decoded) = pair.generate(&prompt(20, 6)).await;
         (of_prefill.passes(span(&prefilled)).await, of_decode.passes(span(&decoded)).await)
     };
     let (prefills, decodes) = tokio::select! { told = told => told, () = lonely => unreachable!() };
     for pass in prefills {
         let queued = pass.queued;
-        assert_eq!((queued.num_prefill_requests, queued.sum_prefill_tokens), (1, 33), "{pass:?}");
+        assert_eq!((queued.num_prefill_requests, queued.sum_prefill_tokens), (2, 33 + 53), "{pass:?}");
+        assert!((queued.var_prefill_length - 100.0).abs() < 1e-9, "{pass:?}");
         assert_eq!((queued.num_decode_requests, queued.sum_decode_kv_tokens), (0, 0), "{pass:?}");
     }
     for pass in decodes {
         let queued = pass.queued;
         assert_eq!((queued.num_prefill_requests, queued.sum_prefill_tokens), (0, 0), "{pass:?}");
-        assert_eq!((queued.num_decode_requests, queued.sum_decode_kv_tokens), (1, 47), "{pass:?}");
+        assert_eq!((queued.num_decode_requests, queued.sum_decode_kv_tokens), (2, 47 + 61), "{pass:?}");
+        assert!((queued.var_decode_kv_tokens - 49.0).abs() < 1e-9, "{pass:?}");
     }
+}
+
+/// Beside those that wait for their peer, prompts wait for room in a step.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_that_waits_for_its_turn_on_a_prefill_server_is_told() {
+    let pair = Pair::start_with(&[ON, "--chunked-prefill-size", "16"], &[]).await;
+    let mut ear = Ear::of(&pair.prefill).await;
+    // Both are there before the first goes on, and a step has room for less than one of them.
+    pair.prefill.post("/pause_generation", &json!({"mode": "in_place"})).await;
+    let held = async {
+        let both = |load: &Value| load["disaggregation"]["prefill_bootstrap_queue_reqs"] == json!(2);
+        pair.prefill.until("both are there", both).await;
+        pair.prefill.post("/continue_generation", &json!({})).await;
+    };
+    let lengths = [40, 60];
+    let bodies = lengths.map(|tokens| prompt(tokens, 2));
+    let ((first, _), (second, _), ()) =
+        tokio::join!(pair.generate(&bodies[0]), pair.generate(&bodies[1]), held);
+    let spans = [span(&first), span(&second)];
+    let is_second = spans[1].0 < spans[0].0;
+    let (first, other) = if is_second { (1, 0) } else { (0, 1) };
+    let passes = ear.passes((spans[first].0, spans[other].1.max(spans[first].1))).await;
+    let scheduled = passes[0].scheduled;
+    assert_eq!((scheduled.num_prefill_requests, scheduled.sum_prefill_tokens), (1, 16));
+    let queued = passes[0].queued;
+    assert_eq!((queued.num_prefill_requests, queued.sum_prefill_tokens), (1, lengths[other] as u64));
+    let last = passes.last().unwrap();
+    assert_eq!((last.queued.num_prefill_requests, last.queued.num_decode_requests), (0, 0));
+}
+
+/// Requests that gave their pages back are in the middle of their replies: they wait to decode, also where nothing else does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_retracted_waits_to_decode() {
+    const REQUESTS: u64 = 6;
+    let tight = ["--max-total-tokens", "512", "--num-reserved-decode-tokens", "0"];
+    let server = Server::start(&[&[ON], &tight[..]].concat()).await;
+    let mut ear = Ear::of(&server).await;
+    server.post("/pause_generation", &json!({"mode": "in_place"})).await;
+    let bodies: Vec<_> = (0..REQUESTS).map(|index| prompt(20 + index as usize, 150)).collect();
+    let held = async {
+        server.until("all are there", |load| live(load) == REQUESTS).await;
+        server.post("/continue_generation", &json!({})).await;
+    };
+    let (replies, ()) = tokio::join!(join_all(bodies.iter().map(|body| server.generate(body))), held);
+    let retractions = |reply: &Value| reply["meta_info"]["num_retractions"].as_u64().unwrap();
+    assert!(replies.iter().map(retractions).sum::<u64>() > 0);
+    let spans: Vec<_> = replies.iter().map(span).collect();
+    let all =
+        (spans.iter().map(|span| span.0).min().unwrap(), spans.iter().map(|span| span.1).max().unwrap());
+    let mut most = 0;
+    for pass in ear.passes(all).await {
+        let (scheduled, queued) = (pass.scheduled, pass.queued);
+        let waiting = queued.num_decode_requests;
+        let there = scheduled.num_prefill_requests + scheduled.num_decode_requests + waiting;
+        assert!(there + queued.num_prefill_requests <= REQUESTS, "{pass:?}");
+        // Each has a prompt and a token of its reply at least.
+        assert!(queued.sum_decode_kv_tokens >= 21 * waiting, "{pass:?}");
+        most = most.max(waiting);
+    }
+    assert!(most > 0, "nobody was told to wait");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -295,6 +365,32 @@ async fn a_port_in_use_costs_the_metrics_and_not_the_server() {
     let reply = server.generate(&prompt(4, 2)).await;
     assert_eq!(reply["meta_info"].get("forward_pass_first_counter_id"), None);
     assert!(!server.text(Method::GET, "/metrics", "").await.1.contains(DROPPED), "nothing is published");
+}
+
+/// A server's ranks publish all or none: half of them would look like all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_port_of_one_rank_in_use_costs_the_others_theirs() {
+    let (base, owner) = loop {
+        let owner = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = owner.local_addr().unwrap().port();
+        if TcpListener::bind(("127.0.0.1", port - 1)).await.is_ok() {
+            break (port - 1, owner);
+        }
+    };
+    let name = format!("tcp://127.0.0.1:{base}");
+    let options = options(&[ON, "--dp-size", "2", "--forward-pass-metrics-ipc-name", &name]);
+    let engine = Engine::start(Published::publish(options)).await.unwrap();
+    let taken = owner.local_addr().unwrap();
+    assert_eq!(engine.metrics_trouble().unwrap().to_string(), format!("cannot bind tcp://{taken}"));
+    TcpListener::bind(("127.0.0.1", base)).await.expect("the first rank's port is free again");
+    let server = Server::serve(engine).await;
+    let info = server.get("/server_info").await;
+    let states = info["internal_states"].as_array().unwrap();
+    assert_eq!(states.len(), 2);
+    for state in states {
+        let (is_on, base) = (&state["enable_forward_pass_metrics"], &state["forward_pass_metrics_ipc_name"]);
+        assert_eq!((is_on, base), (&json!(false), &Value::Null));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

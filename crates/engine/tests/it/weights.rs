@@ -213,10 +213,17 @@ async fn what_was_made_with_other_weights_is_not_kept() {
         assert_eq!(server.post(path, &weights).await.0, StatusCode::OK);
     }
     assert_eq!(server.generate(&body).await["meta_info"]["cached_tokens"], 96);
+    let held = async || {
+        let info = server.get("/server_info").await;
+        info["internal_states"][0]["memory_usage"]["weight"].clone()
+    };
+    let before = held().await;
     server.post(release, &weights).await;
+    assert_eq!(held().await, json!(0.0));
     let other = other_weights();
     std::fs::copy(other.path().join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
     server.post(resume, &weights).await;
+    assert_eq!(held().await, before);
     let reply = server.generate(&body).await;
     assert_eq!(reply["meta_info"]["cached_tokens"], 0);
     let fresh = Server::start(&["--model-path", other.path().to_str().unwrap()]).await;

@@ -72,6 +72,11 @@ impl Packed {
         Ok(Self { inputs, outputs, parts })
     }
 
+    /// Memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.layout.bytes()).sum()
+    }
+
     pub(crate) fn outputs(&self) -> usize {
         self.outputs
     }
@@ -115,6 +120,15 @@ impl Layout {
             Storage::Floats => Self::of_floats(shape, floats),
             Storage::Bytes { block } => Blocks::of::<1>(shape, block, quants).map(Self::Bytes),
             Storage::Nibbles { block } => Blocks::of::<2>(shape, block, quants).map(Self::Nibbles),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Floats(lanes) => size_of_val(&**lanes),
+            Self::Bytes(blocks) | Self::Nibbles(blocks) => {
+                size_of_val(&*blocks.scales) + size_of_val(&*blocks.numbers)
+            }
         }
     }
 
