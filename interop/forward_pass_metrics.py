@@ -7,9 +7,13 @@ Both are single files out of their projects' wheels, which need msgspec and pyzm
 import json
 import os
 import pathlib
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import urllib.request
 
@@ -142,6 +146,37 @@ def killed_publisher_is_heard_again():
     print("a publisher of SGLang's that was killed is heard again, as started anew")
 
 
+def screen_is_drawn_on_a_terminal(servers):
+    """`rollscope fpm top` on a terminal of its own: it draws the rank, within the terminal's width, and leaves the terminal as it was."""
+    engine = servers.start(
+        "engine", "--model-path", "bundled", "--port", "0",
+        "--enable-forward-pass-metrics", "--forward-pass-metrics-worker-id", "w7",
+    )
+    ours, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (10, 60))
+    before = termios.tcgetattr(terminal)
+    command = [os.environ["ROLLSCOPE"], "fpm", "top", "--server", engine.url]
+    shown = ""
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=subprocess.DEVNULL) as top:
+        try:
+            # Until it has drawn a rank that was heard of, twice.
+            while len(re.findall(r"w7 dp0 .*?\x1b\[K\r\n.*?\x1b\[J", shown, re.DOTALL)) < 2:
+                [readable], _, _ = select.select([ours], [], [], PATIENCE_MS / 1000)
+                shown += os.read(readable, 65536).decode()
+            top.send_signal(signal.SIGINT)
+            assert top.wait(60) == 0
+        finally:
+            top.kill()
+    assert termios.tcgetattr(terminal) == before, "the terminal is left in another state"
+    # Home, the rest of a line, the rest of the screen: nothing that would have to be taken back.
+    assert set(re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]", shown)) == {"\x1b[H", "\x1b[K", "\x1b[J"}, shown
+    lines = [line for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).splitlines()]
+    assert max(map(len, lines)) <= 60, lines
+    os.close(ours)
+    os.close(terminal)
+    print("a rank is drawn on a terminal, which is left as it was")
+
+
 def stalled_subscriber_costs_nothing(servers):
     costs = {
         "prefill": {"base_s": 0, "per_token_s": 0},
@@ -206,6 +241,7 @@ def main():
         engine_is_read(servers, [sglang, dynamo])
         publisher_is_heard(sglang)
         killed_publisher_is_heard_again()
+        screen_is_drawn_on_a_terminal(servers)
         stalled_subscriber_costs_nothing(servers)
         servers.stop()
 
