@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use common::{PATIENCE, Server, call_with, get, rollscope, run, run_well, stderr, stdout, until};
 use parking_lot::Mutex;
-use rollscope_fpm::{Base, Pass, Publisher};
+use rollscope_fpm::{Base, Pass, Publisher, QueuedRequests, ScheduledRequests};
 use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
 use rollscope_trace::{
     ForwardPass, Join, Leg, LegRole, Nanos, PassLoad, Profile, Record, Report, RequestId, Scalar, StepNumber,
@@ -30,7 +30,7 @@ struct Tail {
     lines: Receiver<String>,
 }
 
-/// A server that tells where it publishes; its URL, and what it tells.
+/// A server that tells where it publishes; its URL, and what it tells: the base of each state.
 fn telling(base: &str) -> (String, Arc<Mutex<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -40,9 +40,9 @@ fn telling(base: &str) -> (String, Arc<Mutex<String>>) {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             drop(stream.read(&mut [0; 4096]));
-            let state = json!({"enable_forward_pass_metrics": true,
-                "forward_pass_metrics_ipc_name": *tells.lock()});
-            let body = json!({"internal_states": [state]}).to_string();
+            let state = |base: &str| json!({"enable_forward_pass_metrics": true, "forward_pass_metrics_ipc_name": base});
+            let states: Vec<_> = tells.lock().split(' ').map(state).collect();
+            let body = json!({"internal_states": states}).to_string();
             let head =
                 format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
             // Whoever has asked may be gone.
@@ -174,7 +174,23 @@ async fn passes_are_watched_recorded_and_asked_for() {
     assert_eq!(String::from_utf8(live.stdout).unwrap().lines().count(), 2);
 
     until("the passes are recorded", async || recorded() > before + 8 * 6).await;
+    let passes_of = |sample: &str| {
+        let told: Value =
+            serde_json::from_str(&run_well(&["report", out, "--sample", sample, "--json"])).unwrap();
+        told["samples"][0]["forward_passes"][0].clone()
+    };
+    let is_whole = |found: &Value| found["not_found"] == json!(0) && found["told"].as_u64() >= Some(12);
+    until("every pass of the last request is there", async || is_whole(&passes_of("r8"))).await;
     gateway.stop();
+    let found = passes_of("r8");
+    assert_eq!((&found["exact"], &found["basis"]), (&json!(true), &json!("exact")), "{found}");
+    assert!(is_whole(&found) && found["told"] == json!(found["passes"].as_array().unwrap().len()), "{found}");
+    let computed = |name: &str| {
+        let passes = found["passes"].as_array().unwrap();
+        passes.iter().map(|pass| pass[name].as_u64().unwrap()).sum::<u64>()
+    };
+    // It was alone, and its first token is chosen with its prompt.
+    assert_eq!(computed("decode_requests"), 11, "{found}");
     let told = plan(&["report", out, "--plan", "--json"]);
     // The worker's endpoint was given as an address too, and is one.
     assert_eq!(told[0]["ranks"], json!(1), "{told}");
@@ -184,6 +200,108 @@ async fn passes_are_watched_recorded_and_asked_for() {
     assert!(text.starts_with("mixed: "), "{text}");
     let text = run_well(&["report", out, "--sample", "r8"]);
     assert!(text.contains("forward passes"), "{text}");
+}
+
+/// Each of its schedulers has an endpoint, at a base that the server has made up.
+#[tokio::test]
+async fn all_ranks_of_a_server_are_found_and_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run").display().to_string();
+    let engine = Server::start(&[&ENGINE[..], &["--dp-size", "2"]].concat());
+    let gateway = Server::start(&["gateway", "--port", "0", "--worker-urls", &engine.url, "--record", &out]);
+    let recorded = || {
+        let run = Run::open(Path::new(&out)).unwrap();
+        let steps = run.steps().unwrap().into_iter();
+        steps.flat_map(|step| run.forward_passes(step.step).unwrap()).collect::<Vec<_>>()
+    };
+    until("passes of both ranks", async || {
+        generate(&gateway.url, "1+2=?\n", 4, "a").await;
+        let ranks: Vec<_> = recorded().iter().map(|pass| pass.dp_rank).collect();
+        ranks.contains(&0) && ranks.contains(&1)
+    })
+    .await;
+    gateway.stop();
+    for pass in recorded() {
+        assert_eq!(pass.worker.as_ref().map(|worker| &*worker.url), Some(&*engine.url), "{pass:?}");
+        assert!(pass.endpoint.ends_with(&format!(".{}", pass.dp_rank)), "{pass:?}");
+    }
+    assert_eq!(plan(&["report", &out, "--plan", "--json"])[0]["ranks"], json!(2));
+}
+
+/// A server that tells of each rank by a base of its own, in whatever order.
+#[test]
+fn a_rank_is_where_its_socket_is_and_not_where_its_state_stands() {
+    let bases = [Base::fresh(), Base::fresh()];
+    let [first, second] = bases.each_ref().map(ToString::to_string);
+    let (url, told) = telling(&format!("{second} {first}"));
+    let [one, mut other] = [publisher(&bases[0], 0), publisher(&bases[1], 1)];
+    let endpoints = [0, 1].map(|rank: u32| json!(bases[rank as usize].of_rank(rank).unwrap().to_string()));
+    let mut tail = Tail::of(&["--server", &url]);
+    for endpoint in &endpoints {
+        tail.until("each rank", |message| message["endpoint"] == *endpoint);
+    }
+    // One is started anew, and the server tells the same in another order: the other is heard as before.
+    *told.lock() = format!("{first} {second}");
+    for _ in 0..=100 {
+        other.publish(Pass::default());
+    }
+    // From here on a smaller number is a restart.
+    tail.until("its hundredth message", |message| {
+        message["endpoint"] == endpoints[1] && message["sequence"].as_u64() >= Some(100)
+    });
+    drop(other);
+    let _anew = publisher(&bases[1], 1);
+    let mut arrivals = Vec::new();
+    tail.until("the one that was started anew", |message| {
+        arrivals.push((message["endpoint"].clone(), message["arrival"].clone()));
+        message["endpoint"] == endpoints[1] && message["arrival"] == "restart"
+    });
+    tail.until("the other, after it", |message| {
+        arrivals.push((message["endpoint"].clone(), message["arrival"].clone()));
+        message["endpoint"] == endpoints[0]
+    });
+    let of_one = arrivals.iter().filter(|(endpoint, _)| *endpoint == endpoints[0]);
+    assert!(of_one.clone().all(|(_, arrival)| arrival == "next"), "{arrivals:?}");
+    drop(one);
+}
+
+/// What a look tells of passes that lie on a line.
+#[test]
+fn a_live_plan_tells_the_line_that_passes_lie_on() {
+    let base = Base::fresh();
+    let mut publisher = publisher(&base, 0);
+    let mut plan = Tail::running(&["fpm", "plan", "--interval", "1", "--json", &base.to_string()]);
+    let line = |tokens: u64| 4e-3 + 25e-6 * tokens as f64;
+    let told = plan.until("a look at many passes", |told| {
+        for tokens in (100..2100).step_by(100) {
+            let scheduled = ScheduledRequests {
+                num_prefill_requests: 1,
+                sum_prefill_tokens: tokens,
+                ..ScheduledRequests::default()
+            };
+            let queued = QueuedRequests {
+                num_prefill_requests: 1,
+                sum_prefill_tokens: 950,
+                ..QueuedRequests::default()
+            };
+            publisher.publish(Pass { wall_time: line(tokens), scheduled, queued });
+        }
+        told["plan"][0]["passes"].as_u64() >= Some(40)
+    });
+    let told = &told["plan"][0];
+    assert_eq!((&told["kind"], &told["ranks"], &told["itl_s"]), (&json!("prefill"), &json!(1), &Value::Null));
+    let fit = &told["fit"];
+    for (found, expected) in [
+        (&fit["coefficients_s"]["prefill_tokens"], 25e-6),
+        (&fit["intercept_s"], 4e-3),
+        (&fit["r_squared"], 1.0),
+    ] {
+        let found = found.as_f64().unwrap();
+        assert!((found - expected).abs() <= 1e-5 * expected, "{found} is not {expected}: {told}");
+    }
+    // What waits and a prompt of average length: more than the line's begin, and two of the longest prompts at most.
+    let ttft_s = told["ttft_s"].as_f64().unwrap();
+    assert!((line(950 + 100)..=line(2000) * 2.0).contains(&ttft_s), "{told}");
 }
 
 #[test]
@@ -494,11 +612,12 @@ fn what_cannot_be_meant_is_a_usage_error() {
 
 impl Tail {
     fn of(args: &[&str]) -> Self {
-        let mut child = rollscope(&[&["fpm", "tail", "--json"], args].concat())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::running(&[&["fpm", "tail", "--json"], args].concat())
+    }
+
+    /// Whatever command prints JSON line by line.
+    fn running(args: &[&str]) -> Self {
+        let mut child = rollscope(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (tell, lines) = sync_channel(1024);
         std::thread::spawn(move || {

@@ -9,7 +9,7 @@ use crate::published::Published;
 /// A namespace's options, as they were in force when it was asked for: `published.serving().port`.
 ///
 /// It is a copy of one namespace's fields under their own names, so a leaf of another namespace, or a namespace in which a server
-/// has no options, does not compile, and neither does any way to write:
+/// has no options, does not compile, and neither does any way to write. What compiles:
 ///
 /// ```
 /// # use rollscope_config::{Options, Published, options};
@@ -17,8 +17,14 @@ use crate::published::Published;
 /// #     serving { /** Port. */ port: u16 = 1; } memory { /** Pages. */ pages: Vec<u64> = &[]; } } }
 /// let published = Published::publish(O::from_args([""; 0]).unwrap());
 /// published.override_fields("who", [("port", 2.into())]).unwrap();
-/// assert_eq!(published.serving().port, 2);
+/// let (bag, memory) = (published.serving(), published.memory());
+/// assert_eq!((bag.port, memory.pages.len()), (2, 0));
+/// # options! { /** Another. */ struct L, environment "L" { lora { /** Adapters. */ adapters: u16 = 1; } } }
+/// # // Its namespace is one that the other has no options in.
+/// # assert_eq!(Published::publish(L::from_args([""; 0]).unwrap()).lora().adapters, 1);
 /// ```
+///
+/// The same leaves, written or elsewhere:
 ///
 /// ```compile_fail,E0594
 /// # use rollscope_config::{Options, Published, options};

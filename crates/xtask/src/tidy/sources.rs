@@ -122,11 +122,27 @@ fn production(file: &File) -> Vec<Finding> {
                 format!("{ANY_ADDRESS} in code: servers bind to 127.0.0.1 unless told"),
             ));
         }
+        if is_global(code) && (file.path.starts_with("crates/config/") || code.contains("Published")) {
+            let message = "configuration is a handle that is passed down, never a global of the process";
+            findings.push(Finding::error(&file.path, number, message));
+        }
         if code.contains(concat!("unsafe", "_code")) && !file.path.starts_with("crates/model/") {
             findings.push(Finding::error(&file.path, number, "only crates/model may have unsafe code"));
         }
     }
     findings
+}
+
+/// Whether the line declares something that there is once in the process, or once in a thread.
+fn is_global(code: &str) -> bool {
+    let code = code.trim_start();
+    let code = code
+        .strip_prefix("pub")
+        .map_or(code, |rest| rest.trim_start_matches("(crate)").trim_start_matches("(super)"));
+    code.trim_start().starts_with("static ")
+        || ["OnceLock", "LazyLock", "OnceCell", "LazyCell", "thread_local!"]
+            .iter()
+            .any(|word| has_word(code, word))
 }
 
 fn words(file: &File) -> Vec<Finding> {

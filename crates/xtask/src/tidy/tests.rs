@@ -175,3 +175,22 @@ fn the_map_names_every_crate_and_links_lead_somewhere() {
     let long = file("ARCHITECTURE.md", &"line\n".repeat(251));
     assert_eq!(shown(&docs::check(&[long], &[])), ["ARCHITECTURE.md: error: 251 lines, at most 250"]);
 }
+
+#[test]
+fn configuration_is_no_global() {
+    let global = "configuration is a handle that is passed down, never a global of the process";
+    for (path, line, is_found) in [
+        ("crates/config/src/published.rs", "pub(crate) static NOW: AtomicU64 = AtomicU64::new(0);", true),
+        ("crates/config/src/published.rs", "use std::sync::OnceLock;", true),
+        ("crates/config/src/published.rs", "    shared: &'static str, // no static", false),
+        ("crates/config/src/published/tests.rs", "static NOW: u8 = 0;", false),
+        ("crates/gateway/src/core.rs", "static OPTIONS: Mutex<Option<Published<Options>>> = none();", true),
+        ("crates/gateway/src/core.rs", "    options: OnceLock<Published<Options>>,", true),
+        ("crates/gateway/src/core.rs", "    options: Published<Options>,", false),
+        ("crates/gateway/src/core.rs", "static HOPS: [u8; 1] = [0];", false),
+    ] {
+        let found = shown(&sources::check(&file(path, &format!("//! Purpose.\n{line}\n"))));
+        let expected = is_found.then(|| format!("{path}:2: error: {global}"));
+        assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{line}");
+    }
+}
