@@ -4,7 +4,7 @@
 import { at } from '#columns';
 import { tickStep } from '#format';
 import { drawAxis, drawLabels, ticks } from '#labels';
-import { AXIS, GUTTER, eachSample, eachShape, isOverview, rectOf, tileOf, visibleRows, xOf, yOf } from '#scene';
+import { AXIS, GUTTER, INSTANT_PX, eachSample, eachShape, isInstant, isOverview, rectOf, tileOf, visibleRows, xOf, yOf } from '#scene';
 import { drawPasses } from '#strips';
 import { FLAG } from '#table';
 import { write } from '#words';
@@ -27,6 +27,7 @@ const ARROW_PX = 6;
  * @property {(row: number) => boolean} isFound  Of a sample: whether the search found it.
  *
  * @typedef {{ text: string, ink: string, size: number, rect: import('#scene').Rect }} Word
+ * @typedef {{ x: number, y: number, pixel: number }} Instant  Where its middle is.
  *
  * @typedef {Object} Picture
  * @property {CanvasRenderingContext2D} context
@@ -106,13 +107,19 @@ function drawSpans(picture) {
   let tile;
   /** @type {(span: number) => import('#paint').Paint} */
   let paint = () => NO_PAINT;
+  /** @type {Instant[]} */
+  const instants = [];
   eachShape(picture.scene, (shape) => {
     if (shape.tile !== tile) {
       tile = shape.tile;
       paint = picture.painter.of(tile);
     }
-    drawSpan(picture, shape, paint(shape.span), words);
+    const of = paint(shape.span);
+    if (isInstant(shape)) instants.push({ x: shape.rect.x, y: shape.rect.y + shape.rect.height / 2, pixel: of.pixel });
+    else drawSpan(picture, shape, of, words);
   });
+  // Over all the spans: one that follows would cover half of a mark.
+  for (const instant of instants) drawInstant(picture, instant);
   return words;
 }
 
@@ -156,6 +163,20 @@ function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, words) {
     const isNesting = kind === 'stage' && NESTING.has(color);
     const room = isNesting ? height - 5 : height;
     words.push({ text: name, ink, size: kind === 'user' || isNesting ? 8.5 : 10, rect: { x, y, width, height: room } });
+  }
+}
+
+/**
+ * A diamond, with an edge that tells it from the span that it lies on.
+ * @param {Picture} picture
+ * @param {Instant} instant
+ */
+function drawInstant({ pixels, theme }, { x, y, pixel }) {
+  for (const [reach, color] of /** @type {const} */ ([[INSTANT_PX + 1, theme.pixels.surface], [INSTANT_PX, pixel]])) {
+    for (let down = -reach; down <= reach; down++) {
+      const half = reach - Math.abs(down);
+      pixels.fill(x - half, y + down, 2 * half + 1, 1, color);
+    }
   }
 }
 

@@ -30,9 +30,17 @@ export function showLegend(table, other, dark, unplaced) {
     const entries = COLORS.filter((color) => color.section === section && used(color.id));
     if (entries.length === 0) return '';
     const items = entries.map(({ id, label }) => element('span', 'entry', swatch(colorValue(id, dark)), label));
+    if (section === 'user') items.push(element('span', 'entry', diamond(colorValue('user', dark)), 'an instant of it'));
     return element('span', 'group', heading === '' ? '' : element('b', '', heading), ...items);
   });
   legend.replaceChildren(...groups, note);
+}
+
+/** @param {string} color */
+function diamond(color) {
+  const made = swatch(color);
+  made.classList.add('instant');
+  return made;
 }
 
 /**

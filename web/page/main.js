@@ -389,6 +389,7 @@ Object.defineProperty(window, 'rollscope', {
     samples: () => Array.from({ length: page.table?.count ?? 0 }, (_, row) => page.table?.label(row)),
     rows: () => Array.from(timeline.rows.index),
     value: (/** @type {string} */ field, /** @type {number} */ row) => page.table?.fields.get(field)?.number(row),
+    text: (/** @type {string} */ field, /** @type {number} */ row) => page.table?.fields.get(field)?.text(row),
     range: () => ({ ...timeline.range }),
     shapes: () => timeline.shapes(),
     passes: () => timeline.passes?.count ?? 0,

@@ -12,6 +12,8 @@ export const GUTTER = 168;
 const NEAR_PX = 3;
 /** What ends so near behind a span is passed over. */
 const FREE_PX = 1;
+/** A mark of an instant is at least so wide to each side, however low its track. */
+export const INSTANT_PX = 4;
 /** Height of the strip of nested stages along the foot of their track. */
 const NESTED = { roomy: 5, compact: 2, overview: 1 };
 
@@ -216,7 +218,9 @@ export function shapeAt(scene, x, y) {
   eachShapeOfRow(scene, row, (shape) => {
     const { rect } = shape;
     if (shape.kind === 'sample' || y < rect.y || y >= rect.y + rect.height) return;
-    const away = Math.max(rect.x - x, x - (rect.x + rect.width), 0);
+    // The mark of an instant lies over all that is beside it.
+    const isMark = isInstant(shape) && Math.abs(x - rect.x) <= INSTANT_PX;
+    const away = isMark ? -1 : Math.max(rect.x - x, x - (rect.x + rect.width), 0);
     if (away <= distance) {
       found = { ...shape, rect: { ...rect } };
       distance = away;
@@ -253,6 +257,14 @@ function rowAt(scene, y) {
   return row < scene.rows.count ? row : undefined;
 }
 
+/**
+ * Whether a shape is something that happened in the user's code, and took no time: it is drawn as a mark.
+ * @param {Shape} shape
+ */
+export function isInstant({ tile, span, kind }) {
+  return kind === 'user' && tile.isInstant(span);
+}
+
 /** The shape that is told: one for all, since a frame has tens of thousands. @type {Shape} */
 const told = { tile: /** @type {any} */ (undefined), span: 0, kind: 'sample', row: 0, rect: { x: 0, y: 0, width: 0, height: 0 } };
 
@@ -276,7 +288,9 @@ function walk(scene, tile, run, { row, y, height }, visit) {
     const next = span + 1;
     // What ends on the pixels that are taken is passed over.
     const reached = from + (left + width + FREE_PX - GUTTER) / perTime;
-    const following = next < run.last && at(end, next) < reached ? nextEnding(end, next + 1, run.last, reached) : next;
+    let following = next < run.last && at(end, next) < reached ? nextEnding(end, next + 1, run.last, reached) : next;
+    // A mark is not hidden by the span before it, only by another mark.
+    if (run.kind === 'user' && !tile.isInstant(span)) following = firstInstant(tile, next, following);
     told.tile = tile;
     told.kind = run.kind;
     told.row = row;
@@ -288,6 +302,18 @@ function walk(scene, tile, run, { row, y, height }, visit) {
     visit(told);
     span = following;
   }
+}
+
+/**
+ * The first instant from `from` to before `last`; `last` where there is none.
+ * @param {import('#tile').Tile} tile
+ * @param {number} from
+ * @param {number} last
+ */
+function firstInstant(tile, from, last) {
+  let span = from;
+  while (span < last && !tile.isInstant(span)) span++;
+  return span;
 }
 
 /**

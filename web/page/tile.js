@@ -25,6 +25,7 @@ import { at, readColumns } from '#columns';
  * @property {SpanName[]} names
  * @property {(span: number) => SpanName} nameOf
  * @property {(span: number) => boolean} isOpen
+ * @property {(span: number) => boolean} isInstant  It took no time: something that happened.
  * @property {(span: number) => boolean} isOdd      A value of it cannot be true.
  * @property {(span: number) => string | undefined} outcome  How it ended, unless it completed.
  * @property {(row: number) => [number, number][]} transfersOf  KV caches of a row: from which span to which.
@@ -70,6 +71,7 @@ export function readTile(buffer, last) {
     names,
     nameOf: (span) => names[at(name, span)] ?? { lane: '', name: '', color: 'request' },
     isOpen: (span) => (at(flags, span) & OPEN) !== 0,
+    isInstant: (span) => at(end, span) === at(start, span) && (at(flags, span) & OPEN) === 0,
     isOdd: (span) => (at(flags, span) & ODD) !== 0,
     outcome: (span) => OUTCOMES[at(outcome, span)],
     transfersOf: transfersBy(column),

@@ -5,6 +5,7 @@ import { getSample } from '#api';
 import { at } from '#columns';
 import { byId, element, swatch } from '#dom';
 import { counted, duration, number, tellAttribute } from '#format';
+import { isInstant } from '#scene';
 import { workerName } from '#table';
 
 /** Beyond this attributes are counted. */
@@ -99,10 +100,11 @@ function place(mouse) {
  * @param {import('#scene').Shape} shape
  * @param {string} color
  */
-function contents(table, { tile, span }, color) {
+function contents(table, shape, color) {
+  const { tile, span } = shape;
   const { name, lane } = tile.nameOf(span);
   const [start, end, bound] = [at(tile.start, span), at(tile.end, span), at(tile.bound, span)];
-  const length = tile.isOpen(span) ? `open for ${duration(end - start)}` : duration(end - start);
+  const length = tile.isOpen(span) ? `open for ${duration(end - start)}` : isInstant(shape) ? 'an instant' : duration(end - start);
   const worker = workerName(table.workers[at(tile.worker, span)]);
   const about = [
     table.label(at(tile.sample, span)),

@@ -104,9 +104,23 @@ const CHECKS: &[Check] = &[
         on_demand: false,
     },
     Check {
+        name: "viewer-signs",
+        summary: "what is not plain, the strips of forward passes and the colours, by their pixels",
+        script: Script::Node("viewer_signs.mjs"),
+        needs: &[Need::Binary, Need::Run, Need::Chromium],
+        on_demand: false,
+    },
+    Check {
         name: "viewer-live",
         summary: "the page beside a run that is being written, and over hostile texts",
         script: Script::Node("viewer_live.mjs"),
+        needs: &[Need::Binary, Need::Chromium],
+        on_demand: false,
+    },
+    Check {
+        name: "viewer-demo",
+        summary: "the page beside a demo that is at work",
+        script: Script::Node("viewer_demo.mjs"),
         needs: &[Need::Binary, Need::Chromium],
         on_demand: false,
     },
