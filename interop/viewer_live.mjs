@@ -4,6 +4,7 @@
 
 import assert from 'node:assert/strict';
 
+import { duration, number, percent } from '../web/page/format.js';
 import { drag, eventually, launch, open, rangeOf, settled, shapesOf, start, stateOf } from './browser.mjs';
 
 const HOSTILE = '</script><script>window.bad = 1</script><img src=x onerror="window.bad = 1">\u202e';
@@ -62,6 +63,8 @@ try {
   }
   await conversation(page);
   await lateAnswers(page);
+  await statistics(page);
+  await changed(page);
   assert.deepEqual(complaints, [], 'nothing to complain of');
 
   await viewer.stop();
@@ -84,6 +87,63 @@ async function conversation(page) {
   const tokens = await page.locator('.conversation .output .token').evaluateAll((all) => all.map(({ className, textContent }) => [className, textContent]));
   assert.deepEqual(tokens, [['token p4', 'th'], ['token p0', HOSTILE], ['token', '⟨3⟩']]);
   assert.equal(await page.evaluate(() => window.bad), undefined);
+}
+
+/** Of a stretch of time that is measured the numbers are those of what lies in it. */
+async function statistics(page) {
+  const known = { x: [[0, 10], [20, 30]], y: [[25, 45]], late: [[90, 100]] };
+  await send(
+    ...Object.entries(known).flatMap(([name, spans]) => [{ ...sample(name), step: 7 }, ...spans.map(([from, to]) => ({ ...span(name, 'tool', from, to), step: 7 }))]),
+  );
+  await page.goto(`${viewer.url.replace(/\/$/, '')}/#step=7`);
+  await page.reload();
+  await page.waitForFunction(() => window.rollscope?.samples().length === 3);
+  await settled(page);
+  const { from, to } = await rangeOf(page);
+  // The panel of what is measured takes some of the timeline's width.
+  const moveTo = async (time_s) => {
+    const box = await page.locator('#canvas').boundingBox();
+    await page.mouse.move(box.x + 168 + ((time_s * 1e9 - from) / (to - from)) * (box.width - 168), box.y + 300);
+  };
+  await moveTo(5);
+  await page.keyboard.down('Shift');
+  await page.mouse.down();
+  await moveTo(20);
+  await page.waitForSelector('#selection:not([hidden])');
+  await settled(page);
+  await moveTo(35);
+  await page.mouse.up();
+  await page.keyboard.up('Shift');
+  const { selected } = await stateOf(page);
+  assert.ok(Math.abs(selected.from / 1e9 - 5) < 0.2 && Math.abs(selected.to / 1e9 - 35) < 0.2, JSON.stringify(selected));
+  const within = (start, end) => Math.max(Math.min(end * 1e9, selected.to) - Math.max(start * 1e9, selected.from), 0);
+  const tools = Object.values(known).flat().map(([start, end]) => within(start, end));
+  const live = Object.values(known).map((spans) => within(spans[0][0], spans.at(-1)[1]));
+  const sum = (values) => values.reduce((all, value) => all + value, 0);
+  await page.waitForSelector('#selection tbody tr');
+  const facts = await page.locator('#selection dd').allTextContents();
+  assert.deepEqual(facts, [duration(selected.to - selected.from), '2', '1 · 1', number(sum(live) / (selected.to - selected.from))]);
+  const stages = await page.locator('#selection tbody tr').evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  assert.deepEqual(stages, [['your code', duration(sum(tools)), percent(1), '3 spans']]);
+  await page.keyboard.press('Escape');
+}
+
+/** Of two steps those ten samples are told that changed most, most first. */
+async function changed(page) {
+  const lengths = { 8: () => 20, 9: (index) => 20 + (index % 2 === 0 ? index : -index) };
+  for (const [step, length] of Object.entries(lengths)) {
+    const names = Array.from({ length: 12 }, (_, index) => [`s${index}`, length(index)]);
+    await send(...names.flatMap(([name, of]) => [{ ...sample(name), group: 'g', step: Number(step) }, { ...span(name, 'tool', 0, of), group: 'g', step: Number(step) }]));
+  }
+  await page.goto(`${viewer.url.replace(/\/$/, '')}/#step=9&tab=compare&against=8`);
+  await page.reload();
+  await page.waitForSelector('#compare-content section tbody tr');
+  const rows = await page.locator('#compare-content section tbody tr').evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  const expected = [11, 10, 9, 8, 7, 6, 5, 4, 3, 2].map((index) => {
+    const after = lengths[9](index);
+    return [`g/s${index}`, duration(20e9), duration(after * 1e9), `${after > 20 ? '+' : '−'}${percent(index / 20)}`];
+  });
+  assert.deepEqual(rows, expected);
 }
 
 /** An answer that comes after a newer one was asked for is not shown. */
