@@ -16,6 +16,8 @@ pub struct Request {
     pub headers: Vec<(String, String)>,
     /// Body, without framing.
     pub body: Bytes,
+    /// How many came by its connection before.
+    pub turn: usize,
 }
 
 // === impl Request ===
@@ -40,6 +42,7 @@ impl Request {
     pub(crate) async fn read<R: AsyncRead + Unpin>(
         stream: &mut R,
         buffer: &mut BytesMut,
+        turn: usize,
     ) -> io::Result<Option<Self>> {
         let head_end = loop {
             if let Some(at) = find(buffer, b"\r\n\r\n") {
@@ -57,7 +60,7 @@ impl Request {
             .filter_map(|line| line.split_once(':'))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
             .collect();
-        let mut request = Self { method, target, headers, body: Bytes::new() };
+        let mut request = Self { method, target, headers, body: Bytes::new(), turn };
         request.body = if request.header("transfer-encoding") == Some("chunked") {
             read_chunked(stream, buffer).await?
         } else {

@@ -198,8 +198,9 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn serve(mut stream: TcpStream, connection: usize, shared: &Shared) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut buffer = BytesMut::new();
-    while let Some(request) = Request::read(&mut stream, &mut buffer).await? {
+    let (mut buffer, mut turn) = (BytesMut::new(), 0);
+    while let Some(request) = Request::read(&mut stream, &mut buffer, turn).await? {
+        turn += 1;
         let script = shared.answer(&request);
         let call = shared.begin(request, connection);
         match play(&mut stream, &mut buffer, &script).await {
