@@ -193,9 +193,12 @@ async function dragging(page) {
 
   await page.keyboard.press('f');
   await settled(page);
+  const middle = await page.evaluate(() => document.querySelector('#canvas').offsetHeight / 2);
+  const at = (await shapesOf(page)).find(({ kind, y, height }) => kind === 'sample' && y <= middle && y + height > middle);
   await drag(page, 200, 80, 'Control');
   const boxed = await rangeOf(page);
   assert.ok(boxed.to - boxed.from < (all.to - all.from) / 2, 'ctrl and drag zooms into the box');
+  if (at !== undefined) assert.equal((await stateOf(page)).top, at.sample, 'and its first row is the first in sight');
 
   const map = await page.locator('#minimap').boundingBox();
   await page.mouse.dblclick(map.x + map.width / 2, map.y + 20);
@@ -305,6 +308,8 @@ async function ordering(page) {
     assert.ok(place >= 0, `a column for ${field}`);
     assert.equal(await page.locator('#samples-head th').nth(place).getAttribute('aria-sort'), 'descending', field);
     await page.click('[data-tab=timeline]');
+    const values = await page.evaluate((field) => window.rollscope.rows().map((row) => window.rollscope.value(field, row)), field);
+    assert.ok(new Set(values).size > 1 && values.every((value, index) => index === 0 || !(value > values[index - 1])), `most ${field} first`);
   }
   await page.selectOption('#sort', 'reward');
   const byReward = await page.evaluate(() => window.rollscope.rows().map((row) => window.rollscope.value('reward', row)));
@@ -427,22 +432,52 @@ async function reload(page) {
   const told = await stateOf(page);
   for (const part of ['order', 'color', 'filter', 'top']) assert.deepEqual(told[part], state[part], part);
   assert.ok(Math.abs(told.selected.from - state.selected.from) < 10);
+
+  // What is beside the timeline too: what is pinned, sought and arranged, and the tab.
+  await page.selectOption('#arrange', 'both');
+  await page.fill('#search', 'completed');
+  await page.click('[data-tab=samples]');
+  await page.locator('#samples-body .link').first().click();
+  await page.waitForSelector('#details:not([hidden]) h2');
+  await page.waitForFunction(() => ['tab=samples', 'pin=', 'search=completed', 'rows=both'].every((part) => location.hash.includes(part)));
+  const before = await stateOf(page);
+  await page.reload();
+  await page.waitForSelector('#details:not([hidden]) h2');
+  const after = await stateOf(page);
+  for (const part of ['tab', 'pin', 'search', 'order']) assert.deepEqual(after[part], before[part], part);
+  assert.ok((await page.textContent('#details')).includes(before.pin.sample), 'the sample is shown');
+  assert.ok(await page.isVisible('#samples-body .link'), 'in its table');
+  assert.equal(await page.inputValue('#search'), 'completed');
+  await eventually('it is sought again', () => page.textContent('#search-told'), (text) => / found$/.test(text) && text !== 'not found');
+  await page.click('[data-tab=timeline]');
+  await settled(page);
+  const shown = await page.evaluate(() => window.rollscope.rows());
+  assert.ok(shown.some((row) => row < 0) && shown.some((row) => row >= 0), 'workers and samples');
 }
 
 /** Both themes, three sizes, every tab: nothing that axe finds, nothing that is cut off. */
 async function accessible() {
   const source = readFileSync(AXE, 'utf8');
-  for (const [colorScheme, width, height] of [['light', 1280, 720], ['dark', 1920, 1080], ['light', 1000, 700]]) {
+  const sizes = [[1280, 720], [1920, 1080], [1000, 700]];
+  const views = sizes.flatMap(([width, height]) => ['light', 'dark'].map((colorScheme) => ({ colorScheme, width, height })));
+  for (const { colorScheme, width, height } of views) {
     const { page } = await open(browser, viewer.url, { colorScheme, viewport: { width, height }, bypassCSP: true });
     await settled(page);
     await page.waitForSelector('#summary .share-bar');
     await page.evaluate(source);
-    for (const tab of ['timeline', 'samples', 'charts', 'compare']) {
+    for (const [tab, key] of [['timeline'], ['timeline', 'workers'], ['timeline', '?'], ['samples'], ['charts'], ['compare']]) {
       await page.click(`[data-tab=${tab}]`);
+      if (tab === 'timeline') await page.selectOption('#arrange', key === 'workers' ? 'workers' : 'samples');
+      if (key === '?') {
+        await page.locator('#scroller').focus();
+        await page.keyboard.press(key);
+        await page.waitForSelector('#help[open]');
+      }
       if (tab === 'samples') await page.locator('#samples-body .link').first().click();
       const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
       const told = violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 120)).join(' | ')}`);
-      assert.deepEqual(told, [], `${tab}, ${colorScheme}, ${width} × ${height}`);
+      assert.deepEqual(told, [], `${tab} ${key ?? ''}, ${colorScheme}, ${width} × ${height}`);
+      if (key === '?') await page.keyboard.press('Escape');
       const wide = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
       assert.ok(wide[0] <= wide[1], `${tab} is no wider than the window`);
       await page.screenshot({ path: `${tab}-${colorScheme}-${width}.png` });

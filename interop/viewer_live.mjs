@@ -65,6 +65,7 @@ try {
   await lateAnswers(page);
   await statistics(page);
   await changed(page);
+  await addresses();
   assert.deepEqual(complaints, [], 'nothing to complain of');
 
   await viewer.stop();
@@ -144,6 +145,23 @@ async function changed(page) {
     return [`g/s${index}`, duration(20e9), duration(after * 1e9), `${after > 20 ? '+' : '−'}${percent(index / 20)}`];
   });
   assert.deepEqual(rows, expected);
+}
+
+/** It listens on this machine alone, unless it is told otherwise: then nothing is answered without the token of its URL. */
+async function addresses() {
+  const usual = await start('view', run, '--no-open');
+  assert.match(usual.url, /^http:\/\/127\.0\.0\.1:\d+\/?$/);
+  await usual.stop();
+  const wide = await start('view', run, '--no-open', '--listen', '0.0.0.0:0');
+  try {
+    const url = new URL(wide.url);
+    assert.match(url.search, /^\?token=\w{32,}$/, wide.url);
+    const status = async (path) => (await fetch(`http://127.0.0.1:${url.port}${path}`)).status;
+    assert.equal(await status(`/api/run${url.search}`), 200);
+    for (const path of ['/', '/api/run', '/api/run?token=0']) assert.ok([401, 403].includes(await status(path)), path);
+  } finally {
+    await wide.stop();
+  }
 }
 
 /** An answer that comes after a newer one was asked for is not shown. */
