@@ -32,6 +32,7 @@ try {
     ['odd', failed],
     ['recorded', findings],
     ['odd', colours],
+    ['odd', differences],
     ['recorded', tail],
     ['recorded', strips],
     ['recorded', lost],
@@ -72,7 +73,11 @@ function made(name) {
   Object.assign(requestOf(samples[ODD.impossible]).legs[1].readings.find(([name]) => name === 'queue_time'), [, -1, 'negative']);
   const request = requestOf(samples[ODD.failed]);
   [request.outcome, request.legs[1].outcome, request.error] = ['failed', 'failed', 'the worker is gone'];
-  writeFileSync(`${name}.jsonl`, `${JSON.stringify({ ...rest, rollout_id: 1, samples })}\n`);
+  // And the same once more, of which every decode worker took half of the time.
+  const faster = structuredClone(samples);
+  for (const reading of faster.flatMap((sample) => requestOf(sample).legs[1].readings)) if (reading[0] === 'pd_decode_forward_duration') reading[1] /= 2;
+  const lines = [faster, samples].map((samples, step) => JSON.stringify({ ...rest, rollout_id: step, samples }));
+  writeFileSync(`${name}.jsonl`, `${lines.join('\n')}\n`);
   execFileSync(ROLLSCOPE, ['import', `${name}.jsonl`, '--out', name]);
   return name;
 }
@@ -250,6 +255,16 @@ async function colours(page) {
       assert.ok(share > 0.6, `${color}: ${share} of a forward stage is ${entry.fill}`);
     }
   }
+}
+
+/** Of two steps that differ in one stage that stage is told, and no other. */
+async function differences(page) {
+  await page.click('[data-tab=compare]');
+  await page.waitForSelector('#compare-content .difference');
+  const rows = await page.locator('#compare-content .columns > table tbody tr').evaluateAll((rows) => rows.map(({ cells }) => [cells[0].textContent, cells[3].textContent]));
+  const told = new Map(rows);
+  assert.match(told.get('decode forward'), /^\+100/, JSON.stringify(rows));
+  for (const stage of ['prefill forward', 'decode transfer', 'decode prealloc']) assert.equal(told.get(stage), '=', stage);
 }
 
 /** The tail is shaded in the minimap, from where nine of ten samples have ended. */
