@@ -27,7 +27,6 @@ const ARROW_PX = 6;
  * @property {(row: number) => boolean} isFound  Of a sample: whether the search found it.
  *
  * @typedef {{ text: string, ink: string, size: number, rect: import('#scene').Rect }} Word
- * @typedef {{ x: number, y: number, pixel: number }} Instant  Where its middle is.
  *
  * @typedef {Object} Picture
  * @property {CanvasRenderingContext2D} context
@@ -107,19 +106,19 @@ function drawSpans(picture) {
   let tile;
   /** @type {(span: number) => import('#paint').Paint} */
   let paint = () => NO_PAINT;
-  /** @type {Instant[]} */
-  const instants = [];
+  /** @type {(() => void)[]} */
+  const signs = [];
   eachShape(picture.scene, (shape) => {
     if (shape.tile !== tile) {
       tile = shape.tile;
       paint = picture.painter.of(tile);
     }
     const of = paint(shape.span);
-    if (isInstant(shape)) instants.push({ x: shape.rect.x, y: shape.rect.y + shape.rect.height / 2, pixel: of.pixel });
-    else drawSpan(picture, shape, of, words);
+    if (isInstant(shape)) signs.push(() => drawInstant(picture, shape.rect, of.pixel));
+    else drawSpan(picture, shape, of, { words, signs });
   });
-  // Over all the spans: one that follows would cover half of a mark.
-  for (const instant of instants) drawInstant(picture, instant);
+  // Over all the spans: one that follows, or lies in it, would cover what a sign says.
+  for (const draw of signs) draw();
   return words;
 }
 
@@ -129,9 +128,9 @@ const NO_PAINT = { fill: 'gray', ink: 'black', pixel: 0 };
  * @param {Picture} picture
  * @param {import('#scene').Shape} shape
  * @param {import('#paint').Paint} paint
- * @param {Word[]} words
+ * @param {{ words: Word[], signs: (() => void)[] }} over  What is drawn when all spans are.
  */
-function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, words) {
+function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, { words, signs }) {
   const { pixels, theme, painter } = picture;
   const { x, y, width, height } = rect;
   if (kind === 'sample') {
@@ -152,10 +151,11 @@ function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, words) {
   }
   // A hair of the surface between a stage and what lies in it.
   if (kind === 'nested' && stages) pixels.veil(x, y - 1, width, 1, theme.pixels.surface, 0.6);
-  if (isOpen) drawOpenEnd(picture, rect);
   if (kind === 'stage') drawBound(picture, tile, span, rect);
-  if (tile.isOdd(span)) drawOdd(picture, rect);
-  if (kind === 'request' || kind === 'leg') drawOutcome(picture, tile.outcome(span), rect, words);
+  if (isOpen) signs.push(() => drawOpenEnd(picture, rect));
+  const outcome = kind === 'request' || kind === 'leg' ? tile.outcome(span) : undefined;
+  if (outcome !== undefined) signs.push(() => drawOutcome(picture, outcome, rect, words));
+  if (tile.isOdd(span)) signs.push(() => drawOdd(picture, rect));
   // A further try begins with a flag.
   if (kind === 'request' && width > 2 && at(tile.attempt, span) > 0) pixels.fill(x, y - 2, 2, height + 4, theme.pixels.text);
   if ((kind === 'stage' || kind === 'user') && width > LABEL_PX && height >= 8) {
@@ -169,9 +169,11 @@ function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, words) {
 /**
  * A diamond, with an edge that tells it from the span that it lies on.
  * @param {Picture} picture
- * @param {Instant} instant
+ * @param {import('#scene').Rect} rect
+ * @param {number} pixel
  */
-function drawInstant({ pixels, theme }, { x, y, pixel }) {
+function drawInstant({ pixels, theme }, { x, y: top, height }, pixel) {
+  const y = top + height / 2;
   for (const [reach, color] of /** @type {const} */ ([[INSTANT_PX + 1, theme.pixels.surface], [INSTANT_PX, pixel]])) {
     for (let down = -reach; down <= reach; down++) {
       const half = reach - Math.abs(down);
@@ -233,12 +235,11 @@ function isFirstStage(tile, span) {
 /**
  * A red head on what did not complete.
  * @param {Picture} picture
- * @param {string | undefined} outcome
+ * @param {string} outcome
  * @param {import('#scene').Rect} rect
  * @param {Word[]} words
  */
 function drawOutcome({ pixels, theme }, outcome, rect, words) {
-  if (outcome === undefined) return;
   pixels.fill(rect.x, rect.y, Math.max(rect.width, 2), Math.min(rect.height, 4), theme.pixels.bad);
   if (rect.height > 8 && rect.width > LABEL_PX) words.push({ text: outcome, ink: theme.bad, size: 10, rect: { ...rect, y: rect.y + 3, height: rect.height - 3 } });
 }

@@ -71,13 +71,16 @@ fn import_lines(
     let mut requests = sglang::Requests::new(options.step);
     loop {
         line.clear();
-        let read = (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
+        let read = (&mut reader).take(MAX_LINE_BYTES + 1).read_until(b'\n', &mut line);
         let length = read.map_err(FormatError::io(path))?;
         if length == 0 {
             return Ok(());
         }
         number += 1;
         let wrong = |what: String| FormatError::Line { what, line: number, offset, path: path.to_owned() };
+        if length as u64 > MAX_LINE_BYTES {
+            return Err(wrong(format!("longer than the {} MiB that a line may have", MAX_LINE_BYTES >> 20)));
+        }
         if !line.trim_ascii().is_empty() {
             let value: Json = serde_json::from_slice(&line).map_err(|error| FormatError::Line {
                 what: said_of_json(&error),

@@ -49,6 +49,8 @@ enum Need {
     Binary,
     /// `RUN`: the directory of a run that `rollscope demo` has recorded.
     Run,
+    /// `LARGE_RUN`: the directory of a run with ten million spans in a step.
+    LargeRun,
     /// `CHROMIUM`: the browser.
     Chromium,
 }
@@ -130,6 +132,13 @@ const CHECKS: &[Check] = &[
         script: Script::Node("viewer_hostile.mjs"),
         needs: &[Need::Binary, Need::Chromium],
         on_demand: false,
+    },
+    Check {
+        name: "viewer-large",
+        summary: "ten million spans, and an attribute of a gigabyte (5 GB on disk; only by name)",
+        script: Script::Node("viewer_large.mjs"),
+        needs: &[Need::Binary, Need::LargeRun, Need::Chromium],
+        on_demand: true,
     },
     Check {
         name: "viewer-screens",
@@ -282,6 +291,7 @@ impl Check {
             match need {
                 Need::Binary => command.env("ROLLSCOPE", tools.rollscope()?),
                 Need::Run => command.env("RUN", tools.recorded_run()?),
+                Need::LargeRun => command.env("LARGE_RUN", tools.large_run()?),
                 Need::Chromium => command.env("CHROMIUM", tools.chromium()?),
             };
         }

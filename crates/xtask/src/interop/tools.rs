@@ -72,6 +72,15 @@ impl Tools {
         Ok(run)
     }
 
+    /// The directory of a run with ten million spans in a step.
+    pub(super) fn large_run(&self) -> Result<PathBuf> {
+        let example = ["--package", "rollscope-view", "--example", "make_run", "--release"];
+        let maker = build(&self.root, &example)?;
+        let run = self.fresh_dir("large")?.join("run");
+        output(Command::new(maker).arg(&run).args(["200000", "4", "64"]))?;
+        Ok(run)
+    }
+
     /// The interpreter of an environment with the packages of `interop/requirements.txt`.
     pub(super) fn python(&mut self) -> Result<PathBuf> {
         self.environment("venv", "requirements.txt", &[])
