@@ -27,6 +27,7 @@ const ARROW_PX = 6;
  * @property {(row: number) => boolean} isFound  Of a sample: whether the search found it.
  *
  * @typedef {{ text: string, ink: string, size: number, rect: import('#scene').Rect }} Word
+ * @typedef {{ rect: import('#scene').Rect, draw: (rect: import('#scene').Rect) => void }} Sign  Drawn when all spans are.
  *
  * @typedef {Object} Picture
  * @property {CanvasRenderingContext2D} context
@@ -106,7 +107,7 @@ function drawSpans(picture) {
   let tile;
   /** @type {(span: number) => import('#paint').Paint} */
   let paint = () => NO_PAINT;
-  /** @type {(() => void)[]} */
+  /** @type {Sign[]} */
   const signs = [];
   eachShape(picture.scene, (shape) => {
     if (shape.tile !== tile) {
@@ -114,11 +115,11 @@ function drawSpans(picture) {
       paint = picture.painter.of(tile);
     }
     const of = paint(shape.span);
-    if (isInstant(shape)) signs.push(() => drawInstant(picture, shape.rect, of.pixel));
+    if (isInstant(shape)) signs.push({ rect: { ...shape.rect }, draw: (rect) => drawInstant(picture, rect, of.pixel) });
     else drawSpan(picture, shape, of, { words, signs });
   });
   // Over all the spans: one that follows, or lies in it, would cover what a sign says.
-  for (const draw of signs) draw();
+  for (const { rect, draw } of signs) draw(rect);
   return words;
 }
 
@@ -128,7 +129,7 @@ const NO_PAINT = { fill: 'gray', ink: 'black', pixel: 0 };
  * @param {Picture} picture
  * @param {import('#scene').Shape} shape
  * @param {import('#paint').Paint} paint
- * @param {{ words: Word[], signs: (() => void)[] }} over  What is drawn when all spans are.
+ * @param {{ words: Word[], signs: Sign[] }} over  What is drawn when all spans are.
  */
 function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, { words, signs }) {
   const { pixels, theme, painter } = picture;
@@ -152,10 +153,12 @@ function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, { words, 
   // A hair of the surface between a stage and what lies in it.
   if (kind === 'nested' && stages) pixels.veil(x, y - 1, width, 1, theme.pixels.surface, 0.6);
   if (kind === 'stage') drawBound(picture, tile, span, rect);
-  if (isOpen) signs.push(() => drawOpenEnd(picture, rect));
+  // The walk's rectangle is another's by then.
+  const sign = (/** @type {Sign['draw']} */ draw) => signs.push({ rect: { ...rect }, draw });
+  if (isOpen) sign((rect) => drawOpenEnd(picture, rect));
   const outcome = kind === 'request' || kind === 'leg' ? tile.outcome(span) : undefined;
-  if (outcome !== undefined) signs.push(() => drawOutcome(picture, outcome, rect, words));
-  if (tile.isOdd(span)) signs.push(() => drawOdd(picture, rect));
+  if (outcome !== undefined) sign((rect) => drawOutcome(picture, outcome, rect, words));
+  if (tile.isOdd(span)) sign((rect) => drawOdd(picture, rect));
   // A further try begins with a flag.
   if (kind === 'request' && width > 2 && at(tile.attempt, span) > 0) pixels.fill(x, y - 2, 2, height + 4, theme.pixels.text);
   if ((kind === 'stage' || kind === 'user') && width > LABEL_PX && height >= 8) {
