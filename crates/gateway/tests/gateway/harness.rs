@@ -96,14 +96,18 @@ impl TestGateway {
             .collect()
     }
 
-    /// Waits until nothing is live; then the books must balance, and show these requests.
+    /// Waits until nothing is live and so many have ended, of which the first may not have begun; then the books must balance, and
+    /// show these requests and no more.
     pub(crate) async fn settled(&self, expected: &[(&str, u64)]) -> Figures {
+        let due: u64 = expected.iter().map(|(_, count)| count).sum();
+        let sum = |figures: &Figures, prefix: &str| -> u64 {
+            figures.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, n)| n).sum()
+        };
         let figures = patient("the end of all requests", async {
             loop {
                 let figures = self.figures().await;
-                let is_live = |name: &str| name.starts_with("rollscope_worker_in_flight");
-                let live: u64 = figures.iter().filter(|(name, _)| is_live(name)).map(|(_, live)| live).sum();
-                if live + figures["rollscope_requests_live"] == 0 {
+                let live = sum(&figures, "rollscope_worker_in_flight") + figures["rollscope_requests_live"];
+                if live == 0 && sum(&figures, "rollscope_requests_total{") >= due {
                     return figures;
                 }
             }
@@ -113,15 +117,12 @@ impl TestGateway {
             let ended = figures[&format!("rollscope_requests_total{{outcome=\"{outcome}\"}}")];
             assert_eq!(ended, *count, "requests {outcome}: {figures:#?}");
         }
-        let sum = |prefix: &str| {
-            figures.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, n)| n).sum::<u64>()
-        };
-        assert_eq!(figures["rollscope_requests_started_total"], sum("rollscope_requests_total{"));
+        assert_eq!(figures["rollscope_requests_started_total"], sum(&figures, "rollscope_requests_total{"));
         for (name, started) in
             figures.iter().filter(|(name, _)| name.starts_with("rollscope_legs_started_total{"))
         {
             let labels = name.trim_start_matches("rollscope_legs_started_total{").trim_end_matches('}');
-            assert_eq!(*started, sum(&format!("rollscope_legs_total{{{labels},")), "{labels}");
+            assert_eq!(*started, sum(&figures, &format!("rollscope_legs_total{{{labels},")), "{labels}");
         }
         figures
     }
