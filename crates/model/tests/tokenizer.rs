@@ -49,6 +49,9 @@ fn a_character_appears_with_its_last_byte() {
     );
     assert_eq!(parts(&b"\xf0\x9f\x98".repeat(20)).concat(), "\u{fffd}".repeat(20));
     assert_eq!(stream(MODEL.tokenizer(), &[BOS, 97, EOS]), ["", "a", "", ""]);
+    // Tokens without text among the bytes of characters that are never whole.
+    let broken = [[128; 7].as_slice(), &[240, 159, BOS, BOS, 128, BOS, 240, BOS, 240, 144, 128]].concat();
+    assert_eq!(stream(MODEL.tokenizer(), &broken).concat(), MODEL.tokenizer().decode(&broken, true).unwrap());
 }
 
 proptest! {
