@@ -100,7 +100,7 @@ pub enum SamplingError {
     #[error("repetition_penalty must be in (0, 2], got {0}")]
     RepetitionPenalty(f32),
     /// Beyond [`MAX_BIAS`], or not a number.
-    #[error("logit_bias must be within ±1e30, got {bias} for token {token}")]
+    #[error("logit_bias must be within ±{MAX_BIAS:e}, got {bias} for token {token}")]
     LogitBias {
         /// The token that it is for.
         token: u32,

@@ -81,7 +81,8 @@ impl TextStream {
     /// Takes the next token and returns the text that is now complete, often empty or longer than one character.
     pub fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String, ModelError> {
         // One without text would take the place of a byte where the window is cut.
-        if tokenizer.is_byte_level && tokenizer.decode(&[token], self.skip_special_tokens)?.is_empty() {
+        let is_cut = tokenizer.is_byte_level && !self.window.is_empty();
+        if is_cut && tokenizer.decode(&[token], self.skip_special_tokens)?.is_empty() {
             return Ok(String::new());
         }
         self.window.push(token);

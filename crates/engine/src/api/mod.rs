@@ -10,6 +10,7 @@ mod profile;
 mod prometheus;
 mod render;
 mod respond;
+mod sampling;
 mod weights;
 
 use std::future::Future;

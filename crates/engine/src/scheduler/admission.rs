@@ -102,11 +102,11 @@ impl Core {
         }
     }
 
-    /// Takes those that have waited for longer than they may.
+    /// Takes those that have waited for longer than they may. A check has a limit of its own.
     pub(super) fn take_overdue(&mut self) -> Queue {
         let Some(limit) = self.limits.request_waiting_timeout else { return Queue::new() };
         let now = self.active_now();
-        take_where(&mut self.waiting, |request| now.since(request.queued) > limit)
+        take_where(&mut self.waiting, |request| !request.spec.is_probe && now.since(request.queued) > limit)
     }
 
     /// Gives a request the pages of its tokens and some of those to come, if it has none and they can be had. What the prefix

@@ -67,8 +67,10 @@ impl Scheduler {
         let now = self.core.clock.now();
         if self.core.stillness.is_still() {
             self.core.active.pause(now);
+            self.core.rooms.pause(now);
         } else {
             self.core.active.go_on(now);
+            self.core.rooms.go_on(now);
         }
     }
 

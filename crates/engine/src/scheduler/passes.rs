@@ -25,7 +25,7 @@ pub(super) struct PassReporter {
 struct Queued {
     /// Whose prompt is to be computed.
     prompts: Statistics,
-    /// That wait for their pages, or have given them back.
+    /// That wait for their pages, have given them back, or wait for room in a step.
     sequences: Statistics,
 }
 

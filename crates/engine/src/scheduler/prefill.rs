@@ -318,7 +318,7 @@ impl PrefillSide {
     /// Gives up the halves whose other half has gone, or is at another rank, or does not come.
     fn time_out_early(&mut self, core: &mut Core) {
         let Limits { bootstrap_timeout, waiting_timeout, transfer_timeout, .. } = core.limits;
-        core.rooms.expire(core.active_now(), bootstrap_timeout);
+        core.rooms.expire(core.clock.now(), bootstrap_timeout);
         let has_gone = |request: &Request| {
             request.poll.filter(|poll| *poll == KvPoll::Bootstrapping)?;
             gone(core, request.room())
@@ -375,12 +375,15 @@ fn announced_twice(room: u64) -> Abort {
 
 /// How a half of a room ends whose other half was given up.
 fn gone(core: &Core, room: u64) -> Option<Abort> {
-    core.rooms.gone(room, core.active_now(), core.limits.bootstrap_timeout)
+    core.rooms.gone(room, core.clock.now(), core.limits.bootstrap_timeout)
 }
 
 /// Keeps how a half of a room is to end that has not come here.
 fn remember(core: &Core, room: u64, why: Abort) {
-    core.rooms.remember(room, why, core.active_now());
+    let now = core.clock.now();
+    // What stands there for longer than it is kept says nothing of this one.
+    core.rooms.expire(now, core.limits.bootstrap_timeout);
+    core.rooms.remember(room, why, now);
 }
 
 /// How the decode half of a room ends whose request is at another rank, and how the request ends.

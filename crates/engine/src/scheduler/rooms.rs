@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::Stamp;
+use crate::clock::{ActiveTime, Stamp};
 use crate::output::Abort;
 
 /// Those of one rank, who knows of the others'.
@@ -25,13 +25,14 @@ struct All {
     ranks: BTreeMap<u64, usize>,
     /// By room: one half was given up when the other could not be told.
     gone: BTreeMap<u64, Gone>,
+    /// By which those are kept. Ranks stop one after the other, so that the clock of each is another one.
+    active: ActiveTime,
 }
 
 #[derive(Debug)]
 struct Gone {
     /// How the other half ends.
     why: Abort,
-    /// In time during which the schedulers were not paused: they are together.
     at: Stamp,
 }
 
@@ -88,12 +89,22 @@ impl Rooms {
         rooms.iter().filter_map(|room| Some((*room, *all.ranks.get(room)?))).collect()
     }
 
+    /// From now on nothing that is remembered gets older.
+    pub(super) fn pause(&self, now: Stamp) {
+        self.all.lock().active.pause(now);
+    }
+
+    pub(super) fn go_on(&self, now: Stamp) {
+        self.all.lock().active.go_on(now);
+    }
+
     /// Keeps that a half of a room was given up, for the other one: whenever it comes, and at whichever rank.
-    pub(super) fn remember(&self, room: u64, why: Abort, at: Stamp) {
+    pub(super) fn remember(&self, room: u64, why: Abort, now: Stamp) {
         let mut all = self.all.lock();
         if all.gone.len() >= MAX_GONE {
             all.gone.clear();
         }
+        let at = all.active.at(now);
         all.gone.entry(room).or_insert(Gone { why, at });
     }
 
@@ -102,11 +113,13 @@ impl Rooms {
     pub(super) fn gone(&self, room: u64, now: Stamp, kept_for: Duration) -> Option<Abort> {
         let all = self.all.lock();
         let gone = all.gone.get(&room)?;
-        (now.since(gone.at) <= kept_for).then(|| gone.why.clone())
+        (all.active.at(now).since(gone.at) <= kept_for).then(|| gone.why.clone())
     }
 
     /// Forgets what is older than this.
     pub(super) fn expire(&self, now: Stamp, kept_for: Duration) {
-        self.all.lock().gone.retain(|_, gone| now.since(gone.at) <= kept_for);
+        let All { gone, active, .. } = &mut *self.all.lock();
+        let now = active.at(now);
+        gone.retain(|_, gone| now.since(gone.at) <= kept_for);
     }
 }

@@ -218,6 +218,23 @@ async fn each_request_has_the_whole_search_for_its_prefill_server() {
 }
 
 #[tokio::test]
+async fn a_check_has_no_limit_but_its_own() {
+    let mut decode = Decode::new(|limits| limits.request_waiting_timeout = Some(Duration::ZERO));
+    for is_probe in [true, false] {
+        let spec = GenerateSpec { is_probe, ..endless() };
+        let (publisher, _) = output(spec.stamps.clone(), Waker::of_current_thread());
+        let mut request = Request::new(spec, publisher, Pair::Alone);
+        request.queued = decode.core.active_now();
+        decode.core.waiting.push_back(Box::new(request));
+    }
+    let now = decode.clock.now();
+    while decode.clock.now() == now {}
+    let overdue = decode.core.take_overdue();
+    assert_eq!(overdue.iter().map(|request| request.spec.is_probe).collect::<Vec<_>>(), [false]);
+    assert_eq!(decode.core.waiting.len(), 1);
+}
+
+#[tokio::test]
 async fn other_weights_end_what_was_agreed_on_and_nothing_else() {
     let mut decode = Decode::new(|_| ());
     let _aborted = decode.submit(1, 3);
@@ -252,7 +269,8 @@ async fn who_has_met_a_server_has_met_it_when_the_connection_is_doubted() {
     while decode.clock.now() == now {}
     decode.side.time_out(&mut decode.core);
     assert!(matches!(sent.try_recv(), Ok(Frame::Abort { room: 1, .. })));
-    // It goes on over the next connection.
+    // It goes on over the next connection, of which nothing is agreed on yet.
+    decode.side.disconnect(&mut decode.core);
     assert_eq!(decode.prealloc(), [(2, Some(KvPoll::WaitingForInput))]);
     decode.side.advance(&mut decode.core);
     let mut anew = decode.open(3);

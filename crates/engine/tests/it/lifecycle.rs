@@ -466,11 +466,11 @@ async fn a_row_may_tell_of_the_prefill_side() {
         "pd_prefill_bootstrap_queue_duration",
         "pd_prefill_bootstrap_duration",
         "pd_prefill_alloc_wait_duration",
-        "pd_prefill_retry_count",
     ] {
         // A duration of zero is not told in a row.
         assert!(decode.get(name).is_some() || prefill[name] == 0.0, "{name}: {prefill} {decode}");
     }
+    assert_eq!(decode["pd_prefill_retry_count"], 0);
     // A router writes prefill's own over them, which changes nothing; what the transfer is part of is not told.
     let is_told = |name: &str| name.starts_with("pd_prefill_") || name.starts_with("pd_transfer_");
     for (name, value) in decode.as_object().unwrap().iter().filter(|(name, _)| is_told(name)) {

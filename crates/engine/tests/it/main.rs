@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod control;
 #[cfg(test)]
+mod decode_peers;
+#[cfg(test)]
 mod generate;
 #[cfg(test)]
 mod invariance;
@@ -17,7 +19,9 @@ mod openai;
 #[cfg(test)]
 mod pair;
 #[cfg(test)]
-mod peers;
+mod peer;
+#[cfg(test)]
+mod prefill_peers;
 #[cfg(test)]
 mod ranks;
 #[cfg(test)]

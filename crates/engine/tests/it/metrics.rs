@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::peers::{DONE, PAGES, Peer, ROW};
+use crate::peer::{DONE, PAGES, Peer, ROW};
 use crate::support::{PATIENCE, Pair, Server, bootstrap_port, fresh_room, greedy, live, options};
 
 const ON: &str = "--enable-forward-pass-metrics";

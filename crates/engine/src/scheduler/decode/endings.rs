@@ -87,10 +87,11 @@ impl DecodeSide {
     /// Ends all connections: what was agreed on is no longer so, and the other halves learn of it. Where nothing was agreed on yet, it
     /// goes on, and what is to be told there stays.
     pub(in super::super) fn disconnect(&mut self, core: &mut Core) {
-        let is_linked =
-            |request: &Request| matches!(&request.pair, Pair::Decode(Incoming { link: Some(_), .. }));
-        let mut failed = take_where(&mut self.prealloc, is_linked);
-        failed.extend(take_where(&mut self.transfer, is_linked));
+        let peers = self.prefills.values_mut().flat_map(Prefill::connections);
+        let open: Vec<LinkId> = peers.filter(|peer| peer.open_since.is_some()).map(|peer| peer.id).collect();
+        let is_agreed_on = |request: &Request| open.iter().any(|link| is_at(request, *link));
+        let mut failed = take_where(&mut self.prealloc, is_agreed_on);
+        failed.extend(take_where(&mut self.transfer, is_agreed_on));
         for request in failed {
             self.give_up(core, request, Abort::unavailable(WEIGHTS_REPLACED));
         }
