@@ -1,4 +1,4 @@
-//! Prints how fast a model computes on one thread: `speed [MODEL_DIR]`, the bundled model by default.
+//! Prints how fast a model computes on one thread: `forward_speed [MODEL_DIR]`, the bundled model by default.
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is for")]
 
