@@ -53,14 +53,18 @@ const LAST_TRIES: Duration = Duration::from_secs(5);
 
 /// Sends every step of metrics.jsonl that a tracker does not have; gives how many.
 pub fn catch_up(run: &Run, tracker: &mut Tracker) -> Result<u64, RecordError> {
-    send_new(&mut run.follow_metrics(), tracker)
+    send_new(&mut run.follow_metrics(), tracker, &AtomicBool::new(false))
 }
 
-/// Sends what is new in metrics.jsonl and a tracker does not have; gives how many steps.
-fn send_new(metrics: &mut MetricsFollow, tracker: &mut Tracker) -> Result<u64, RecordError> {
+/// Sends what is new in metrics.jsonl and a tracker does not have, until that is abandoned; gives how many steps.
+fn send_new(
+    metrics: &mut MetricsFollow,
+    tracker: &mut Tracker,
+    abandoned: &AtomicBool,
+) -> Result<u64, RecordError> {
     let mut sent = 0;
     metrics.each_new(|SentMetrics { step, data }| {
-        if !tracker.has(step.0) {
+        if !abandoned.load(Ordering::Relaxed) && !tracker.has(step.0) {
             let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
             let numbers: Numbers = data.into_iter().filter_map(number).collect();
             tracker.send(step.0, &numbers)?;
@@ -161,11 +165,21 @@ impl Sending {
 
     fn finish(mut self) -> bool {
         let deadline = Instant::now() + LAST_TRIES;
-        while self.abandoned.load(Ordering::Relaxed) || !self.try_now() {
-            if self.abandoned.load(Ordering::Relaxed) || Instant::now() >= deadline {
+        loop {
+            if self.is_abandoned() {
+                return false;
+            }
+            if self.try_now() {
+                break;
+            }
+            if Instant::now() >= deadline {
                 return false;
             }
             std::thread::sleep(FIRST_PAUSE);
+        }
+        // It may have been while it was tried.
+        if self.is_abandoned() {
+            return false;
         }
         if let Some(Err(error)) = self.tracker.take().map(Tracker::finish) {
             (self.on_trouble)(&error.into());
@@ -173,7 +187,11 @@ impl Sending {
         true
     }
 
-    /// Whether the tracker has all there is.
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Whether the tracker has all there is, unless it was abandoned.
     fn try_now(&mut self) -> bool {
         match self.send() {
             Ok(()) => {
@@ -195,7 +213,7 @@ impl Sending {
             Some(tracker) => tracker,
             None => Tracker::open(&self.target, &origin_of(&self.run))?,
         };
-        send_new(&mut self.metrics, &mut tracker)?;
+        send_new(&mut self.metrics, &mut tracker, &self.abandoned)?;
         self.tracker = Some(tracker);
         Ok(())
     }

@@ -19,6 +19,7 @@ use rollscope_record::{
     record_passes,
 };
 use rollscope_run::{GlanceBlocks, Retention, Run, RunInfo};
+use rollscope_testkit::{Call, Gate, Script, mlflow, mlflow_path};
 use rollscope_trace::{
     Join, Leg, LegRole, Nanos, Profile, ProfileSink as _, Report, RequestId, Scalar, StepNumber, UnixNs,
     WorkerRef,
@@ -282,14 +283,20 @@ fn read_call(stream: &mut TcpStream) -> (String, Vec<u8>) {
     }
 }
 
-/// The tracker holds the recorder's first call until all is over.
+/// The tracker holds the recorder's first step until the recorder has ended.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tracker_that_hangs_does_not_hold_the_end_and_gets_every_step_afterwards() {
+async fn a_tracker_that_hangs_does_not_hold_the_end_and_gets_every_step_afterwards_and_none_before() {
     let dir = tempfile::tempdir().unwrap();
     let run = run_in(&dir.path().join("run"));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let target: Target =
-        format!("mlflow:http://me:PassWord@{}", listener.local_addr().unwrap()).parse().unwrap();
+    let (server, held) = (mlflow().await, Gate::new());
+    server.on(&mlflow_path("runs/log-batch"), Script::head(200, &[], Some(2)).wait(&held).send("{}"));
+    let told = |call: &str, number: &str| -> Vec<Value> {
+        let calls = server.calls(&mlflow_path(call)).into_iter();
+        let body = |call: Call| serde_json::from_slice::<Value>(&call.request.body).unwrap();
+        calls.map(|call| body(call).pointer(number).unwrap().clone()).collect()
+    };
+    let sent = || told("runs/log-batch", "/metrics/0/step");
+    let target: Target = format!("mlflow:http://me:PassWord@{}", server.address()).parse().unwrap();
     let options = RecordOptions { trackers: vec![target.clone()], ..RecordOptions::default() };
     let (recorder, troubles) = start(&run, options);
     for step in 1..=2 {
@@ -297,42 +304,25 @@ async fn a_tracker_that_hangs_does_not_hold_the_end_and_gets_every_step_afterwar
         let ended = recorder.handle().end_step(StepNumber(step), StepEnd::default()).unwrap();
         ended.await.unwrap().unwrap();
     }
-    let (held, _) = listener.accept().unwrap();
+    held.arrivals(1).await;
     recorder.shutdown().await.unwrap();
-    let told = troubles.lock().last().cloned().unwrap();
-    assert!(told.starts_with("not every step was sent before the end; `rollscope track` sends"), "{told}");
-    assert!(told.ends_with(&target.to_string()) && !told.contains("PassWord"), "{told}");
-    let server = std::thread::spawn(move || serve_mlflow(&listener));
+    let trouble = troubles.lock().last().cloned().unwrap();
+    assert!(
+        trouble.starts_with("not every step was sent before the end; `rollscope track` sends"),
+        "{trouble}"
+    );
+    assert!(trouble.ends_with(&target.to_string()) && !trouble.contains("PassWord"), "{trouble}");
+    held.open();
+    // A thread that may still send may still tell of trouble.
+    until("the tracker's thread has ended", || Arc::strong_count(&troubles) == 1);
+    let before = sent();
+    assert!(before.iter().all(|step| *step == 1), "{before:?}");
+    assert!(server.calls(&mlflow_path("runs/update")).is_empty(), "its run has not finished");
     let mut tracker = Tracker::open(&target, &origin_of(&run)).unwrap();
     assert_eq!(catch_up(&run, &mut tracker).unwrap(), 2);
     tracker.finish().unwrap();
-    assert_eq!(server.join().unwrap(), [1, 2]);
-    drop(held);
-}
-
-/// The steps that come in, until the run is told to have finished.
-fn serve_mlflow(listener: &TcpListener) -> Vec<u64> {
-    let mut steps = Vec::new();
-    loop {
-        let (mut stream, _) = listener.accept().unwrap();
-        let (head, body) = read_call(&mut stream);
-        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let reply = match head.split(['?', ' ']).nth(1).unwrap().trim_start_matches("/api/2.0/mlflow/") {
-            "experiments/get-by-name" => json!({"experiment": {"experiment_id": "1"}}),
-            "runs/create" => json!({"run": {"info": {"run_id": "r"}}}),
-            "runs/log-batch" => {
-                steps.push(body["metrics"][0]["step"].as_u64().unwrap());
-                json!({})
-            }
-            _ => json!({}),
-        };
-        let reply = reply.to_string();
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", reply.len());
-        stream.write_all((head + &reply).as_bytes()).unwrap();
-        if body["status"] == "FINISHED" {
-            return steps;
-        }
-    }
+    assert_eq!(sent()[before.len()..], [1, 2]);
+    assert_eq!(told("runs/update", "/status"), ["FINISHED"]);
 }
 
 /// No file of the process becomes larger than its limit until the limit is taken away, as on a disk that is full until

@@ -27,11 +27,13 @@
 mod client;
 mod gate;
 mod http1;
+mod mlflow;
 mod script;
 mod worker;
 
 pub use client::{Client, End, Reply};
 pub use gate::{Gate, PATIENCE, eventually, patient};
 pub use http1::Request;
+pub use mlflow::{mlflow, mlflow_path};
 pub use script::Script;
 pub use worker::{Call, CallEnd, FakeWorker, refusing_address};

@@ -2,11 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rollscope_testkit::{Call, Script, mlflow, mlflow_path};
 use rollscope_track::{Numbers, Origin, Target, TrackError, Tracker};
+use serde_json::{Value, json};
 
 fn origin(dir: &Path) -> Origin {
     Origin { dir: dir.to_owned(), created: Duration::from_secs(1_760_000_000) }
@@ -124,82 +127,48 @@ fn the_run_s_own_file_has_one_writer() {
     }
 }
 
-/// A server of MLflow as far as it is asked here, that breaks off after the first batch of a step, once.
-#[test]
-fn a_step_of_several_batches_is_there_once_and_its_run_goes_on() {
+/// The server breaks off after the first batch of the step, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_several_batches_is_there_once_and_its_run_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let server = std::thread::spawn(move || serve_mlflow(&listener));
-    let target = Target::Mlflow { url: url.replace("://", "://me:PassWord@") };
+    let server = mlflow().await;
+    let on = |call: &str, reply: &Value| {
+        server.on(&mlflow_path(call), Script::json(200, &reply.to_string()));
+    };
+    let batches = mlflow_path("runs/log-batch");
+    server.on_next(&batches, [200, 500, 200].map(|status| Script::json(status, "{}")));
+    let target = Target::Mlflow { url: format!("http://me:PassWord@{}", server.address()) };
     let large: Numbers = (0..2500).map(|number| (format!("perf/{number}"), f64::from(number))).collect();
     let mut first = Tracker::open(&target, &origin(dir.path())).unwrap();
     first.send(1, &large).unwrap_err();
+    on("runs/search", &json!({"runs": [{"info": {"run_id": "r"}}]}));
+    let metric = |name: String| json!({"key": name, "step": "1"});
+    let there: Vec<Value> = names(&server.calls(&batches)[0]).into_iter().map(metric).collect();
+    on("runs/get", &json!({"run": {"data": {"metrics": there}}}));
     let mut again = Tracker::open(&target, &origin(dir.path())).unwrap();
     assert!(!again.has(1));
     again.send(1, &large).unwrap();
     again.finish().unwrap();
-    // The end, for the server.
-    drop(std::net::TcpStream::connect(url.trim_start_matches("http://")).unwrap());
-    let (logged, statuses) = server.join().unwrap();
-    let distinct: std::collections::BTreeSet<&str> = logged.iter().map(String::as_str).collect();
+    let mut taken = server.calls(&batches);
+    taken.remove(1);
+    let logged: Vec<String> = taken.iter().flat_map(names).collect();
+    let distinct: BTreeSet<&String> = logged.iter().collect();
     assert_eq!((logged.len(), distinct.len()), (2501, 2501));
+    let updates = server.calls(&mlflow_path("runs/update"));
+    let statuses: Vec<Value> = updates.iter().map(|call| body(call)["status"].clone()).collect();
     assert_eq!(statuses, ["RUNNING", "FINISHED"]);
+    for call in taken.iter().chain(&updates) {
+        // me:PassWord, out of the URL.
+        assert_eq!(call.request.header("authorization"), Some("Basic bWU6UGFzc1dvcmQ="));
+    }
 }
 
-fn serve_mlflow(listener: &std::net::TcpListener) -> (Vec<String>, Vec<String>) {
-    use std::io::{Read as _, Write as _};
-    let (mut logged, mut statuses, mut run_is_made, mut batches) = (Vec::new(), Vec::new(), false, 0);
-    loop {
-        let (mut stream, _) = listener.accept().unwrap();
-        let (mut bytes, mut chunk) = (Vec::new(), [0; 8192]);
-        let (head, body) = loop {
-            let read = stream.read(&mut chunk).unwrap();
-            if read == 0 {
-                return (logged, statuses);
-            }
-            bytes.extend_from_slice(&chunk[..read]);
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-            let length = head
-                .lines()
-                .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
-            if body.len() >= length.unwrap_or(0) {
-                break (head.to_owned(), body.to_owned());
-            }
-        };
-        // me:PassWord, out of the URL.
-        assert!(head.contains("Basic bWU6UGFzc1dvcmQ="), "{head}");
-        let body: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
-        let path = head.split_whitespace().nth(1).unwrap().trim_start_matches("/api/2.0/mlflow/");
-        let (mut status, mut reply) = (200, serde_json::json!({}));
-        match path.split('?').next().unwrap() {
-            "experiments/get-by-name" => reply = serde_json::json!({"experiment": {"experiment_id": "1"}}),
-            "runs/search" if run_is_made => reply = serde_json::json!({"runs": [{"info": {"run_id": "r"}}]}),
-            "runs/create" => {
-                run_is_made = true;
-                reply = serde_json::json!({"run": {"info": {"run_id": "r"}}});
-            }
-            "runs/update" => statuses.push(body["status"].as_str().unwrap().to_owned()),
-            "runs/get" => {
-                let metric = |name: &String| serde_json::json!({"key": name, "step": "1"});
-                let metrics: Vec<_> = logged.iter().map(metric).collect();
-                reply = serde_json::json!({"run": {"data": {"metrics": metrics}}});
-            }
-            "runs/log-batch" => {
-                batches += 1;
-                if batches == 2 {
-                    status = 500;
-                } else {
-                    let names = body["metrics"].as_array().unwrap().iter();
-                    logged.extend(names.map(|metric| metric["key"].as_str().unwrap().to_owned()));
-                }
-            }
-            _ => {}
-        }
-        let reply = reply.to_string();
-        let head =
-            format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", reply.len());
-        stream.write_all((head + &reply).as_bytes()).unwrap();
-    }
+fn body(call: &Call) -> Value {
+    serde_json::from_slice(&call.request.body).unwrap()
+}
+
+/// Those of the numbers of a batch.
+fn names(batch: &Call) -> Vec<String> {
+    let metrics = body(batch)["metrics"].as_array().unwrap().clone();
+    metrics.iter().map(|metric| metric["key"].as_str().unwrap().to_owned()).collect()
 }
