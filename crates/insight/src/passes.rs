@@ -45,7 +45,7 @@ pub enum Basis {
     Unnamed,
 }
 
-/// Where a call went: a server, and the rank of it, as far as is known.
+/// Where a call went: a server, which is what passes name, and the rank of it, as far as is known.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     worker: &'a WorkerRef,
@@ -72,16 +72,19 @@ pub fn time_of_passes<'a>(requests: impl IntoIterator<Item = &'a Profile>) -> Op
     Some(start..=end.after(HEARD_WITHIN))
 }
 
-/// The passes of each call of a request, among those given: all that may have run in its time, whatever step they stand
-/// with. A call of which nothing was heard is left out.
+/// For each request, as of a sample's, the passes of each of its calls, among those given: all that may have run in its time,
+/// whatever step they stand with. A call of which nothing was heard is left out.
 pub fn request_passes<'a>(
-    request: &'a Profile,
+    requests: &'a [Profile],
     passes: &'a [ForwardPass],
     company: &Company,
-) -> Vec<LegPasses<'a>> {
+) -> Vec<Vec<LegPasses<'a>>> {
     let workers = Workers::of(passes);
-    let of_legs = request.legs.iter().map(|leg| leg_passes(request, leg, (passes, &workers), company));
-    of_legs.filter(|found| !found.passes.is_empty()).collect()
+    let of_request = |request: &'a Profile| {
+        let of_legs = request.legs.iter().map(|leg| leg_passes(request, leg, (passes, &workers), company));
+        of_legs.filter(|found| !found.passes.is_empty()).collect()
+    };
+    requests.iter().map(of_request).collect()
 }
 
 fn leg_passes<'a>(
@@ -128,13 +131,6 @@ fn leg_passes<'a>(
     found
 }
 
-/// The server's URL and the rank in a worker's, which ends with `@RANK` where ranks are workers of their own. Passes have the
-/// server's.
-pub fn server_and_rank(worker_url: &str) -> (&str, Option<u32>) {
-    let ranked = worker_url.rsplit_once('@').and_then(|(server, rank)| Some((server, rank.parse().ok()?)));
-    ranked.map_or((worker_url, None), |(server, rank)| (server, Some(rank)))
-}
-
 fn span(request: &Profile, leg: &Leg) -> (UnixNs, UnixNs) {
     (request.arrival.after(leg.dispatch), request.arrival.after(leg.end))
 }
@@ -156,7 +152,7 @@ fn told(leg: &Leg) -> Option<Told> {
 impl<'a> Place<'a> {
     fn of(leg: &'a Leg) -> Self {
         let told = leg.report.measures.good(Measure::DpRank).map(|rank| rank as u32);
-        let (server, rank) = server_and_rank(&leg.worker.url);
+        let (server, rank) = WorkerRef::server_and_rank(&leg.worker.url);
         Self { worker: &leg.worker, server, rank: told.or(rank) }
     }
 

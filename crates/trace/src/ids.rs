@@ -72,6 +72,15 @@ impl WorkerRef {
         let same = |a: &Arc<str>, b: &Arc<str>| Arc::ptr_eq(a, b) || a == b;
         same(&self.instance, &other.instance) && same(&self.url, &other.url)
     }
+
+    /// The server's URL and the rank in a worker's, which ends with `@RANK` where ranks are workers of their own.
+    pub fn server_and_rank(url: &str) -> (&str, Option<u32>) {
+        // A number may be parsed with a sign too; a rank has none.
+        let is_number = |rank: &str| rank.bytes().all(|byte| byte.is_ascii_digit());
+        let ranked = url.rsplit_once('@').filter(|(_, rank)| is_number(rank));
+        let ranked = ranked.and_then(|(server, rank)| Some((server, rank.parse().ok()?)));
+        ranked.map_or((url, None), |(server, rank)| (server, Some(rank)))
+    }
 }
 
 // === impl SampleKey ===
@@ -82,6 +91,27 @@ impl fmt::Display for SampleKey {
         match &self.group {
             Some(group) => write!(f, "{group}/{}", self.sample),
             None => f.write_str(&self.sample),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_digits_behind_the_last_at() {
+        for (url, server, rank) in [
+            ("http://a:1@3", "http://a:1", Some(3)),
+            ("http://[::1]:1@0", "http://[::1]:1", Some(0)),
+            ("http://a:1@2@03", "http://a:1@2", Some(3)),
+            ("http://a:1", "http://a:1", None),
+            ("http://a:1@", "http://a:1@", None),
+            ("http://a:1@+1", "http://a:1@+1", None),
+            ("http://user@b:1", "http://user@b:1", None),
+            ("http://a:1@4294967296", "http://a:1@4294967296", None),
+        ] {
+            assert_eq!(WorkerRef::server_and_rank(url), (server, rank), "{url}");
         }
     }
 }

@@ -83,12 +83,9 @@ struct Meta<'a> {
 
 /// The passes that the requests of a sample sat in, call by call, among those of its time.
 pub(crate) fn of_sample(sample: &SampleTrace, heard: &[ForwardPass], company: &Company) -> Vec<CallPasses> {
-    let requests = sample.requests.iter().zip(1..);
-    let calls = requests.flat_map(|(request, part)| {
-        let found = request_passes(request, heard, company);
-        found.into_iter().map(move |found| CallPasses::of(part, &found))
-    });
-    calls.collect()
+    let requests = request_passes(&sample.requests, heard, company);
+    let calls = requests.iter().zip(1..);
+    calls.flat_map(|(calls, part)| calls.iter().map(move |found| CallPasses::of(part, found))).collect()
 }
 
 // === impl Passes ===

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use rollscope_insight::server_and_rank;
-use rollscope_trace::{Leg, LegRole, Measure, SampleTrace, UnixNs};
+use rollscope_trace::{Leg, LegRole, Measure, SampleTrace, UnixNs, WorkerRef};
 
 use crate::step::StepView;
 use crate::tracks::Tracks;
@@ -82,7 +81,7 @@ impl Fleet {
     pub(crate) fn of<'a>(origin: UnixNs, workers: impl Iterator<Item = (&'a str, Option<u32>)>) -> Self {
         let mut ranks: HashMap<Box<str>, Vec<_>> = HashMap::new();
         for ((url, rank), number) in workers.zip(0..) {
-            let (server, own) = server_and_rank(url);
+            let (server, own) = WorkerRef::server_and_rank(url);
             ranks.entry(server.into()).or_default().push((rank.or(own), number));
         }
         Self { origin, ranks }

@@ -40,6 +40,11 @@ fn pass(url: &str, counter_id: u64, received_s: f64) -> ForwardPass {
     }
 }
 
+/// Of the calls of one request.
+fn passes_of<'a>(request: &'a Profile, passes: &'a [ForwardPass], company: &Company) -> Vec<LegPasses<'a>> {
+    request_passes(std::slice::from_ref(request), passes, company).remove(0)
+}
+
 fn numbers(found: &LegPasses<'_>) -> Vec<u64> {
     found.passes.iter().map(|pass| pass.counter_id).collect()
 }
@@ -81,7 +86,7 @@ fn passes_that_name_no_worker_are_its_by_its_name_or_by_their_endpoint_or_an_est
     };
     let found = |told, passes: &[ForwardPass]| {
         let request = request(1, told);
-        let found = request_passes(&request, passes, &Company::default());
+        let found = passes_of(&request, passes, &Company::default());
         found.first().map(|found| (found.basis, numbers(found), found.told))
     };
     let others = [unnamed("ipc://b.0", "", 5), unnamed("ipc://a.0", "x", 5), unnamed("ipc://a.0", "x", 6)];
@@ -108,7 +113,7 @@ fn told_numbers_give_the_passes_and_the_company() {
     // Of another worker, and of the same one started anew an hour later.
     passes.push(pass("http://other", 7, 1.5));
     passes.push(ForwardPass { life: 1, ..pass("http://w", 7, 3600.0) });
-    let found = request_passes(&mine, &passes, &company(&mine, &[step]));
+    let found = passes_of(&mine, &passes, &company(&mine, &[step]));
     assert_eq!((found[0].basis, numbers(&found[0])), (Basis::Exact, vec![5, 6, 8]));
     assert_eq!((found[0].told, found[0].not_found(), found[0].lost), (4, 1, 1));
     assert_eq!(found[0].shared, [shared(1, 2, 1)], "one of two is not heard of");
@@ -121,10 +126,10 @@ fn otherwise_they_are_those_that_may_have_run_meanwhile() {
     let company = company(&mine, &[step(1, &[mine.clone(), request(2, Some((1, 9)))])]);
     // Heard of before it began; the first and the last within; too late to have run meanwhile.
     let passes = [(1, 0.99), (2, 1.0), (3, 3.1), (4, 3.2)].map(|(number, at)| pass("http://w", number, at));
-    let found = request_passes(&mine, &passes, &company);
+    let found = passes_of(&mine, &passes, &company);
     assert_eq!((found[0].basis, numbers(&found[0])), (Basis::Estimate, vec![2, 3]));
     assert!(found[0].shared.is_empty(), "who shares them is not known");
-    assert!(request_passes(&mine, &[], &company).is_empty());
+    assert!(passes_of(&mine, &[], &company).is_empty());
 }
 
 #[test]
@@ -145,7 +150,7 @@ fn only_what_was_lost_is_told_as_lost() {
             ..pass("http://w", *number, 1.5)
         };
         let passes: Vec<_> = heard.iter().map(of).collect();
-        let found = request_passes(&mine, &passes, &company);
+        let found = passes_of(&mine, &passes, &company);
         assert_eq!(found[0].lost, lost, "{name}");
         let passes = found[0].passes.len() as u64;
         assert_eq!(found[0].shared, [shared(1, 2, passes)], "{name}");
@@ -163,7 +168,7 @@ fn the_step_that_a_pass_or_a_companion_stands_with_does_not_matter() {
         ..pass("http://w", number, 1.0 + 0.1 * number as f64)
     };
     let passes = [of_step(0, 5), of_step(1, 6), of_step(2, 7), of_step(3, 8)];
-    let found = request_passes(&mine, &passes, &company(&mine, &steps));
+    let found = passes_of(&mine, &passes, &company(&mine, &steps));
     assert_eq!((numbers(&found[0]), found[0].lost), (vec![5, 6, 7, 8], 0));
     assert_eq!(found[0].shared, [shared(2, 2, 3)]);
     let (time, mut company) = (time_of_passes([&mine]).unwrap(), Company::default());
@@ -186,7 +191,7 @@ fn ranks_that_are_workers_of_their_own_have_the_passes_of_their_server() {
     for told in [Some((5, 6)), None] {
         let mine = on_rank(1, told, 1);
         let others = [mine.clone(), on_rank(2, Some((6, 9)), 1), on_rank(3, Some((5, 6)), 0)];
-        let found = request_passes(&mine, &passes, &company(&mine, &[step(1, &others)]));
+        let found = passes_of(&mine, &passes, &company(&mine, &[step(1, &others)]));
         assert_eq!(ranks(&found[0]), [(1, 5), (1, 6)], "{told:?}");
         let expected = told.map(|_| shared(1, 2, 1));
         assert_eq!(found[0].shared, expected.into_iter().collect::<Vec<_>>(), "{told:?}");
@@ -199,6 +204,6 @@ fn a_pass_that_waited_to_be_heard_is_not_of_another_life() {
     let late =
         |number| ForwardPass { uncertainty: Nanos(9 * SECOND as u64), ..pass("http://w", number, 13.9) };
     let passes = [late(5), late(6), ForwardPass { life: 1, ..pass("http://w", 6, 13.9) }];
-    let found = request_passes(&mine, &passes, &Company::default());
+    let found = passes_of(&mine, &passes, &Company::default());
     assert_eq!((numbers(&found[0]), found[0].passes[1].life), (vec![5, 6], 0));
 }

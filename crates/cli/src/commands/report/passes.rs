@@ -42,13 +42,8 @@ impl Passes {
 
     /// A paragraph for each call of the sample of which passes are known.
     pub(super) fn lines(&self, sample: &SampleTrace) -> Vec<String> {
-        let mut lines = Vec::new();
-        for request in &sample.requests {
-            for found in request_passes(request, &self.heard, &self.company) {
-                lines.extend(self.paragraph(&found));
-            }
-        }
-        lines
+        let requests = request_passes(&sample.requests, &self.heard, &self.company);
+        requests.iter().flatten().flat_map(|found| self.paragraph(found)).collect()
     }
 
     fn paragraph(&self, found: &LegPasses<'_>) -> Vec<String> {
@@ -107,12 +102,9 @@ impl Passes {
 
     /// The same for programs.
     pub(super) fn json(&self, sample: &SampleTrace) -> Value {
-        let requests = sample.requests.iter();
-        let found = requests.flat_map(|request| {
-            let legs = request_passes(request, &self.heard, &self.company);
-            legs.into_iter().map(|found| json_of(&request.id, &found)).collect::<Vec<_>>()
-        });
-        found.collect()
+        let calls = request_passes(&sample.requests, &self.heard, &self.company);
+        let requests = sample.requests.iter().zip(&calls);
+        requests.flat_map(|(request, calls)| calls.iter().map(|found| json_of(&request.id, found))).collect()
     }
 
     fn name(&self, shared: &Shared) -> String {
