@@ -8,7 +8,6 @@
 
 mod archive;
 mod clock;
-mod early;
 mod error;
 mod fleet;
 mod inbox;
@@ -24,6 +23,7 @@ mod steps;
 mod told;
 mod tracking;
 mod troubles;
+mod waiting;
 mod writing;
 
 use std::fmt;

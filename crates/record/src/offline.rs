@@ -106,17 +106,15 @@ impl OfflineRecorder {
         self.run.sealer(&name).seal(self.log.position())?;
         self.log.end()?;
         let mut metrics = self.run.metrics_log();
-        let mut kept = Ok(());
-        let closed = self.steps.into_keys().map(|step| {
+        let (mut closed, mut kept) = (Vec::new(), Ok(()));
+        for step in self.steps.into_keys() {
             let computed = put_numbers(&self.run, step, None)?;
-            let closed = computed.closed.clone();
-            metrics.append(step, &closed.metrics)?;
+            metrics.append(step, &computed.closed.metrics)?;
+            closed.push(computed.closed.clone());
             if let Some(make) = glance {
-                kept = std::mem::replace(&mut kept, Ok(())).and(computed.keep_glance(&self.run, make));
+                kept = kept.and(computed.keep_glance(&self.run, make));
             }
-            Ok(closed)
-        });
-        let closed = closed.collect::<Result<_, RecordError>>()?;
+        }
         Ok(kept.map(|()| closed)?)
     }
 

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use rollscope_run::{LogOptions, LogWriter, Run};
 use rollscope_trace::{CloseReason, DropCount, ForwardPass, Record, StepClose, StepNumber};
 
-use crate::early::EarlyPasses;
 use crate::inbox::{Command, Inbox, Lost};
 use crate::live::Live;
 use crate::losses::{Stream, StreamCounts};
 use crate::sealing::{self, ClosedStep, Job, Reply};
 use crate::steps::Steps;
 use crate::tracking::Tracking;
+use crate::waiting::WaitingPasses;
 use crate::{OnTrouble, RecordError, RecordOptions, RecorderHandle, StepEnd, clock};
 
 /// How often the thread looks at what has arrived, and at the time. Records reach the operating system with each batch that
@@ -49,8 +49,8 @@ struct Writing {
     steps: Steps,
     ending: BTreeMap<StepNumber, Ending>,
     superseded_after: Duration,
-    /// Heard of before any step was known to go on.
-    early_passes: EarlyPasses,
+    /// It is not known yet which step goes on, or the log does not take them.
+    waiting_passes: WaitingPasses,
     /// Not in the log; the next pass of the stream tells of them.
     lost_passes: StreamCounts,
     /// Losses that the log has been told of.
@@ -93,7 +93,7 @@ pub(crate) fn spawn(
         steps,
         ending: BTreeMap::new(),
         superseded_after: options.superseded_after,
-        early_passes: EarlyPasses::default(),
+        waiting_passes: WaitingPasses::default(),
         lost_passes: StreamCounts::default(),
         logged: Lost::default(),
         looked: Instant::now(),
@@ -124,7 +124,7 @@ impl Writing {
                     Command::EndStep { step, end, reply } => self.end_step(step, end, reply),
                 }
             }
-            self.record_early_passes();
+            self.record_waiting_passes();
             self.count_losses();
             self.flush();
             self.look();
@@ -146,27 +146,27 @@ impl Writing {
             self.steps.touch(step, Instant::now());
         }
         self.append(record);
-        self.record_early_passes();
+        self.record_waiting_passes();
     }
 
     /// Passes go to the step that goes on, and keep none open. They are heard of before any request has ended.
     fn record_pass(&mut self, pass: Box<ForwardPass>) {
         self.let_wait(pass);
-        self.record_early_passes();
+        self.record_waiting_passes();
     }
 
     fn let_wait(&mut self, pass: Box<ForwardPass>) {
-        let Some(gone) = self.early_passes.push(pass).filter(|gone| !gone.is_rest()) else { return };
-        self.lost_passes.add(Stream::of(&gone), gone.lost_before.saturating_add(1));
+        let Some(gone) = self.waiting_passes.push(pass).filter(|gone| !gone.is_rest()) else { return };
+        self.lost_passes.add(Stream::of(&gone), gone.lost_before.saturating_add(1), gone.received);
         self.inbox.count_unwritten(Lost { passes: 1, ..Lost::default() });
     }
 
-    fn record_early_passes(&mut self) {
-        if self.early_passes.is_empty() {
+    fn record_waiting_passes(&mut self) {
+        if self.waiting_passes.is_empty() {
             return;
         }
         let Some(step) = self.steps.present(|step| self.live.has(step)) else { return };
-        for mut pass in self.early_passes.take() {
+        for mut pass in self.waiting_passes.take() {
             pass.step = Some(step);
             self.append_pass(pass);
         }
@@ -182,10 +182,10 @@ impl Writing {
         }
         let stream = Stream::of(&pass);
         pass.lost_before = pass.lost_before.saturating_add(self.lost_passes.take(&stream));
-        let passes = pass.lost_before.saturating_add(1);
+        let (passes, heard) = (pass.lost_before.saturating_add(1), pass.received);
         let is_taken = self.append(Record::ForwardPass(pass));
         let counts = if is_taken { &mut self.passes_since_look } else { &mut self.lost_passes };
-        counts.add(stream, passes);
+        counts.add(stream, passes, heard);
     }
 
     /// Says whether the record was taken.

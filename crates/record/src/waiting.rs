@@ -6,14 +6,14 @@ use rollscope_trace::ForwardPass;
 
 /// Keeps the latest passes.
 #[derive(Debug, Default)]
-pub(crate) struct EarlyPasses(VecDeque<Box<ForwardPass>>);
+pub(crate) struct WaitingPasses(VecDeque<Box<ForwardPass>>);
 
 /// Passes that wait.
 const LIMIT: usize = 16_384;
 
-// === impl EarlyPasses ===
+// === impl WaitingPasses ===
 
-impl EarlyPasses {
+impl WaitingPasses {
     /// Gives the oldest, where there is no room for it any more.
     #[must_use]
     pub(crate) fn push(&mut self, pass: Box<ForwardPass>) -> Option<Box<ForwardPass>> {
@@ -39,12 +39,12 @@ mod tests {
 
     #[test]
     fn the_latest_are_kept_and_the_others_given_back() {
-        let mut early = EarlyPasses::default();
+        let mut waiting = WaitingPasses::default();
         let pass = |number| Box::new(ForwardPass::new("a", number, UnixNs(0)));
-        let gone = (0..LIMIT as u64 + 3).filter_map(|number| early.push(pass(number)));
+        let gone = (0..LIMIT as u64 + 3).filter_map(|number| waiting.push(pass(number)));
         assert_eq!(gone.map(|pass| pass.counter_id).collect::<Vec<_>>(), [0, 1, 2]);
-        let kept: Vec<_> = early.take().collect();
+        let kept: Vec<_> = waiting.take().collect();
         assert_eq!((kept.len(), kept[0].counter_id), (LIMIT, 3));
-        assert!(early.is_empty());
+        assert!(waiting.is_empty());
     }
 }
