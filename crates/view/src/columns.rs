@@ -119,41 +119,33 @@ impl<M> Table<'_, M> {
     }
 
     pub(crate) fn column(&self, name: &str) -> Option<Column> {
+        self.picked(name, 0..self.entries(name)?)
+    }
+
+    /// The entries of a column at some places, without the others; nothing where one of them is not there.
+    pub(crate) fn picked(&self, name: &str, at: impl Iterator<Item = usize>) -> Option<Column> {
         let (kind, first, entries) = self.heads.get(name)?;
         let data = self.data.get(*first..)?;
         Some(match kind.as_str() {
-            "f64" => Column::F64(values(data, *entries, f64::from_le_bytes)?),
-            "f32" => Column::F32(values(data, *entries, f32::from_le_bytes)?),
-            "i32" => Column::I32(values(data, *entries, i32::from_le_bytes)?),
-            "u32" => Column::U32(values(data, *entries, u32::from_le_bytes)?),
-            "u8" => Column::U8(data.get(..*entries)?.to_vec()),
+            "f64" => Column::F64(picked(data, *entries, at, f64::from_le_bytes)?),
+            "f32" => Column::F32(picked(data, *entries, at, f32::from_le_bytes)?),
+            "i32" => Column::I32(picked(data, *entries, at, i32::from_le_bytes)?),
+            "u32" => Column::U32(picked(data, *entries, at, u32::from_le_bytes)?),
+            "u8" => Column::U8(picked(data, *entries, at, u8::from_le_bytes)?),
             _ => return None,
         })
     }
 }
 
-fn values<T, const N: usize>(data: &[u8], entries: usize, of: fn([u8; N]) -> T) -> Option<Vec<T>> {
+fn picked<T, const N: usize>(
+    data: &[u8],
+    entries: usize,
+    at: impl Iterator<Item = usize>,
+    of: fn([u8; N]) -> T,
+) -> Option<Vec<T>> {
     let (values, _) = data.as_chunks();
-    Some(values.get(..entries)?.iter().map(|bytes| of(*bytes)).collect())
-}
-
-// === impl Column ===
-
-impl Column {
-    /// The entries at some places.
-    pub(crate) fn picked(&self, at: &[u32]) -> Self {
-        match self {
-            Self::F64(values) => Self::F64(picked(values, at)),
-            Self::F32(values) => Self::F32(picked(values, at)),
-            Self::I32(values) => Self::I32(picked(values, at)),
-            Self::U32(values) => Self::U32(picked(values, at)),
-            Self::U8(values) => Self::U8(picked(values, at)),
-        }
-    }
-}
-
-fn picked<T: Copy>(values: &[T], at: &[u32]) -> Vec<T> {
-    at.iter().filter_map(|at| values.get(*at as usize).copied()).collect()
+    let values = values.get(..entries)?;
+    at.map(|at| values.get(at).map(|bytes| of(*bytes))).collect()
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Of a tile with many spans those that can be seen in a window of time, at its zoom.
 //!
 //! A span is left out if it lies outside of the window, or if it ends so near to the one before it in its run that both fall
-//! on one pixel. This is done on the tile's columns, so that a tile that was kept when its step was sealed needs no step.
+//! on one pixel. An instant of the user's is drawn as a mark, which only another mark hides. This is done on the tile's columns,
+//! so that a tile that was kept when its step was sealed needs no step.
 
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{Column, Columns, Table};
+use crate::tile::Kind;
 
 /// A tile of no more spans is sent whole, whatever window was asked for.
 const REDUCED_OVER: usize = 60_000;
@@ -42,26 +44,28 @@ pub(crate) fn seen(tile: &[u8], window: Window) -> Option<Vec<u8>> {
 
 /// Nothing where it is no tile.
 fn reduced(table: Table<'_, Meta>, window: Window) -> Option<Vec<u8>> {
-    let count = spans_of(&table)?;
-    let kept = Kept::of(&table, window)?;
+    let (count, first) = spans_of(&table)?;
+    let kept = Kept::of(&table, &first, window)?;
     let mut moved = vec![-1; count];
     for (from, to) in kept.spans.iter().zip(0..) {
         *moved.get_mut(*from as usize)? = to;
     }
     let moved = |at: i32| usize::try_from(at).ok().and_then(|at| moved.get(at)).copied().unwrap_or(-1);
+    let picked = |name: &str, at: &[u32]| table.picked(name, at.iter().map(|at| *at as usize));
     let mut columns = Columns::default();
     for name in table.names() {
-        let column = match (name, table.column(name)?) {
-            ("run_first", _) => Column::U32(kept.first.clone()),
-            ("parent", Column::I32(parents)) => Column::I32(
-                kept.spans.iter().filter_map(|at| parents.get(*at as usize)).map(|at| moved(*at)).collect(),
-            ),
-            ("transfer_from" | "transfer_to", _) => continue,
-            (_, column) if name.starts_with("run_") => column.picked(&kept.runs),
-            (_, column) => column.picked(&kept.spans),
+        let column = match name {
+            "run_first" | "transfer_from" | "transfer_to" => continue,
+            "parent" => match picked(name, &kept.spans)? {
+                Column::I32(parents) => Column::I32(parents.into_iter().map(moved).collect()),
+                _ => return None,
+            },
+            _ if name.starts_with("run_") => picked(name, &kept.runs)?,
+            _ => picked(name, &kept.spans)?,
         };
         columns.put(name, &column);
     }
+    columns.put("run_first", &Column::U32(kept.first));
     let (Column::U32(from), Column::U32(to)) = (table.column("transfer_from")?, table.column("transfer_to")?)
     else {
         return None;
@@ -76,8 +80,9 @@ fn reduced(table: Table<'_, Meta>, window: Window) -> Option<Vec<u8>> {
     columns.into_bytes(&Meta { names, left_out }).ok()
 }
 
-/// The spans of a tile; nothing where its columns are not of the same spans and runs, as those of a damaged file may be.
-fn spans_of(table: &Table<'_, Meta>) -> Option<usize> {
+/// How many spans a tile has, and where each run of them begins; nothing where its columns are not of the same spans and runs,
+/// as those of a damaged file may be.
+fn spans_of(table: &Table<'_, Meta>) -> Option<(usize, Vec<u32>)> {
     let (spans, runs) = (table.entries("start_ns")?, table.entries("run_row")?);
     let fits = |name: &str| {
         let expected = match name {
@@ -90,28 +95,32 @@ fn spans_of(table: &Table<'_, Meta>) -> Option<usize> {
     };
     let Column::U32(first) = table.column("run_first")? else { return None };
     let are_runs = first.is_sorted() && first.last().is_some_and(|last| *last as usize <= spans);
-    (are_runs && table.names().all(fits)).then_some(spans)
+    (are_runs && table.names().all(fits)).then_some((spans, first))
 }
 
 // === impl Kept ===
 
 impl Kept {
-    fn of(table: &Table<'_, Meta>, window: Window) -> Option<Self> {
+    /// Of the runs that begin at `first`.
+    fn of(table: &Table<'_, Meta>, first: &[u32], window: Window) -> Option<Self> {
         let (Column::F64(start), Column::F64(end)) = (table.column("start_ns")?, table.column("end_ns")?)
         else {
             return None;
         };
-        let Column::U32(first) = table.column("run_first")? else { return None };
+        let Column::U8(kinds) = table.column("run_kind")? else { return None };
         let mut kept = Self::default();
-        for (ends, run) in first.windows(2).zip(0..) {
+        for ((ends, kind), run) in first.windows(2).zip(kinds).zip(0..) {
             let begun = kept.spans.len();
-            let mut reached = None;
+            let mut before: Option<(f64, bool)> = None;
             for at in ends[0]..ends[1] {
                 let (start, end) = (*start.get(at as usize)?, *end.get(at as usize)?);
                 let end = if end.is_nan() { f64::INFINITY } else { end };
-                let is_apart = reached.is_none_or(|reached| end >= reached + window.pixel);
+                let is_instant = kind == Kind::User as u8 && end <= start;
+                let is_apart = before.is_none_or(|(reached, was_instant)| {
+                    end >= reached + window.pixel || (is_instant && !was_instant)
+                });
                 if is_apart && end >= window.from && start <= window.to {
-                    reached = Some(end);
+                    before = Some((end, is_instant));
                     kept.spans.push(at);
                 }
             }

@@ -20,7 +20,7 @@ pub(crate) const TILE_ROWS: u32 = 128;
 
 /// What a run holds, from back to front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+pub(crate) enum Kind {
     Sample,
     Request,
     Leg,

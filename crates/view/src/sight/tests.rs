@@ -17,8 +17,8 @@ const STEP: StepNumber = StepNumber(4);
 
 /// A request of a pair: its sample, begin, length, and the share of it that its prefill takes.
 type Request = (u8, u32, u32, u8);
-/// A span of a sample: its begin and length; one of no length has not ended.
-type Own = (u8, u32, u32);
+/// A span of a sample: its begin and length, or an instant; one without a length has not ended.
+type Own = (u8, u32, Option<u32>);
 
 fn step(requests: &[Request], spans: &[Own]) -> StepView {
     let leg = |role: LegRole, number: u8, (from, to): (u64, u64), stage: &'static str| {
@@ -41,11 +41,18 @@ fn step(requests: &[Request], spans: &[Own]) -> StepView {
     });
     let spans = spans.iter().map(|(sample, start, length)| {
         let key = SampleKey { step: STEP, group: None, sample: sample.to_string().into() };
-        let (start, end) = (UnixNs(i64::from(*start)), i64::from(start.saturating_add(*length)));
-        let end = (*length > 0).then_some(UnixNs(end));
+        let end = length.map(|length| UnixNs(i64::from(start.saturating_add(length))));
+        let start = UnixNs(i64::from(*start));
         Record::Span(UserSpan { key, attempt: 0, name: "tool".into(), start, end, attrs: vec![] })
     });
     StepView::new(StepTrace::gather(STEP, requests.chain(spans).collect::<Vec<_>>()))
+}
+
+/// Some of them instants, and some that have not ended.
+fn owns() -> impl Strategy<Value = Vec<Own>> {
+    let length =
+        prop_oneof![Just(None), Just(Some(0)), (1_u32..90).prop_map(Some), (1_u32..90).prop_map(Some)];
+    prop::collection::vec((0_u8..5, 0_u32..5000, length), 0..60)
 }
 
 /// A span as it is drawn.
@@ -57,6 +64,19 @@ struct Drawn {
     /// Its name and where its details are, by which it is known.
     what: [i64; 5],
     parent: Option<[i64; 5]>,
+}
+
+impl Drawn {
+    fn is_instant(&self) -> bool {
+        let [_, kind, ..] = self.run;
+        kind == Kind::User as i64 && self.end <= self.start
+    }
+
+    /// Whether one that follows is not drawn.
+    fn hides(&self, next: &Self, pixel: f64) -> bool {
+        let is_mark_on_span = next.is_instant() && !self.is_instant();
+        self.run == next.run && next.end < self.end + pixel && !is_mark_on_span
+    }
 }
 
 fn drawn(tile: &[u8]) -> Vec<Drawn> {
@@ -87,7 +107,7 @@ proptest! {
     #[test]
     fn what_is_seen_of_a_tile_is_what_its_rows_have(
         requests in prop::collection::vec((0_u8..5, 0_u32..5000, 1_u32..900, any::<u8>()), 0..60),
-        spans in prop::collection::vec((0_u8..5, 0_u32..5000, 0_u32..90), 0..60),
+        spans in owns(),
         (from, length, pixel) in (-100.0..6000.0, 0.0..6000.0, 0.0..300.0),
     ) {
         let step = step(&requests, &spans);
@@ -98,8 +118,7 @@ proptest! {
             let all = drawn(&whole);
             let mut expected: Vec<Drawn> = Vec::new();
             for span in &all {
-                let hides = |before: &Drawn| before.run == span.run && span.end < before.end + pixel;
-                let is_hidden = expected.last().is_some_and(hides);
+                let is_hidden = expected.last().is_some_and(|before| before.hides(span, pixel));
                 if !is_hidden && span.end >= window.from && span.start <= window.to {
                     expected.push(span.clone());
                 }
@@ -113,7 +132,6 @@ proptest! {
             prop_assert_eq!(drawn(&sent), expected);
         }
     }
-
 }
 
 proptest! {
@@ -142,7 +160,7 @@ proptest! {
 #[test]
 fn what_is_no_tile_is_not_reduced() {
     let whole =
-        tile::of_samples(&step(&[(1, 0, 500, 9), (2, 90, 500, 9)], &[(1, 5, 5)]), 0).unwrap().unwrap();
+        tile::of_samples(&step(&[(1, 0, 500, 9), (2, 90, 500, 9)], &[(1, 5, Some(5))]), 0).unwrap().unwrap();
     let changed = |name: &str, change: &dyn Fn(Column) -> Column| {
         let table: Table<'_, Meta> = Table::of(&whole).unwrap();
         let mut columns = Columns::default();
@@ -165,7 +183,7 @@ fn what_is_no_tile_is_not_reduced() {
     let beyond = |_| Column::U32((0..=runs).map(|run| if run < runs { 0 } else { spans + 1 }).collect());
     assert!(!is_reduced(&changed("run_first", &beyond)), "spans that are not there");
     for name in table.names().filter(|name| !name.starts_with("transfer_")) {
-        let short = |column: Column| column.picked(&[0]);
+        let short = |_| table.picked(name, 0..1).unwrap();
         assert!(!is_reduced(&changed(name, &short)), "one entry of {name}");
     }
 }
