@@ -16,6 +16,11 @@ impl<K: PartialEq, V: Clone> Latest<K, V> {
         Some(value)
     }
 
+    /// The value of a key, which is no later for it.
+    pub(crate) fn peek(&self, key: &K) -> Option<V> {
+        self.0.iter().find(|(held, _)| held == key).map(|(_, value)| value.clone())
+    }
+
     /// Puts a value in the place of what was held for its key, and lets go of the oldest while there is `too_much`.
     pub(crate) fn put(&mut self, key: K, value: V, too_much: impl Fn(&[(K, V)]) -> bool) {
         self.0.retain(|(held, _)| *held != key);
@@ -49,6 +54,7 @@ mod tests {
         latest.put(2, "b", too_much);
         latest.put(2, "b again", too_much);
         assert_eq!(latest.get(&1), Some("a"));
+        assert_eq!(latest.peek(&2), Some("b again"));
         latest.put(3, "c", too_much);
         assert_eq!([1, 2, 3].map(|key| latest.get(&key)), [Some("a"), None, Some("c")]);
     }

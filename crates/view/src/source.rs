@@ -187,7 +187,13 @@ impl Source {
         let readable = states.into_iter().filter(|state| state.requests > 0 && may_read(state));
         let steps: Vec<StepNumber> = readable.map(|state| state.step).collect();
         let company = Company::around(view.trace(), &steps, &time, |company, other| {
-            Ok::<_, RunError>(company.add(self.step(other)?.trace(), &time))
+            let wanted = self.version(other)?;
+            // Looked at in passing, it takes no other's place. One at a time is in memory beside those that are held.
+            let held = self.held.lock();
+            Ok::<_, RunError>(match held.peek(&wanted) {
+                Some(neighbour) => company.add(neighbour.trace(), &time),
+                None => company.add(&self.run.step(other)?, &time),
+            })
         })?;
         Ok(passes::of_sample(sample, &heard, &company))
     }
@@ -341,5 +347,59 @@ impl Tally {
         samples.insert(key);
         self.state.samples = samples.len() as u64;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollscope_run::{LogOptions, RunInfo};
+    use rollscope_trace::{
+        ForwardPass, Join, Leg, LegRole, Nanos, PassLoad, Profile, Report, RequestId, Scalar, UnixNs,
+        WorkerRef,
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    const SECOND: Nanos = Nanos(1_000_000_000);
+
+    /// A request of a step that sat in the worker's pass 7, at the same time as those of all other steps.
+    fn request(step: StepNumber, worker: &WorkerRef) -> Record {
+        let told = ["forward_pass_first_counter_id", "forward_pass_last_counter_id"]
+            .map(|name| (name, Scalar::Number(7.0)));
+        let leg = Leg::new(LegRole::Regular, worker.clone(), Nanos(0), SECOND);
+        let profile = Profile {
+            join: Join { step: Some(step), sample: Some("a".into()), ..Join::default() },
+            legs: vec![Leg { report: Report::from_pairs(told), ..leg }],
+            ..Profile::new(RequestId(step.0.into()), UnixNs(0), SECOND)
+        };
+        Record::Profile(Box::new(profile))
+    }
+
+    #[test]
+    fn steps_that_are_looked_at_in_passing_take_no_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let info = RunInfo { producer: "a test".into(), created: UnixNs(0), config: serde_json::Value::Null };
+        let run = Run::create(&dir.path().join("run"), &info).unwrap();
+        let mut writer = run.writer("gateway", LogOptions::default()).unwrap();
+        let worker = WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() };
+        for step in 1..=6 {
+            writer.append(&request(StepNumber(step), &worker)).unwrap();
+        }
+        let scheduled = PassLoad { decode_requests: 6, ..PassLoad::default() };
+        let pass = ForwardPass::new("ipc:///tmp/passes.0", 7, UnixNs(0).after(SECOND));
+        let pass = ForwardPass { step: Some(StepNumber(4)), worker: Some(worker), scheduled, ..pass };
+        writer.append(&Record::ForwardPass(Box::new(pass))).unwrap();
+        writer.flush().unwrap();
+        let source = Source::new(run, Given::default());
+        let held = [1, 3, 4].map(|step| source.step(StepNumber(step)).unwrap());
+        let shown = &held[2];
+        let calls = source.sample_passes(shown, shown.sample(0).unwrap(), |_| true).unwrap();
+        let calls = serde_json::to_value(calls).unwrap();
+        assert_eq!(calls[0]["shared_with"], json!(5), "of the steps around it, all are looked at: {calls}");
+        for before in &held {
+            let again = source.step(before.trace().step).unwrap();
+            assert!(Arc::ptr_eq(before, &again), "{:?} is read again", before.trace().step);
+        }
     }
 }
