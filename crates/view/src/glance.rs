@@ -12,7 +12,7 @@
 //! then           the details of the samples of a tile, if they are kept
 //! ```
 //!
-//! A block that could not be made, or would be too large, is empty, and what it is for is not kept.
+//! A block that could not be made, or would be too large, is empty, and what it is for is not kept; without the first nothing is.
 
 use std::sync::{Arc, OnceLock};
 
@@ -107,7 +107,7 @@ pub fn glance(trace: StepTrace, numbers: StepNumbers) -> Option<GlanceBlocks> {
     kept(&StepView::with_numbers(trace, numbers), keep)
 }
 
-/// So much of a step.
+/// So much of a step; nothing where its first sight cannot be kept.
 pub(crate) fn kept(step: &StepView, keep: Keep) -> Option<GlanceBlocks> {
     let tiles = (keep != Keep::FirstSight).then(|| Tiles {
         samples: (step.samples().len() as u32).div_ceil(TILE_ROWS),
@@ -115,7 +115,8 @@ pub(crate) fn kept(step: &StepView, keep: Keep) -> Option<GlanceBlocks> {
         has_details: keep == Keep::Everything,
     });
     let mut blocks = GlanceBlocks::default();
-    put(&mut blocks, first_sight(step, tiles))?;
+    // What follows the first block cannot be found without it.
+    blocks.push(&first_sight(step, tiles).ok()?).ok()?;
     let Some(Tiles { samples, workers, has_details }) = tiles else { return Some(blocks) };
     for number in 0..samples {
         put(&mut blocks, tile::of_samples(step, number).ok().flatten())?;
@@ -131,25 +132,25 @@ pub(crate) fn kept(step: &StepView, keep: Keep) -> Option<GlanceBlocks> {
     Some(blocks)
 }
 
-/// Puts a block, and an empty one where it is not to be had, so that those behind it have their numbers.
+/// Puts a block behind the first, and an empty one where it is not to be had, so that those behind it have their numbers.
 pub(crate) fn put(blocks: &mut GlanceBlocks, block: Option<Vec<u8>>) -> Option<()> {
     let put = block.map(|block| blocks.push(&block));
     put.and_then(Result::ok).or_else(|| blocks.push(&[]).ok())
 }
 
-fn first_sight(step: &StepView, tiles: Option<Tiles>) -> Option<Vec<u8>> {
+fn first_sight(step: &StepView, tiles: Option<Tiles>) -> Result<Vec<u8>, serde_json::Error> {
     let (mut answers, mut bytes) = (Vec::new(), Vec::new());
     for (name, wanted) in FIRST {
         // A step without samples has no tile.
-        if let Ok(Some(answer)) = step.answer(wanted, None) {
+        if let Some(answer) = step.answer(wanted, None)? {
             answers.push((name.to_owned(), answer.len()));
             bytes.extend(answer);
         }
     }
-    let mut block = serde_json::to_vec(&Head { version: VERSION, answers, tiles }).ok()?;
+    let mut block = serde_json::to_vec(&Head { version: VERSION, answers, tiles })?;
     block.push(b'\n');
     block.extend(bytes);
-    Some(block)
+    Ok(block)
 }
 
 /// Of the samples of a tile, a line each.
