@@ -28,6 +28,7 @@ const ARROW_PX = 6;
  *
  * @typedef {{ text: string, ink: string, size: number, rect: import('#scene').Rect }} Word
  * @typedef {{ rect: import('#scene').Rect, draw: (rect: import('#scene').Rect) => void }} Sign  Drawn when all spans are.
+ * @typedef {(rect: Sign['rect'], draw: Sign['draw']) => void} PutSign
  *
  * @typedef {Object} Picture
  * @property {CanvasRenderingContext2D} context
@@ -109,14 +110,18 @@ function drawSpans(picture) {
   let paint = () => NO_PAINT;
   /** @type {Sign[]} */
   const signs = [];
+  // The walk's rectangle is another's by then.
+  /** @type {PutSign} */
+  const sign = (rect, draw) => signs.push({ rect: { ...rect }, draw });
   eachShape(picture.scene, (shape) => {
     if (shape.tile !== tile) {
       tile = shape.tile;
       paint = picture.painter.of(tile);
     }
     const of = paint(shape.span);
-    if (isInstant(shape)) signs.push({ rect: { ...shape.rect }, draw: (rect) => drawInstant(picture, rect, of.pixel) });
-    else drawSpan(picture, shape, of, { words, signs });
+    // An instant has no other sign: it has ended, and only a leg is odd.
+    if (isInstant(shape)) sign(shape.rect, (rect) => drawInstant(picture, rect, of.pixel));
+    else drawSpan(picture, shape, of, { words, sign });
   });
   // Over all the spans: one that follows, or lies in it, would cover what a sign says.
   for (const { rect, draw } of signs) draw(rect);
@@ -129,9 +134,9 @@ const NO_PAINT = { fill: 'gray', ink: 'black', pixel: 0 };
  * @param {Picture} picture
  * @param {import('#scene').Shape} shape
  * @param {import('#paint').Paint} paint
- * @param {{ words: Word[], signs: Sign[] }} over  What is drawn when all spans are.
+ * @param {{ words: Word[], sign: PutSign }} over  What is drawn when all spans are.
  */
-function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, { words, signs }) {
+function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, { words, sign }) {
   const { pixels, theme, painter } = picture;
   const { x, y, width, height } = rect;
   if (kind === 'sample') {
@@ -153,12 +158,10 @@ function drawSpan(picture, { tile, span, kind, rect }, { pixel, ink }, { words, 
   // A hair of the surface between a stage and what lies in it.
   if (kind === 'nested' && stages) pixels.veil(x, y - 1, width, 1, theme.pixels.surface, 0.6);
   if (kind === 'stage') drawBound(picture, tile, span, rect);
-  // The walk's rectangle is another's by then.
-  const sign = (/** @type {Sign['draw']} */ draw) => signs.push({ rect: { ...rect }, draw });
-  if (isOpen) sign((rect) => drawOpenEnd(picture, rect));
+  if (isOpen) sign(rect, (rect) => drawOpenEnd(picture, rect));
   const outcome = kind === 'request' || kind === 'leg' ? tile.outcome(span) : undefined;
-  if (outcome !== undefined) sign((rect) => drawOutcome(picture, outcome, rect, words));
-  if (tile.isOdd(span)) sign((rect) => drawOdd(picture, rect));
+  if (outcome !== undefined) sign(rect, (rect) => drawOutcome(picture, outcome, rect, words));
+  if (tile.isOdd(span)) sign(rect, (rect) => drawOdd(picture, rect));
   // A further try begins with a flag.
   if (kind === 'request' && width > 2 && at(tile.attempt, span) > 0) pixels.fill(x, y - 2, 2, height + 4, theme.pixels.text);
   if ((kind === 'stage' || kind === 'user') && width > LABEL_PX && height >= 8) {

@@ -12,7 +12,7 @@ export const GUTTER = 168;
 const NEAR_PX = 3;
 /** What ends so near behind a span is passed over. */
 const FREE_PX = 1;
-/** A mark of an instant is at least so wide to each side, however low its track. */
+/** So far a mark of an instant reaches to each side, and its edge a pixel further, however low its track. */
 export const INSTANT_PX = 4;
 /** Height of the strip of nested stages along the foot of their track. */
 const NESTED = { roomy: 5, compact: 2, overview: 1 };
@@ -310,10 +310,9 @@ function walk(scene, tile, run, { row, y, height }, visit) {
  * @param {number} from
  * @param {number} last
  */
-function firstInstant(tile, from, last) {
-  let span = from;
-  while (span < last && !tile.isInstant(span)) span++;
-  return span;
+function firstInstant({ instants }, from, last) {
+  const first = lowest(0, instants.length, (index) => at(instants, index) >= from);
+  return Math.min(instants[first] ?? last, last);
 }
 
 /**

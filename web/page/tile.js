@@ -26,6 +26,7 @@ import { at, readColumns } from '#columns';
  * @property {(span: number) => SpanName} nameOf
  * @property {(span: number) => boolean} isOpen
  * @property {(span: number) => boolean} isInstant  It took no time: something that happened.
+ * @property {ArrayLike<number>} instants  All such spans, in order.
  * @property {(span: number) => boolean} isOdd      A value of it cannot be true.
  * @property {(span: number) => string | undefined} outcome  How it ended, unless it completed.
  * @property {(row: number) => [number, number][]} transfersOf  KV caches of a row: from which span to which.
@@ -51,8 +52,13 @@ export function readTile(buffer, last) {
   if (!start || !ends || !name || !flags || !outcome) throw new Error('the server’s answer is malformed: a tile');
   // Written in place: the buffer is this tile's own.
   const end = /** @type {Float64Array} */ (ends);
+  /** @param {number} span */
+  const isInstant = (span) => at(end, span) === at(start, span) && (at(flags, span) & OPEN) === 0;
+  /** @type {number[]} */
+  const instants = [];
   for (let span = 0; span < end.length; span++) {
     if (!(at(end, span) >= at(start, span))) end[span] = Math.max(last, at(start, span));
+    if (isInstant(span)) instants.push(span);
   }
   return {
     count: start.length,
@@ -71,7 +77,8 @@ export function readTile(buffer, last) {
     names,
     nameOf: (span) => names[at(name, span)] ?? { lane: '', name: '', color: 'request' },
     isOpen: (span) => (at(flags, span) & OPEN) !== 0,
-    isInstant: (span) => at(end, span) === at(start, span) && (at(flags, span) & OPEN) === 0,
+    isInstant,
+    instants,
     isOdd: (span) => (at(flags, span) & ODD) !== 0,
     outcome: (span) => OUTCOMES[at(outcome, span)],
     transfersOf: transfersBy(column),

@@ -85,17 +85,18 @@ export function table(samples) {
 }
 
 /**
- * A tile of one row with one run of stages.
+ * A tile of one row with one run of stages, or of the user's spans.
  * @param {[number, number][]} stages  Begin and end; NaN where it is open.
+ * @param {'stage' | 'user'} kind
  */
-export function tile(stages) {
+export function tile(stages, kind = 'stage') {
   const zeros = stages.map(() => 0);
   return columns(
     { names: ['decode/forward', 'regular/decode'] },
     {
       run_row: ['u32', [0]],
-      run_kind: ['u8', [3]],
-      run_lane: ['u8', [3]],
+      run_kind: ['u8', [kind === 'user' ? 5 : 3]],
+      run_lane: ['u8', [kind === 'user' ? 4 : 3]],
       run_track: ['u32', [0]],
       run_first: ['u32', [0, stages.length]],
       start_ns: ['f64', stages.map(([start]) => start)],

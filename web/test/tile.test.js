@@ -7,12 +7,12 @@ import { readTable } from '#table';
 import { readTile } from '#tile';
 import { tile, table } from './made.js';
 
-const made = readTable(table([{ name: 'a', start: 0, end: 100 }]));
+const made = readTable(table([{ name: 'a', start: 0, end: 100, users: 1 }]));
 const order = { arrange: 'samples', sort: '', falling: false, density: 'roomy' };
 
-/** @param {[number, number][]} stages @param {[number, number]} range */
-function scene(stages, [from, to]) {
-  const read = readTile(tile(stages), 100);
+/** @param {[number, number][]} stages @param {[number, number]} range @param {'stage' | 'user'} [kind] */
+function scene(stages, [from, to], kind) {
+  const read = readTile(tile(stages, kind), 100);
   return { table: made, rows: arrange(made, order, [0]), tiles: { get: () => read }, passes: undefined, range: { from, to }, width: 268, height: 200, scroll: 0 };
 }
 
@@ -39,6 +39,23 @@ test('what is in sight is told once a pixel', () => {
   const shown = spans(scene(many, [0, 100]));
   assert.ok(shown.length >= 50 && shown.length <= 100, `${shown.length} of 100000 spans for 100 pixels`);
   assert.equal(spans(scene(many, [50.0005, 50.0095])).length, 10, 'closer, each of them');
+});
+
+test('an instant is hidden by no span, and found without looking at those between', () => {
+  // 100 pixels for 100 ns; two instants on one pixel, and one that has a pixel of its own.
+  const many = Array.from({ length: 100_000 }, (_, index) => [index / 1000, (index + 1) / 1000]);
+  const noted = many.toSpliced(30_000, 0, [30, 30], [30, 30]).toSpliced(70_000, 0, [69.998, 69.998]);
+  const of = scene(noted, [0, 100], 'user');
+  const read = of.tiles.get();
+  let asked = 0;
+  const { isInstant } = read;
+  read.isInstant = (span) => (asked++, isInstant(span));
+  const shown = spans(of);
+  assert.deepEqual([...read.instants], [30_000, 30_001, 70_000]);
+  assert.deepEqual(shown.filter(isInstant), [30_000, 70_000]);
+  assert.ok(shown.length <= 104, `${shown.length} spans for 100 pixels`);
+  assert.ok(asked <= 2 * shown.length, `${asked} spans are looked at for ${shown.length}`);
+  assert.deepEqual(spans(scene(noted, [0, 100])).filter(isInstant), [], 'what is not of the user’s code has no marks');
 });
 
 test('the mouse finds what it is over, and thin spans beside it', () => {
