@@ -100,7 +100,7 @@ pub(crate) fn create_run(dir: &Path, config: Value) -> Result<Run, Failure> {
     Run::create(dir, &info).map_err(Failure::usage)
 }
 
-/// What the viewer shows first of a step, for recorders to make.
+/// What the viewer shows of a step without reading it, for recorders to make.
 pub(crate) fn glance() -> MakeGlance {
     Arc::new(rollscope_view::glance)
 }

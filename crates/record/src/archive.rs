@@ -1,8 +1,8 @@
 //! The archive: what has been sealed is copied to another place, while the logs stay where they are written.
 //!
-//! Copied are the run's own description, the parts and the numbers of each step with what a viewer shows first of it, and at
-//! last the manifest that names them, so that a copy can be opened like any run. A place that is away is tried again with the
-//! next step.
+//! Copied are the run's own description, the parts and the numbers of each step with what a viewer shows of it without reading
+//! it, and at last the manifest that names them, so that a copy can be opened like any run. A place that is away is tried again
+//! with the next step.
 //!
 //! A place is a folder (`file:///mnt/runs/r7`), such as a mounted bucket, or a bucket that speaks S3
 //! (`s3://BUCKET/PREFIX`). The `object_store` crate does more, and with S3 brings a second HTTP client, its TLS and an XML

@@ -66,7 +66,8 @@ pub struct RecordOptions {
     pub superseded_after: Duration,
     /// Trackers that get the numbers of each step that is closed.
     pub trackers: Vec<Target>,
-    /// What a viewer shows first of a step, made with the step's numbers, so that it need not read the step for it.
+    /// Makes what a viewer shows of a step without reading it, when the step's numbers are computed: its first sight, of a large
+    /// one all tiles, and of one that is too large to be read the details of its samples.
     pub glance: Option<MakeGlance>,
     /// What is kept of a run that grows long.
     pub retention: Retention,

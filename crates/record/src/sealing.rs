@@ -27,7 +27,8 @@ pub struct StepClosed {
     pub metrics: Map<String, Value>,
 }
 
-/// Makes of a step's trace and its numbers what a viewer shows first, as the run keeps it; nothing where it cannot be made.
+/// Makes of a step's trace and its numbers what a viewer shows without reading it, as the run keeps it; nothing where it cannot be
+/// made.
 pub type MakeGlance = Arc<dyn Fn(StepTrace, StepNumbers) -> Option<GlanceBlocks> + Send + Sync>;
 
 /// To whom the numbers of a step go, or why there are none.
@@ -157,7 +158,7 @@ fn details(figures: &Figures) -> [(String, Value); 2] {
 // === impl Computed ===
 
 impl Computed {
-    /// Has made, and keeps, what a viewer shows first of the step.
+    /// Has made, and keeps, what a viewer shows of the step without reading it.
     pub(crate) fn keep_glance(self, run: &Run, make: &MakeGlance) -> Result<(), RunError> {
         let Self { closed, sealed, trace, numbers } = self;
         make(trace, numbers).map_or(Ok(()), |glance| run.put_glance(closed.step, sealed, glance))

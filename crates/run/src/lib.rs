@@ -5,7 +5,7 @@
 //! log/WRITER/000001.seg               one folder per writer: framed, checksummed records
 //! steps/step=000001/TABLE/*.parquet   parts: the records of a step as tables, made from the logs
 //! steps/step=000001/stats.json        the numbers of a step
-//! steps/step=000001/glance.bin        what a viewer shows first of it
+//! steps/step=000001/glance.bin        what a viewer shows of it without reading it
 //! manifest/N.json                     which parts there are, and which stretches of the logs they replace
 //! metrics.jsonl                       what trackers were sent, one line a step
 //! ```

@@ -90,8 +90,8 @@ impl Run {
     }
 
     /// The files that make a copy of what has been sealed of steps, from the run's folder: what the run says of itself,
-    /// the parts and the numbers of the steps with what a viewer shows first of each, the numbers of all, and at last the
-    /// manifest with the files that it names.
+    /// the parts and the numbers of the steps with what a viewer shows of each without reading it, the numbers of all, and at
+    /// last the manifest with the files that it names.
     pub fn sealed_files(&self, steps: &BTreeSet<StepNumber>) -> Result<Vec<PathBuf>, RunError> {
         let mut files = vec![self.info_path()];
         for step in steps {
