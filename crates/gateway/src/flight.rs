@@ -13,7 +13,7 @@ use rollscope_route::{Ending, RoomGuard, Ticket};
 use rollscope_trace::{
     BatchSlot, Join, LegRole, Measure, Nanos, Outcome, Profile, Report, RequestId, UnixNs,
 };
-use rollscope_wire::{Output, Shape};
+use rollscope_wire::{Dialect, Output, Shape};
 use tokio::sync::watch;
 
 use crate::choosing::Decided;
@@ -63,8 +63,8 @@ pub(crate) struct Facts {
     pub(crate) stream: bool,
     /// What it asks in words, and how much of its reply's is kept, if texts are recorded.
     pub(crate) texts: Option<Texts>,
-    /// Whether it leaves a profile: generations do, what is merely forwarded does not.
-    pub(crate) is_profiled: bool,
+    /// What a generation is asked for in. It leaves a profile; what is merely forwarded has none and leaves none.
+    pub(crate) dialect: Option<Dialect>,
 }
 
 /// What becomes of it.
@@ -202,7 +202,7 @@ impl Drop for Flight {
         }
         self.core.rids.remove(&self.facts.rids);
         self.state.get_mut().rooms = None;
-        if !self.facts.is_profiled || !self.core.is_recording() {
+        if self.facts.dialect.is_none() || !self.core.is_recording() {
             return self.core.steps.remove(self.facts.join.step.as_slice());
         }
         let over = Over {
@@ -320,9 +320,9 @@ impl Drop for Over {
 // === impl Facts ===
 
 impl Facts {
-    fn new(join: Join) -> Self {
+    pub(crate) fn new(join: Join) -> Self {
         let (rids, shape, texts) = (Vec::new(), Shape::Single, None);
-        Self { join, rids, shape, stream: false, texts, is_profiled: false }
+        Self { join, rids, shape, stream: false, texts, dialect: None }
     }
 }
 

@@ -177,7 +177,7 @@ async fn run(
     is_merging: bool,
 ) -> Result<PrefillShare, Refusal> {
     let limit_bytes = flight.core.options.startup().max_merge_bytes;
-    let samples = flight.facts.shape.samples();
+    let words = LastWords::new(&flight.facts, None);
     let mut answer = Answer::call(flight, RoleKind::Prefill, seat, outbound).await?;
     if !answer.is_success() {
         return Err(Box::pin(answer.into_refusal()).await?);
@@ -189,9 +189,12 @@ async fn run(
     }
     let mut share = PrefillShare::default();
     let (mut reading, mut is_finished) = (Reading::default(), true);
-    if is_merging && is_plain && !collected.is_partial {
+    if is_plain && !collected.is_partial {
         if is_events {
-            (reading, is_finished) = read_events(&collected.bytes, samples, &mut share);
+            let share = is_merging.then_some(&mut share);
+            (reading, is_finished) = read_events(&collected.bytes, words, share);
+        } else if !is_merging {
+            reading = Reading::of_body(&collected.bytes, None);
         } else if let Ok(reply) = Reply::scan(&collected.bytes) {
             share.add(&reply);
             reading = Reading::of(&reply, None);
@@ -209,10 +212,10 @@ async fn run(
     Ok(share)
 }
 
-/// Reads a streamed reply that is there as a whole: what it says, and whether it said all it had to say.
-fn read_events(body: &Chunks, samples: usize, share: &mut PrefillShare) -> (Reading, bool) {
+/// Reads a streamed reply that is there as a whole: what it says, and whether it said all it had to say. Its events are
+/// read one by one only where they contribute to a share.
+fn read_events(body: &Chunks, mut words: LastWords, mut share: Option<&mut PrefillShare>) -> (Reading, bool) {
     let mut splitter = EventSplitter::new(usize::MAX);
-    let mut words = LastWords::new(samples, None);
     for piece in body.pieces() {
         splitter.push(piece.clone());
     }
@@ -222,6 +225,10 @@ fn read_events(body: &Chunks, samples: usize, share: &mut PrefillShare) -> (Read
         let Part::Event(event) = part else { continue };
         words.is_done |= event.is_done();
         let Some(payload) = event.payload().filter(|_| !event.is_done()) else { continue };
+        let Some(share) = &mut share else {
+            words.note(0, payload);
+            continue;
+        };
         if let Ok(reply) = Reply::scan(&payload) {
             share.add(&reply);
             match reply.elements().first() {

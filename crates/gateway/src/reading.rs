@@ -1,9 +1,12 @@
 //! What replies say of themselves: reports for the profile, and whether the sample failed.
 
-use memchr::memmem;
-use rollscope_trace::{Report, ReportReader, Scalar};
-use rollscope_wire::{Chunks, Element, Malformed, Output, Reply, Scalar as WireScalar, read_pairs};
+use std::sync::LazyLock;
 
+use memchr::memmem::Finder;
+use rollscope_trace::{Report, ReportReader, Scalar};
+use rollscope_wire::{Chunks, Dialect, Element, Malformed, Output, Reply, Scalar as WireScalar, read_pairs};
+
+use crate::flight::Facts;
 use crate::texts::{Hearing, Share};
 
 /// What a reply says.
@@ -36,6 +39,10 @@ pub(crate) struct LastWords {
     words: Vec<Option<Word>>,
     /// `[DONE]` was seen.
     pub(crate) is_done: bool,
+    /// Whether events have OpenAI's form, in which the last one is seldom the one that tells of a failure.
+    is_openai: bool,
+    /// The first failure that an event told of.
+    failure: Option<String>,
     /// What is said in words, if that is recorded.
     hearing: Option<Hearing>,
 }
@@ -91,9 +98,10 @@ impl Reading {
 /// Whether a reply may say that it failed: that it does not is mostly certain without reading it.
 fn may_tell_failure(body: &Chunks) -> bool {
     // A word can also be written with escapes, or lie in two pieces.
+    static WORDS: LazyLock<[Finder<'static>; 3]> =
+        LazyLock::new(|| [&b"abort"[..], b"error", b"\\u"].map(Finder::new));
     let is_one_piece = body.pieces().nth(1).is_none();
-    let words: [&[u8]; 3] = [b"abort", b"error", b"\\u"];
-    !is_one_piece || body.pieces().any(|piece| words.iter().any(|word| memmem::find(piece, word).is_some()))
+    !is_one_piece || body.pieces().any(|piece| WORDS.iter().any(|word| word.find(piece).is_some()))
 }
 
 /// Why a sample counts as failed.
@@ -183,10 +191,11 @@ fn scalar<'a>(value: &'a WireScalar<'_>) -> Scalar<'a> {
 // === impl LastWords ===
 
 impl LastWords {
-    /// Of so many samples; with `texts`, what they say in words too.
-    pub(crate) fn new(samples: usize, texts: Option<Share>) -> Self {
-        let words = (0..samples.max(1)).map(|_| None).collect();
-        Self { words, is_done: false, hearing: texts.map(Hearing::new) }
+    /// Of a reply to what was asked; with `texts`, what it says in words too.
+    pub(crate) fn new(facts: &Facts, texts: Option<Share>) -> Self {
+        let words = (0..facts.shape.samples().max(1)).map(|_| None).collect();
+        let is_openai = facts.dialect != Some(Dialect::Generate);
+        Self { words, is_done: false, is_openai, failure: None, hearing: texts.map(Hearing::new) }
     }
 
     /// Whether an event must be read to tell whose it is.
@@ -197,13 +206,25 @@ impl LastWords {
     /// Takes an event's payload, which belongs to this sample.
     pub(crate) fn note(&mut self, index: usize, payload: Chunks) {
         self.hear(&payload);
+        if self.is_openai
+            && may_tell_failure(&payload)
+            && let Ok(reply) = Reply::scan(&payload)
+        {
+            self.note_failure(reply.elements().iter().find_map(failure));
+        }
         self.put(index, Word { payload, end: None });
     }
 
     /// The same of a payload that has been read, so that it need not be once more.
     pub(crate) fn note_read(&mut self, element: &Element<'_>, payload: Chunks) {
         self.hear(&payload);
-        self.put(element.index().unwrap_or(0), Word { payload, end: Some(SampleEnd::by(element)) });
+        let end = SampleEnd::by(element);
+        self.note_failure(end.failure.clone());
+        self.put(element.index().unwrap_or(0), Word { payload, end: Some(end) });
+    }
+
+    fn note_failure(&mut self, failure: Option<String>) {
+        self.failure = self.failure.take().or(failure);
     }
 
     fn hear(&mut self, payload: &Chunks) {
@@ -221,7 +242,8 @@ impl LastWords {
     /// What the stream said in the end, and whether it said all it had to say: its last mark, or a finish reason or an
     /// error for each sample. To be asked once.
     pub(crate) fn read(&mut self) -> (Reading, bool) {
-        let (mut failed, mut is_finished, mut reports, mut outputs) = (None, true, Vec::new(), Vec::new());
+        let (mut failed, mut is_finished) = (self.failure.take(), true);
+        let (mut reports, mut outputs) = (Vec::new(), Vec::new());
         let share = self.hearing.as_ref().map(Hearing::share);
         let heard = self.hearing.take().and_then(Hearing::heard);
         // What was put together of all events is more than what the last one tells.
@@ -262,9 +284,16 @@ impl SampleEnd {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use rollscope_trace::FinishKind;
+    use rollscope_trace::{FinishKind, Join};
+    use rollscope_wire::Shape;
 
     use super::*;
+
+    fn words_of(samples: usize) -> LastWords {
+        let mut facts = Facts::new(Join::default());
+        (facts.shape, facts.dialect) = (Shape::Batch(samples), Some(Dialect::Generate));
+        LastWords::new(&facts, None)
+    }
 
     #[test]
     fn an_abort_is_a_failure_with_the_workers_words() {
@@ -296,7 +325,7 @@ mod tests {
     #[test]
     fn a_stream_is_finished_by_its_mark_or_by_every_samples_finish() {
         let finished = r#"{"meta_info":{"finish_reason":{"type":"stop"}}}"#;
-        let mut words = LastWords::new(2, None);
+        let mut words = words_of(2);
         assert!(!words.read().1);
         words.note(0, finished.into());
         words.note(7, finished.into());
@@ -308,7 +337,7 @@ mod tests {
             (reading.said.read(None).0.len(), reading.failure.as_deref()),
             (2, Some("the reply is an error"))
         );
-        let mut words = LastWords::new(1, None);
+        let mut words = words_of(1);
         words.is_done = true;
         assert!(words.read().1);
     }
@@ -317,7 +346,7 @@ mod tests {
     fn a_large_last_word_is_read_at_once_instead_of_being_kept() {
         let text = "x".repeat(MAX_KEPT_BYTES);
         let large = format!(r#"{{"text":"{text}","meta_info":{{"finish_reason":{{"type":"length"}}}}}}"#);
-        let mut words = LastWords::new(2, None);
+        let mut words = words_of(2);
         words.note(1, Chunks::from(large.into_bytes()));
         let said = words.read().0.said;
         assert_eq!(said.bytes(), 0);

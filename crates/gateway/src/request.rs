@@ -78,7 +78,7 @@ pub(crate) async fn serve(
     let (head, incoming) = request.into_parts();
     let mut flight = Flight::begin(&core, arrival, head.uri.path(), &head.headers);
     if let Some(flight) = Arc::get_mut(&mut flight) {
-        flight.facts.is_profiled = endpoint != Endpoint::Other;
+        flight.facts.dialect = endpoint.dialect();
     }
     let connection = head.extensions.get::<Arc<Watch>>().map(|watch| &**watch);
     let served = match core.limits.admit(core.clock.moment_of(arrival.at), connection).await {
@@ -227,7 +227,7 @@ impl Plan {
                 let answer = Answer::call(Arc::clone(&flight), RoleKind::Regular, seat, outbound).await?;
                 let is_plain = answer.is_plain();
                 let is_stream = answer.is_success() && answer.is_event_stream() && is_plain;
-                if is_stream && flight.facts.is_profiled {
+                if is_stream && flight.facts.dialect.is_some() {
                     return Ok(EventRelay::new(flight, answer, is_read).into_response(None));
                 }
                 Ok(relay(flight, answer, is_read && is_plain).await)

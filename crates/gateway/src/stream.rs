@@ -89,7 +89,7 @@ impl EventRelay {
     pub(crate) fn new(flight: Arc<Flight>, answer: Answer, is_read: bool) -> Self {
         let limit_bytes = flight.core.options.startup().max_merge_bytes;
         Self {
-            words: LastWords::new(flight.facts.shape.samples(), flight.text_share()),
+            words: LastWords::new(&flight.facts, flight.text_share()),
             flight,
             is_read,
             head: answer.head,

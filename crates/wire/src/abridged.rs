@@ -2,9 +2,11 @@
 //!
 //! A reply that is merely passed on need not be held to be read. This scanner is pushed piece by piece, however the
 //! network cut them, and keeps an abridged reply: the scalars of `meta_info` and of its `finish_reason`, those of
-//! `usage` and of its `prompt_tokens_details`, and whether there is an `error`; `[]` stands for lists, objects and long texts. [`Reply::scan`](crate::Reply::scan) reads the same from it as from the whole. All else is
-//! skipped as in the whole: the ends of strings and the brackets of containers are searched for, by 64 bytes at a time.
-//! Objects that are entered are at most three deep, and known beforehand, so the state is a word and not a stack.
+//! `usage` and of its `prompt_tokens_details`, the `finish_reason` of each of the `choices`, and whether there is an
+//! `error`; `[]` stands for lists, objects and long texts. [`Reply::scan`](crate::Reply::scan) reads the same from it as
+//! from the whole. All else is skipped as in the whole: the ends of strings and the brackets of containers are searched
+//! for, by 64 bytes at a time. Objects that are entered are at most three deep, and known beforehand, so the state is a
+//! word and not a stack.
 //!
 //! ```text
 //! // value: Value => (FirstName | FirstElement | Text | Literal | Container)
@@ -17,7 +19,7 @@ use memchr::memchr2;
 use crate::chunks::Chunks;
 use crate::cursor::MAX_SCALAR_BYTES;
 use crate::nesting::Nesting;
-use crate::reply::{FINISH_REASON, PROMPT_DETAILS, USAGE};
+use crate::reply::{CHOICES, FINISH_REASON, PROMPT_DETAILS, USAGE};
 use crate::scalar;
 
 /// A reply that is abridged as it comes.
@@ -34,7 +36,7 @@ pub struct Abridged {
     value: usize,
 }
 
-/// The object whose members are being read.
+/// The object whose members, or the list whose elements, are being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     /// None: the body itself, or the list of a batch.
@@ -44,6 +46,9 @@ enum Level {
     FinishReason,
     Usage,
     PromptDetails,
+    /// The list.
+    Choices,
+    Choice,
 }
 
 /// What comes next, after space.
@@ -118,16 +123,20 @@ impl Abridged {
     /// Takes a byte that is no space and not within a value; whether it is used up.
     fn take(&mut self, byte: u8) -> bool {
         match (&self.state, self.level, byte) {
-            (State::Value | State::FirstElement, Level::Body, b'{') => {
+            (State::Value | State::FirstElement, Level::Body | Level::Choices, b'{') => {
                 if self.out.last() == Some(&b'}') {
                     self.out.push(b',');
                 }
-                self.enter(Level::Element);
+                self.enter(if self.level == Level::Body { Level::Element } else { Level::Choice });
             }
             (State::Value, Level::Body, b'[') if !self.is_batch => {
                 self.is_batch = true;
                 self.out.push(b'[');
                 self.state = State::FirstElement;
+            }
+            (State::FirstElement | State::After, Level::Choices, b']') => {
+                self.out.push(b']');
+                (self.level, self.state) = (Level::Element, State::After);
             }
             (State::FirstElement, ..) | (State::After, Level::Body, b']') if byte == b']' => {
                 self.out.push(b']');
@@ -137,16 +146,21 @@ impl Abridged {
                 self.name.clear();
                 self.state = State::InName { is_escaped: false };
             }
-            (State::FirstName | State::After, _, b'}') if self.level != Level::Body => self.leave(),
-            (State::Colon, _, b':') | (State::After, Level::Body, b',') => self.state = State::Value,
-            (State::After, _, b',') => self.state = State::Name,
-            (State::Value, level, _) if level != Level::Body => return self.begin_value(byte),
+            (State::FirstName | State::After, level, b'}') if !level.is_list() => self.leave(),
+            (State::Colon, _, b':') => self.state = State::Value,
+            (State::After, level, b',') => {
+                self.state = if level.is_list() { State::Value } else { State::Name };
+            }
+            (State::Value | State::FirstElement, level, _) if level != Level::Body => {
+                return self.begin_value(byte);
+            }
             _ => self.break_off(),
         }
         true
     }
 
-    /// Decides on a member by its name and the first byte of its value; whether that byte is used up.
+    /// Decides on a member by its name and the first byte of its value, or on an element of `choices` that is none; whether
+    /// that byte is used up.
     fn begin_value(&mut self, byte: u8) -> bool {
         // A longer name was not kept whole; nobody asks for it.
         let is_name_whole = self.name.len() < MAX_SCALAR_BYTES;
@@ -162,11 +176,20 @@ impl Abridged {
             (Level::Usage, PROMPT_DETAILS, b'{') => Some(Level::PromptDetails),
             _ => None,
         };
-        let is_scalar_read = is_name_whole && self.level != Level::Element;
+        let is_scalar_read = match self.level {
+            Level::Body | Level::Element | Level::Choices => false,
+            Level::Choice => &*name == FINISH_REASON,
+            _ => is_name_whole,
+        };
         // Of these it only matters whether they are literals.
-        let is_kind_read =
-            self.level == Level::Element && matches!(&*name, b"meta_info" | b"index" | b"error" | USAGE);
+        let is_kind_read = self.level == Level::Element
+            && matches!(&*name, b"meta_info" | b"index" | b"error" | USAGE | CHOICES);
         match byte {
+            b'[' if self.level == Level::Element && &*name == CHOICES => {
+                self.begin_member();
+                self.out.push(b'[');
+                (self.level, self.state) = (Level::Choices, State::FirstElement);
+            }
             b'{' if let Some(inner) = inner => {
                 self.begin_member();
                 self.enter(inner);
@@ -223,7 +246,8 @@ impl Abridged {
         (self.level, self.state) = match self.level {
             Level::FinishReason => (Level::MetaInfo, State::After),
             Level::PromptDetails => (Level::Usage, State::After),
-            Level::MetaInfo | Level::Usage => (Level::Element, State::After),
+            Level::MetaInfo | Level::Usage | Level::Choices => (Level::Element, State::After),
+            Level::Choice => (Level::Choices, State::After),
             Level::Element if self.is_batch => (Level::Body, State::After),
             Level::Element | Level::Body => (Level::Body, State::End),
         };
@@ -275,6 +299,14 @@ impl Abridged {
     fn break_off(&mut self) {
         self.state = State::Broken;
         self.out = Vec::new();
+    }
+}
+
+// === impl Level ===
+
+impl Level {
+    fn is_list(self) -> bool {
+        matches!(self, Self::Body | Self::Choices)
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a worker's reply says of itself: `meta_info` of one sample or of a batch, or `usage` as OpenAI's replies have it.
+//! What a worker's reply says of itself: `meta_info` of one sample or of a batch, or `choices` and `usage` as OpenAI's
+//! replies have them.
 
 use crate::chunks::Chunks;
 use crate::cursor::{Cursor, Kind};
@@ -25,6 +26,8 @@ pub struct Element<'a> {
     usage: Option<usize>,
     pub(crate) index: Option<usize>,
     finish: Option<Finish>,
+    /// Whether one of OpenAI's `choices` has the finish reason of an abort.
+    has_aborted_choice: bool,
     is_error: bool,
 }
 
@@ -38,6 +41,7 @@ enum Finish {
 pub(crate) const INPUT_LOGPROBS: &[u8] = b"input_token_logprobs";
 pub(crate) const FINISH_REASON: &[u8] = b"finish_reason";
 pub(crate) const USAGE: &[u8] = b"usage";
+pub(crate) const CHOICES: &[u8] = b"choices";
 /// The member of `usage` that tells the cached tokens.
 pub(crate) const PROMPT_DETAILS: &[u8] = b"prompt_tokens_details";
 
@@ -89,14 +93,15 @@ impl<'a> Element<'a> {
         self.index
     }
 
-    /// Whether it has a finish reason, so that it is the last word on its sample.
+    /// Whether `meta_info` has a finish reason, so that it is the last word on its sample. A choice's is not: there may be
+    /// more of them, and the usage comes behind.
     pub fn is_finished(&self) -> bool {
         self.finish.is_some()
     }
 
-    /// Whether its finish reason is abort, or error as some workers have it.
+    /// Whether its finish reason, or that of one of its `choices`, is abort, or error as some workers have it.
     pub fn is_aborted(&self) -> bool {
-        self.finish == Some(Finish::Abort)
+        self.has_aborted_choice || self.finish == Some(Finish::Abort)
     }
 
     /// Whether it has an `error` instead of a result.
@@ -113,8 +118,15 @@ impl<'a> Element<'a> {
     }
 
     fn scan(source: &'a Chunks, cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
-        let mut element =
-            Self { source, meta_info: None, usage: None, index: None, finish: None, is_error: false };
+        let mut element = Self {
+            source,
+            meta_info: None,
+            usage: None,
+            index: None,
+            finish: None,
+            has_aborted_choice: false,
+            is_error: false,
+        };
         if cursor.kind()? != Kind::Object {
             return Err(cursor.fail(Problem::NotAnObject));
         }
@@ -140,6 +152,11 @@ impl<'a> Element<'a> {
                 USAGE => {
                     cursor.pass(kind)?;
                     element.usage = None;
+                }
+                CHOICES if kind == Kind::Array => element.has_aborted_choice = scan_choices(cursor)?,
+                CHOICES => {
+                    cursor.pass(kind)?;
+                    element.has_aborted_choice = false;
                 }
                 b"index" => {
                     let Some(Scalar::Number(index)) = cursor.scalar()? else { return Ok(()) };
@@ -168,12 +185,39 @@ fn scan_usage(cursor: &mut Cursor<'_>) -> Result<usize, Malformed> {
     Ok(range.start)
 }
 
+/// Passes over `choices`; tells whether one of them has the finish reason of an abort.
+fn scan_choices(cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
+    let mut has_aborted = false;
+    cursor.elements(|cursor| {
+        let kind = cursor.kind()?;
+        if kind != Kind::Object {
+            return cursor.pass(kind);
+        }
+        let mut is_aborted = false;
+        cursor.members(|cursor, member| {
+            if &*member.name != FINISH_REASON {
+                return cursor.skip().map(drop);
+            }
+            let reason = cursor.scalar()?;
+            is_aborted = reason.is_some_and(|reason| kind_of(&reason) == Finish::Abort);
+            Ok(())
+        })?;
+        has_aborted |= is_aborted;
+        Ok(())
+    })?;
+    Ok(has_aborted)
+}
+
+fn kind_of(reason: &Scalar<'_>) -> Finish {
+    match reason {
+        Scalar::Text(kind) if kind == "abort" || kind == "error" => Finish::Abort,
+        _ => Finish::Other,
+    }
+}
+
 /// Reads a finish reason only as far as is needed to tell what kind it is.
 fn scan_finish(cursor: &mut Cursor<'_>) -> Result<Option<Finish>, Malformed> {
-    let kind_of = |scalar: Option<Scalar<'_>>| match scalar {
-        Some(Scalar::Text(kind)) if kind == "abort" || kind == "error" => Finish::Abort,
-        _ => Finish::Other,
-    };
+    let kind_of = |scalar: Option<Scalar<'_>>| scalar.as_ref().map_or(Finish::Other, kind_of);
     if cursor.kind()? != Kind::Object {
         let scalar = cursor.scalar()?;
         return Ok((scalar != Some(Scalar::Null)).then(|| kind_of(scalar)));

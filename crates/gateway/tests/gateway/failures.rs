@@ -12,6 +12,8 @@ enum Shape {
     Unary,
     Stream,
     Batch,
+    Chat,
+    ChatStream,
 }
 
 /// A way to fail.
@@ -26,25 +28,43 @@ struct Fault {
     leg: &'static str,
 }
 
-const SHAPES: [Shape; 3] = [Shape::Unary, Shape::Stream, Shape::Batch];
+const SHAPES: [Shape; 5] = [Shape::Unary, Shape::Stream, Shape::Batch, Shape::Chat, Shape::ChatStream];
 const ABORT: &str = r#"{"text":"","meta_info":{"id":"x","finish_reason":{"type":"abort","message":"out of memory","status_code":null}}}"#;
+const CHAT_ABORT: &str =
+    r#"{"choices":[{"index":0,"delta":{"content":"out of memory"},"finish_reason":"abort"}]}"#;
+/// What follows the end of a choice if it is asked for.
+const CHAT_USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":3}}"#;
+const ERROR: &str = r#"{"error":{"message":"out of memory"}}"#;
 
 // === impl Shape ===
 
 impl Shape {
+    fn route(self) -> &'static str {
+        match self {
+            Self::Unary | Self::Stream | Self::Batch => "/generate",
+            Self::Chat | Self::ChatStream => "/v1/chat/completions",
+        }
+    }
+
+    fn is_stream(self) -> bool {
+        matches!(self, Self::Stream | Self::ChatStream)
+    }
+
     fn request(self) -> &'static str {
         match self {
             Self::Unary => r#"{"text":"a","rid":"r-1"}"#,
             Self::Stream => r#"{"text":"a","rid":"r-1","stream":true}"#,
             Self::Batch => r#"{"text":["a","b"],"rid":["r-1","r-2"]}"#,
+            Self::Chat => r#"{"messages":[],"rid":"r-1"}"#,
+            Self::ChatStream => r#"{"messages":[],"rid":"r-1","stream":true}"#,
         }
     }
 
     /// The head of a good reply.
     fn head(self) -> Script {
         match self {
-            Self::Stream => Script::sse(),
-            Self::Unary | Self::Batch => {
+            Self::Stream | Self::ChatStream => Script::sse(),
+            Self::Unary | Self::Batch | Self::Chat => {
                 Script::head(200, &[("content-type", "application/json")], Some(500))
             }
         }
@@ -55,6 +75,8 @@ impl Shape {
         match self {
             Self::Unary => Script::json(200, ABORT),
             Self::Stream => Script::sse().event(ABORT).event("[DONE]").end(),
+            Self::Chat => Script::json(200, CHAT_ABORT),
+            Self::ChatStream => Script::sse().event(CHAT_ABORT).event(CHAT_USAGE).event("[DONE]").end(),
             Self::Batch => {
                 let good = r#"{"text":"a","meta_info":{"finish_reason":{"type":"stop"}}}"#;
                 Script::json(200, &format!("[{good},{ABORT}]"))
@@ -64,10 +86,15 @@ impl Shape {
 }
 
 fn faults(shape: Shape) -> Vec<Fault> {
-    let half = if shape == Shape::Stream { "data: {\"te" } else { "{\"te" };
+    let half = if shape.is_stream() { "data: {\"te" } else { "{\"te" };
     let fault = |name, script, status, body, leg| Fault { name, script: Some(script), status, body, leg };
     let (refused, lost, cut) = ("no connection", "connection lost before the reply", "reply cut");
-    vec![
+    let error = if shape.is_stream() {
+        Script::sse().event(ERROR).event("[DONE]").end()
+    } else {
+        Script::json(200, ERROR)
+    };
+    let mut faults = vec![
         Fault { name: "refuse", script: None, status: 502, body: refused, leg: "failed" },
         fault("reset before head", Script::new().reset(), 502, lost, "failed"),
         fault("close before head", Script::new().close(), 502, lost, "failed"),
@@ -87,14 +114,20 @@ fn faults(shape: Shape) -> Vec<Fault> {
         fault("429", Script::json(429, "queue full"), 429, "queue full", "failed"),
         fault("5xx", Script::json(500, "scheduler died"), 500, "scheduler died", "failed"),
         fault("200 abort", shape.abort(), 200, "out of memory", "failed"),
-    ]
+        fault("200 error", error, 200, "out of memory", "failed"),
+    ];
+    if shape.is_stream() {
+        let unended = Script::sse().event(CHAT_USAGE).end();
+        faults.push(fault("no last event", unended, 502, "reply ended without its last event", "truncated"));
+    }
+    faults
 }
 
 /// A worker that fails so, or the address of none.
-async fn failing(fault: &Fault) -> (Option<FakeWorker>, std::net::SocketAddr) {
+async fn failing(fault: &Fault, route: &str) -> (Option<FakeWorker>, std::net::SocketAddr) {
     let Some(script) = &fault.script else { return (None, refusing_address().await) };
     let worker = FakeWorker::start().await;
-    worker.on("/generate", script.clone());
+    worker.on(route, script.clone());
     worker.on("/health", Script::new().reset());
     let address = worker.address();
     (Some(worker), address)
@@ -104,12 +137,12 @@ async fn check(fault: &Fault, failing_role: LegRole, shape: Shape) {
     let prefill_fails = failing_role == LegRole::Prefill;
     let (hangs, is_refused) = (fault.name.starts_with("hang"), fault.script.is_none());
     let what = format!("{} of {}, {shape:?}", fault.name, failing_role.name());
-    let (_failing, failing) = failing(fault).await;
+    let route = shape.route();
+    let (_failing, failing) = failing(fault, route).await;
     let other = FakeWorker::start().await;
     // A decode worker may have announced its stream long before its first token.
-    let waits =
-        if shape == Shape::Stream && prefill_fails { Script::sse().hang() } else { Script::new().hang() };
-    other.on("/generate", waits);
+    let waits = if shape.is_stream() && prefill_fails { Script::sse().hang() } else { Script::new().hang() };
+    other.on(route, waits);
     other.on("/abort_request", Script::json(200, ""));
     other.on("/health", Script::json(200, ""));
     let (prefill, decode) =
@@ -121,20 +154,20 @@ async fn check(fault: &Fault, failing_role: LegRole, shape: Shape) {
         _ => "",
     };
     let gateway = TestGateway::pair(prefill, decode, more).await;
-    let reply = gateway.generate(shape.request()).await;
+    let reply = Client::post(gateway.address, route, shape.request()).await;
     assert_eq!(reply.status, fault.status, "{what}");
     let code = if prefill_fails { "prefill_server_error" } else { "decode_server_error" };
     let body = reply.text().await;
     assert!(body.contains(fault.body), "{what}: {body}");
     assert_eq!(body.contains(code), fault.status > 501, "{what}: {body}");
-    for call in other.calls("/generate").iter().take(1) {
+    for call in other.calls(route).iter().take(1) {
         assert_ne!(call.end, Some(CallEnd::Played), "{what}");
-        assert_eq!(other.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft), "{what}");
+        assert_eq!(other.ended(route, 1).await[0].end, Some(CallEnd::PeerLeft), "{what}");
     }
     let figures = gateway.settled(&[("failed", 1), ("completed", 0), ("aborted", 0)]).await;
     assert_eq!(legs(&figures, failing, fault.leg), 1, "{what}: {figures:#?}");
     // A refused connection may be noticed before the other worker is called at all.
-    if !is_refused || !other.calls("/generate").is_empty() {
+    if !is_refused || !other.calls(route).is_empty() {
         // The other one's time is up at the same moment.
         let given_up = ["aborted", "failed", "truncated"];
         let given_up = &given_up[..if hangs { 3 } else { 1 }];
@@ -147,8 +180,9 @@ async fn check(fault: &Fault, failing_role: LegRole, shape: Shape) {
 
 async fn check_all(failing_role: LegRole, shape: Shape) {
     for fault in faults(shape) {
-        // A streamed abort of decode is its own last word, an event like any other.
-        let is_last_word = shape == Shape::Stream && fault.name == "200 abort";
+        // What a stream of decode says in events has been passed on.
+        let is_event = fault.name.starts_with("200") || fault.name == "no last event";
+        let is_last_word = shape.is_stream() && is_event;
         if !(is_last_word && failing_role == LegRole::Decode) {
             check(&fault, failing_role, shape).await;
         }
@@ -167,16 +201,37 @@ async fn decode_fails() {
 
 #[tokio::test]
 async fn a_streamed_abort_of_decode_is_passed_on_and_counted_as_failed() {
-    let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
-    prefill.on("/generate", Script::new().hang());
-    decode.on("/generate", Script::sse().event(ABORT).event("[DONE]").end());
-    let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 600").await;
-    let body = gateway.generate(r#"{"stream":true}"#).await.text().await;
-    assert_eq!(body, format!("data: {ABORT}\n\ndata: [DONE]\n\n"));
-    assert_eq!(prefill.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft));
-    let figures = gateway.settled(&[("failed", 1)]).await;
-    assert_eq!(legs(&figures, decode.address(), "failed"), 1);
-    assert_eq!(legs(&figures, prefill.address(), "aborted"), 1);
+    for (shape, events) in [
+        (Shape::Stream, &[ABORT, "[DONE]"][..]),
+        (Shape::ChatStream, &[CHAT_ABORT, CHAT_USAGE, "[DONE]"]),
+        (Shape::ChatStream, &[CHAT_USAGE, ERROR, "[DONE]"]),
+    ] {
+        let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+        prefill.on(shape.route(), Script::new().hang());
+        decode
+            .on(shape.route(), events.iter().fold(Script::sse(), |script, event| script.event(event)).end());
+        let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 600").await;
+        let body = Client::post(gateway.address, shape.route(), shape.request()).await.text().await;
+        assert_eq!(body, format!("data: {}\n\n", events.join("\n\ndata: ")));
+        assert_eq!(prefill.ended(shape.route(), 1).await[0].end, Some(CallEnd::PeerLeft));
+        let figures = gateway.settled(&[("failed", 1)]).await;
+        assert_eq!(legs(&figures, decode.address(), "failed"), 1, "{events:?}");
+        assert_eq!(legs(&figures, prefill.address(), "aborted"), 1, "{events:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_abort_of_one_worker_is_passed_on_and_counted_as_failed() {
+    for shape in SHAPES {
+        let worker = FakeWorker::start().await;
+        worker.on(shape.route(), shape.abort());
+        let gateway = TestGateway::regular(&[&worker]).await;
+        let reply = Client::post(gateway.address, shape.route(), shape.request()).await;
+        assert_eq!(reply.status, 200, "{shape:?}");
+        assert!(reply.text().await.contains("out of memory"), "{shape:?}");
+        let figures = gateway.settled(&[("failed", 1), ("completed", 0)]).await;
+        assert_eq!(legs(&figures, worker.address(), "failed"), 1, "{shape:?}");
+    }
 }
 
 #[tokio::test]

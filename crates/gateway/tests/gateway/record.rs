@@ -60,6 +60,36 @@ async fn a_pairs_profile_holds_both_legs() {
 }
 
 #[tokio::test]
+async fn what_the_prefill_of_a_chat_measured_is_profiled() {
+    let usage = |cached: u32| {
+        format!(r#""usage":{{"prompt_tokens":9,"prompt_tokens_details":{{"cached_tokens":{cached}}}}}"#)
+    };
+    for is_stream in [false, true] {
+        let reply = |cached: u32| {
+            let last = format!(r#"{{"choices":[],{}}}"#, usage(cached));
+            if is_stream {
+                let first =
+                    r#"{"choices":[{"index":0,"delta":{"content":"no error"},"finish_reason":"stop"}]}"#;
+                return Script::sse().event(first).event(&last).event("[DONE]").end();
+            }
+            Script::json(200, &last)
+        };
+        let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+        prefill.on("/v1/chat/completions", reply(8));
+        decode.on("/v1/chat/completions", reply(0));
+        // A stream does not wait for the prefill's reply; its profile does.
+        let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 600").await;
+        let body = format!(r#"{{"messages":[],"stream":{is_stream}}}"#);
+        let reply = Client::post(gateway.address, "/v1/chat/completions", &body).await.text().await;
+        assert!(reply.contains(&usage(0)), "{reply}");
+        let profile = &gateway.profiles(1).await[0];
+        assert_eq!(profile.outcome, Outcome::Completed);
+        assert_eq!(profile.legs[0].report.measures.good(Measure::CachedTokens), Some(8.0), "{is_stream}");
+        assert_eq!(profile.measure(Measure::CachedTokens), Some(8.0), "{is_stream}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_is_profiled_by_its_last_word() {
     let worker = FakeWorker::start().await;
     let event = |tokens: u32, finish: &str| {

@@ -53,6 +53,15 @@ fn finish_reason() -> impl Strategy<Value = String> {
     object(field)
 }
 
+fn choice() -> impl Strategy<Value = String> {
+    let field = prop_oneof![
+        member(name(&["index", "message", "finish_reason"]), value()),
+        member(spelled("finish_reason"), Just("\"abort\"".to_owned())),
+    ]
+    .boxed();
+    object(field)
+}
+
 fn reply() -> impl Strategy<Value = String> {
     let of_meta_info = prop_oneof![
         3 => member(name(&["id", "queue_time", "finish_reason"]), scalar()),
@@ -69,7 +78,8 @@ fn reply() -> impl Strategy<Value = String> {
     let field = prop_oneof![
         2 => member(spelled("meta_info"), object(of_meta_info)),
         1 => member(spelled("usage"), object(of_usage)),
-        2 => member(name(&["text", "index", "error", "meta_info", "usage"]), value()),
+        1 => member(spelled("choices"), list(prop_oneof![3 => choice(), 1 => value()])),
+        2 => member(name(&["text", "index", "error", "meta_info", "usage", "choices"]), value()),
     ]
     .boxed();
     object(field)
@@ -131,6 +141,28 @@ fn every_split_point_gives_the_same() {
 }
 
 #[test]
+fn the_end_of_a_choice_is_read() {
+    let check = |choices: &str, is_aborted: bool| {
+        let body =
+            Chunks::from(format!(r#"{{"choices":{choices},"usage":{{"prompt_tokens":5}}}}"#).into_bytes());
+        for body in [&abridged(&body).unwrap(), &body] {
+            let reply = Reply::scan(body).unwrap();
+            let element = &reply.elements()[0];
+            assert_eq!((element.is_aborted(), element.is_finished()), (is_aborted, false), "{}", text(body));
+            assert_eq!(pairs_of(element).len(), 1, "{}", text(body));
+        }
+    };
+    check(r#"[{"index":0,"message":{"finish_reason":"abort"},"finish_reason":"stop"}]"#, false);
+    check(r#"[{"finish_reason":"stop"}, {"index":1,"finish_reason":"abort"} ]"#, true);
+    check(r#"[{"finish_reason":"ab\u006frt"},{"finish_reason":null}]"#, true);
+    check(r#"[1,"a",[{"finish_reason":"abort"}],{"delta":[],"finish_reason":"error"}, null]"#, true);
+    check(r#"[{"finish_reason":"abort","finish_reason":"stop"}]"#, false);
+    check(r#"[{"finish_reason":"abort"}],"choices":null"#, false);
+    check(r#"{"finish_reason":"abort"}"#, false);
+    check("[]", false);
+}
+
+#[test]
 fn the_usage_of_openais_replies_is_read() {
     let body = Chunks::from(
         r#"{"id":"c","choices":[{"usage":{"prompt_tokens":9}}],
@@ -180,6 +212,11 @@ fn what_is_no_reply_says_nothing() {
         r#"{"a" 1}"#,
         r#"{"a":1,}"#,
         "[{},]",
+        r#"{"choices":[{}}"#,
+        r#"{"choices":[{}]]"#,
+        r#"{"choices":[1,]}"#,
+        r#"{"choices":[{},}]"#,
+        r#"{"choices":[1 2]}"#,
         r#"{,"a":1}"#,
         r#"{"a":}"#,
         r#"{"a\x":1}"#,
