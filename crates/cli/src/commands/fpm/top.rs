@@ -6,6 +6,7 @@
 
 mod screen;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -140,14 +141,9 @@ impl Board {
     fn screen(&mut self, window: Duration, size: Option<Size>) -> Vec<String> {
         let (mut rows, mut troubles) = (Vec::new(), Vec::new());
         for (source, place) in &mut self.places {
-            // Texts are made harmless, which may make them longer, before they are measured.
-            let endpoint = output::shown(&source.endpoint.to_string());
+            let endpoint = source.endpoint.to_string();
             rows.extend(place.rows(&endpoint, window.as_secs_f64()));
-            let trouble = place.trouble.as_ref();
-            troubles.extend(trouble.map(|trouble| output::shown(&format!("{endpoint}: {trouble}"))));
-            if place.ranks.malformed > 0 {
-                troubles.push(format!("{endpoint}: {} messages are no record", place.ranks.malformed));
-            }
+            troubles.extend(place.troubles().map(|trouble| output::shown(&format!("{endpoint}: {trouble}"))));
         }
         screen(&rows, &troubles, size)
     }
@@ -165,6 +161,13 @@ impl Place {
                 state.last = metrics;
             }
         }
+    }
+
+    /// Sentences.
+    fn troubles(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let malformed = Some(self.ranks.malformed).filter(|&count| count > 0);
+        let malformed = malformed.map(|count| format!("{count} messages are no record").into());
+        self.trouble.as_deref().map(Cow::from).into_iter().chain(malformed)
     }
 
     fn rows(&mut self, endpoint: &str, window_s: f64) -> Vec<Row> {

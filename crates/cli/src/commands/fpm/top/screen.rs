@@ -5,6 +5,7 @@ use rollscope_fpm::{Account, ForwardPassMetrics};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::Lately;
+use crate::output;
 use crate::table::{Table, duration, significant};
 
 /// Of a terminal.
@@ -69,7 +70,7 @@ const FILE_NAME_COLUMNS: usize = 300;
 /// What troubles may take of a screen that is full: one line of so many.
 const TROUBLES_SHARE: usize = 4;
 
-/// The lines of a screen, which has room for all where no size is told.
+/// The lines of a screen of rows and of troubles that can be shown as they are; it has room for all where no size is told.
 pub(super) fn screen(rows: &[Row], troubles: &[String], size: Option<Size>) -> Vec<String> {
     let Some(Size { columns, lines }) = size else {
         return [table(rows, &COLUMNS, FILE_NAME_COLUMNS), troubles.to_vec()].concat();
@@ -193,7 +194,8 @@ impl Row {
             account.lost.to_string(),
             account.restarts.to_string(),
         ];
-        Self { name: crate::output::shown(name), running, queued, lost: account.lost, cells }
+        // What is made harmless may become longer, so that is done before it is measured.
+        Self { name: output::shown(name), running, queued, lost: account.lost, cells }
     }
 }
 
