@@ -166,29 +166,26 @@ pub(crate) fn attrs(prompt: Option<Words>, output: Option<Output>) -> Vec<(Box<s
     let mut attrs: Vec<(Box<str>, Attr)> = Vec::new();
     let mut cut = Vec::new();
     let (output, logprobs) = output.map(|output| (output.text, output.logprobs)).unzip();
-    let logprobs =
-        logprobs.filter(says_something).map(|words| Words { text: format!("[{}]", words.text), ..words });
-    for (name, words, mark) in [
-        ("prompt_text", prompt, "…"),
-        ("output_text", output, "…"),
+    for (name, words, [before, after], mark) in [
+        ("prompt_text", prompt, ["", ""], "…"),
+        ("output_text", output, ["", ""], "…"),
         // A list that ends early is a list all the same.
-        ("output_token_logprobs", logprobs, ""),
+        ("output_token_logprobs", logprobs, ["[", "]"], ""),
     ] {
-        let Some(mut words) = words.filter(says_something) else { continue };
-        if words.is_cut {
-            words.text.push_str(mark);
+        let Some(Words { text, is_cut }) = words else { continue };
+        if text.is_empty() && !is_cut {
+            continue;
+        }
+        let mark = if is_cut { mark } else { "" };
+        attrs.push((name.into(), format!("{before}{text}{mark}{after}").into()));
+        if is_cut {
             cut.push(name);
         }
-        attrs.push((name.into(), words.text.into()));
     }
     if !cut.is_empty() {
         attrs.push(("texts_cut".into(), cut.join(", ").into()));
     }
     attrs
-}
-
-fn says_something(words: &Words) -> bool {
-    words.is_cut || !words.text.is_empty()
 }
 
 #[cfg(test)]
@@ -241,6 +238,13 @@ mod tests {
             expected.map(|(name, value)| (name.into(), value))
         );
         assert_eq!(attrs(None, Some(outputs[1].clone())), [("output_text".into(), text("abc"))]);
+        // A list without its end is one all the same, and nothing that was said is nothing.
+        let logprobs = Words { text: "[-1,7,null]".to_owned(), is_cut: true };
+        let cut = Output { logprobs, ..Output::default() };
+        let name = "output_token_logprobs";
+        let expected = [(name, text("[[-1,7,null]]")), ("texts_cut", text(name))];
+        assert_eq!(attrs(None, Some(cut)), expected.map(|(name, value)| (name.into(), value)));
+        assert_eq!(attrs(Some(Words::default()), Some(Output::default())), []);
         assert_eq!(attrs(None, None), []);
     }
 }
