@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import pty
+import queue
 import re
 import select
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 import urllib.request
 
 import zmq
@@ -23,7 +25,7 @@ from servers import Servers
 from wheels import module
 
 PASSES = 50
-PATIENCE_MS = 60_000
+PATIENCE_S = 60
 # What the engine keeps for a subscriber that does not read.
 QUEUE = 10_000
 # Passes while a subscriber stands still: far more than the engine and the operating system keep for it.
@@ -64,6 +66,10 @@ def script(text, *args, **options):
     return subprocess.Popen([sys.executable, "-c", text, *args], env=environment, text=True, **options)
 
 
+def seconds_until(deadline):
+    return max(deadline - time.monotonic(), 0)
+
+
 def state_of(process):
     """What the operating system says that a process does."""
     return pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -74,7 +80,7 @@ def engine_is_read(servers, readers):
     info = json.load(urllib.request.urlopen(f"{engine.url}/server_info", timeout=60))
     base = info["internal_states"][0]["forward_pass_metrics_ipc_name"]
     socket = zmq.Context.instance().socket(zmq.SUB)
-    socket.setsockopt(zmq.RCVTIMEO, PATIENCE_MS)
+    socket.setsockopt(zmq.RCVTIMEO, 1000 * PATIENCE_S)
     socket.subscribe(b"")
     socket.connect(f"{base}.0")
     socket.recv_multipart()  # a heartbeat: from here on nothing is missed
@@ -156,18 +162,21 @@ def screen_is_drawn_on_a_terminal(servers):
     termios.tcsetwinsize(terminal, (10, 60))
     before = termios.tcgetattr(terminal)
     command = [os.environ["ROLLSCOPE"], "fpm", "top", "--server", engine.url]
-    shown = ""
+    shown = b""
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=subprocess.DEVNULL) as top:
         try:
             # Until it has drawn a rank that was heard of, twice.
-            while len(re.findall(r"w7 dp0 .*?\x1b\[K\r\n.*?\x1b\[J", shown, re.DOTALL)) < 2:
-                [readable], _, _ = select.select([ours], [], [], PATIENCE_MS / 1000)
-                shown += os.read(readable, 65536).decode()
+            deadline = time.monotonic() + PATIENCE_S
+            while len(re.findall(rb"w7 dp0 .*?\x1b\[K\r\n.*?\x1b\[J", shown, re.DOTALL)) < 2:
+                readable, _, _ = select.select([ours], [], [], seconds_until(deadline))
+                assert readable and time.monotonic() < deadline, f"no rank is drawn: {shown}"
+                shown += os.read(ours, 65536)
             top.send_signal(signal.SIGINT)
             assert top.wait(60) == 0
         finally:
             top.kill()
     assert termios.tcgetattr(terminal) == before, "the terminal is left in another state"
+    shown = shown.decode()
     # Home, the rest of a line, the rest of the screen: nothing that would have to be taken back.
     assert set(re.findall(r"\x1b\[[0-9;?]*[a-zA-Z]", shown)) == {"\x1b[H", "\x1b[K", "\x1b[J"}, shown
     lines = [line for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).splitlines()]
@@ -190,15 +199,16 @@ def stalled_subscriber_costs_nothing(servers):
     info = json.load(urllib.request.urlopen(f"{engine.url}/server_info", timeout=60))
     endpoint = info["internal_states"][0]["forward_pass_metrics_ipc_name"] + ".0"
     stalled, reading = (script(SUBSCRIBER, endpoint, stdout=subprocess.PIPE) for _ in range(2))
-    heard = []
+    numbers = queue.SimpleQueue()
 
     def read():
-        heard.extend(int(line) for line in reading.stdout)
+        for line in reading.stdout:
+            numbers.put(int(line))
 
     try:
         # Heartbeats: from here on nothing is missed.
         before = int(stalled.stdout.readline())
-        heard.append(int(reading.stdout.readline()))
+        heard = [int(reading.stdout.readline())]
         threading.Thread(target=read, daemon=True).start()
         stalled.send_signal(signal.SIGSTOP)
         sampling = {"temperature": 0, "max_new_tokens": STALLED_PASSES, "ignore_eos": True}
@@ -216,9 +226,9 @@ def stalled_subscriber_costs_nothing(servers):
             following = int(stalled.stdout.readline())
             lost += following - number - 1
             kept, number = kept + 1, following
-        reading_until = threading.Event()
+        deadline = time.monotonic() + PATIENCE_S
         while heard[-1] < last:
-            reading_until.wait(0.05)
+            heard.append(numbers.get(timeout=seconds_until(deadline)))
     finally:
         for process in (stalled, reading):
             process.kill()
