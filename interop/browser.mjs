@@ -91,10 +91,10 @@ export async function onPage(page, shape, share = 0.5) {
   return { x: box.x + shape.x + shape.width * share, y: box.y + shape.y + shape.height / 2 };
 }
 
-/** Drags the mouse over the timeline, from its middle. */
-export async function drag(page, byX, byY = 0, key = undefined) {
+/** Drags the mouse over the timeline, from its middle, or from the middle at a height in the window. */
+export async function drag(page, byX, byY = 0, key = undefined, fromY = undefined) {
   const box = await page.locator('#canvas').boundingBox();
-  const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
+  const [x, y] = [box.x + box.width / 2, fromY ?? box.y + box.height / 2];
   await page.mouse.move(x, y);
   if (key !== undefined) await page.keyboard.down(key);
   await page.mouse.down();

@@ -193,12 +193,12 @@ async function dragging(page) {
 
   await page.keyboard.press('f');
   await settled(page);
-  const middle = await page.evaluate(() => document.querySelector('#canvas').offsetHeight / 2);
-  const at = (await shapesOf(page)).find(({ kind, y, height }) => kind === 'sample' && y <= middle && y + height > middle);
-  await drag(page, 200, 80, 'Control');
+  const inSight = (await shapesOf(page)).filter(({ kind }) => kind === 'sample');
+  const at = inSight[inSight.length >> 1];
+  await drag(page, 200, 80, 'Control', (await onPage(page, at)).y);
   const boxed = await rangeOf(page);
   assert.ok(boxed.to - boxed.from < (all.to - all.from) / 2, 'ctrl and drag zooms into the box');
-  if (at !== undefined) assert.equal((await stateOf(page)).top, at.sample, 'and its first row is the first in sight');
+  assert.equal((await stateOf(page)).top, at.sample, 'and its first row is the first in sight');
 
   const map = await page.locator('#minimap').boundingBox();
   await page.mouse.dblclick(map.x + map.width / 2, map.y + 20);
@@ -276,12 +276,14 @@ async function searching(page) {
 async function filtering(page) {
   const all = await page.evaluate(() => window.rollscope.samples().length);
   const count = () => page.evaluate(() => window.rollscope.rows().length);
+  // Not all take equally long, whatever was recorded.
+  const longest = await page.evaluate(() => Math.max(...window.rollscope.samples().map((_, row) => window.rollscope.value('duration', row))));
   await page.keyboard.press('e');
-  await page.keyboard.type('reward = 1');
-  const [ones] = [await count()];
-  assert.ok(ones > 0 && ones < all, 'a filter leaves some');
-  await page.fill('#filter', 'not reward = 1');
-  assert.equal((await count()) + ones, all, 'and its contrary the others');
+  await page.keyboard.type(`duration < ${longest}`);
+  const shorter = await count();
+  assert.ok(shorter > 0 && shorter < all, 'a filter leaves some');
+  await page.fill('#filter', `not duration < ${longest}`);
+  assert.equal((await count()) + shorter, all, 'and its contrary the others');
   await page.fill('#filter', 'rewrad > 1');
   assert.match(await page.textContent('#filter-told'), /no field “rewrad”/);
   assert.equal(await page.getAttribute('#filter', 'aria-invalid'), 'true');
@@ -299,7 +301,7 @@ async function ordering(page) {
   await settled(page);
   const lengths = (await shapesOf(page)).filter(({ kind }) => kind === 'sample').map(({ width }) => width);
   assert.ok(lengths.length > 2 && lengths.every((width, index) => index === 0 || width <= lengths[index - 1] + 1.5), `longest first: ${lengths}`);
-  // Whatever is sorted by, the samples stand in the order of what the table tells of them.
+  // Whatever is sorted by, the samples stand in the order of what the table tells of them; their times differ at least.
   for (const field of ['start', 'reward', 'tokens', 'decode_forward']) {
     await page.selectOption('#sort', field);
     await page.click('[data-tab=samples]');
@@ -309,11 +311,9 @@ async function ordering(page) {
     assert.equal(await page.locator('#samples-head th').nth(place).getAttribute('aria-sort'), 'descending', field);
     await page.click('[data-tab=timeline]');
     const values = await page.evaluate((field) => window.rollscope.rows().map((row) => window.rollscope.value(field, row)), field);
-    assert.ok(new Set(values).size > 1 && values.every((value, index) => index === 0 || !(value > values[index - 1])), `most ${field} first`);
+    assert.ok(values.every((value, index) => index === 0 || !(value > values[index - 1])), `most ${field} first`);
+    if (['start', 'decode_forward'].includes(field)) assert.ok(new Set(values).size > 1, `${field} differs`);
   }
-  await page.selectOption('#sort', 'reward');
-  const byReward = await page.evaluate(() => window.rollscope.rows().map((row) => window.rollscope.value('reward', row)));
-  assert.ok(byReward.every((reward, index) => index === 0 || !(reward > byReward[index - 1])), 'most reward first');
   for (const color of ['worker', 'reward', 'version', 'stage']) {
     await page.selectOption('#color', color);
     await settled(page);
