@@ -1,11 +1,12 @@
 // Whatever is not plain has a sign of its own: instants, further tries, open ends, impossible values, failures, lost messages;
 // by their pixels, as are the tail of the minimap, the strips of forward passes and the colours that spans are painted by.
 //
-// The run that it shows is made of six samples of a recorded one, each of them odd in its own way.
+// But for the strips the runs are made up, so that nothing hangs on how fast a machine is: six samples of one are odd, each
+// in its own way, and of another's twenty one is late. Strips have their passes from here, and all else from a recorded run.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 
 import { eventually, launch, onPage, open, rangeOf, settled, shapesOf, start } from './browser.mjs';
 
@@ -20,8 +21,10 @@ const PASSES = /api\/steps\/\d+\/passes/;
 
 /** What is done to each sample, by its place. */
 const ODD = { plain: 0, instants: 1, again: 2, open: 3, impossible: 4, failed: 5 };
-const LABELS = [];
-const RUNS = { odd: made('odd'), recorded: RUN };
+const LABELS = Object.values(ODD).map((place) => `${place}/0`);
+/** When samples begin and end, as long after the epoch. */
+const [BEGIN_S, END_S] = [1_700_000_000, 1_700_000_001];
+const RUNS = { odd: odd(), late: late(), recorded: RUN };
 const browser = await launch();
 try {
   for (const [run, check] of [
@@ -30,10 +33,10 @@ try {
     ['odd', openEnds],
     ['odd', impossible],
     ['odd', failed],
-    ['recorded', findings],
+    ['odd', findings],
     ['odd', colours],
     ['odd', differences],
-    ['recorded', tail],
+    ['late', tail],
     ['recorded', strips],
     ['recorded', lost],
   ]) {
@@ -44,42 +47,85 @@ try {
   await browser.close();
 }
 
-/** The first samples of the recorded run, with the instant, the try, the open span … that is to be seen. */
-function made(name) {
-  execFileSync(ROLLSCOPE, ['export', RUN, '--to', 'slime-json', 'recorded.json']);
-  // Beyond 2^53 a number is another one: what was told at the end is told anew.
-  const { rollscope: _, ...rest } = JSON.parse(readFileSync('recorded.json', 'utf8').split('\n')[0]);
-  const samples = rest.samples.slice(0, Object.keys(ODD).length);
-  for (const { rollscope, trace } of samples) LABELS.push(`${rollscope.group}/${rollscope.sample}`);
-  const requestOf = ({ trace }) => trace.events.map(({ attrs }) => attrs?.rollscope?.request).find((request) => request !== undefined);
-  const last = ({ trace }) => trace.events.at(-1).ts;
-  const add = ({ trace }, ...events) => {
-    const { attempt, group_id, sample_id, trace_id } = trace.events[0];
-    trace.events.push(...events.map((event) => ({ attempt, group_id, sample_id, trace_id, ...event })));
-  };
-  const span = (name, id, from, to) => [
-    { type: 'span_start', name, span_id: id.repeat(32), ts: from },
-    ...(to === undefined ? [] : [{ type: 'span_end', name, span_id: id.repeat(32), ts: to, attrs: {} }]),
-  ];
-  const noted = samples[ODD.instants];
-  // One by itself, and one where a span ends.
-  const end = last(noted);
-  add(noted, { type: 'event', name: 'noted', ts: end + 0.2, attrs: { why: 'it was asked' } }, ...span('tool', 'a', end + 0.3, end + 0.5), { type: 'event', name: 'at its end', ts: end + 0.5, attrs: {} });
-  const again = samples[ODD.again];
-  requestOf(again).attempt = 1;
-  for (const event of again.trace.events) event.attempt = 1;
-  const left = samples[ODD.open];
-  add(left, ...span('never ends', 'b', last(left) + 0.05));
-  Object.assign(requestOf(samples[ODD.impossible]).legs[1].readings.find(([name]) => name === 'queue_time'), [, -1, 'negative']);
-  const request = requestOf(samples[ODD.failed]);
-  [request.outcome, request.legs[1].outcome, request.error] = ['failed', 'failed', 'the worker is gone'];
-  // And the same once more, of which every decode worker took half of the time.
-  const faster = structuredClone(samples);
-  for (const reading of faster.flatMap((sample) => requestOf(sample).legs[1].readings)) if (reading[0] === 'pd_decode_forward_duration') reading[1] /= 2;
-  const lines = [faster, samples].map((samples, step) => JSON.stringify({ ...rest, rollout_id: step, samples }));
+/** A run of so many steps, of these samples each. */
+function imported(name, ...steps) {
+  const lines = steps.map((samples, step) => JSON.stringify({ rollout_id: step, samples }));
   writeFileSync(`${name}.jsonl`, `${lines.join('\n')}\n`);
   execFileSync(ROLLSCOPE, ['import', `${name}.jsonl`, '--out', name]);
   return name;
+}
+
+/** So many samples, each of one call of a pair, all at the same time. */
+function samplesOf(count) {
+  return Array.from({ length: count }, (_, place) => {
+    const sample = { group_index: place, index: 0, rollscope: { group: String(place), sample: '0' }, reward: 0.5, response_length: 13, status: 'completed' };
+    sample.trace = { version: 1, attempt: 0, group_id: place, sample_id: 0, trace_id: place.toString(16).padStart(32, '0'), events: [] };
+    add(sample, ...span('sglang_generate', '9', BEGIN_S, END_S, { rollscope: { request: requestOf(place) } }));
+    return sample;
+  });
+}
+
+/** A request as a dump tells it; a decode worker has it from its begin to its end. */
+function requestOf(place) {
+  const rid = `asked ${place}`;
+  const took_ns = 1e9 * (END_S - BEGIN_S);
+  const leg = (role, dispatch_ns, end_ns, readings) => ({
+    ...{ role, worker: `http://${role}`, instance: role, weight_version: 'default', worker_request_id: rid, status: 200, outcome: 'completed', error: null },
+    ...{ dispatch_ns, first_byte_ns: end_ns, end_ns, clock_ns: [0, 1], finish: ['stop', null, null] },
+    readings: Object.entries({ prompt_tokens: 9, completion_tokens: 13, ...readings }).map(([name, value]) => [name, value, null]),
+  });
+  const prefill = { pd_prefill_bootstrap_queue_duration: 0.1, pd_prefill_forward_duration: 0.2, pd_prefill_transfer_queue_duration: 0.1, queue_time: 0.1 };
+  const decode = { pd_decode_prealloc_duration: 0.2, pd_decode_transfer_duration: 0.3, pd_decode_forward_duration: 0.4, queue_time: 0.1 };
+  return {
+    ...{ id: (place + 1).toString(16).padStart(32, '0'), rid, endpoint: '/generate', stream: false, batch: null, session: null, traceparent: null, own_sample: false, attempt: 0, retries: 0 },
+    ...{ decision: 'only one', attrs: [], status: 200, outcome: 'completed', error: null, arrival_ns: 1e9 * BEGIN_S, first_byte_ns: took_ns, end_ns: took_ns },
+    legs: [leg('prefill', 0, took_ns / 2, prefill), leg('decode', 0, took_ns, decode)],
+  };
+}
+
+/** The request of a sample. */
+function asked({ trace }) {
+  return trace.events.map(({ attrs }) => attrs?.rollscope?.request).find((request) => request !== undefined);
+}
+
+function add({ trace }, ...events) {
+  const { attempt, group_id, sample_id, trace_id } = trace;
+  trace.events.push(...events.map((event) => ({ attempt, group_id, sample_id, trace_id, ...event })));
+}
+
+/** A span, which stays open without an end. */
+function span(name, id, from, to, attrs = {}) {
+  const events = [{ type: 'span_start', name, span_id: id.repeat(32), ts: from }];
+  return to === undefined ? events : [...events, { type: 'span_end', name, span_id: id.repeat(32), ts: to, attrs }];
+}
+
+/** A run of samples with the instant, the try, the open span … that is to be seen. */
+function odd() {
+  const samples = samplesOf(Object.keys(ODD).length);
+  /** A time after all of them, by tenths of what they take. */
+  const after = (tenths) => END_S + (tenths * (END_S - BEGIN_S)) / 10;
+  // The least and the greatest have colours of their own.
+  [samples[ODD.plain].reward, samples[ODD.again].reward] = [0, 1];
+  // One by itself, and one where a span ends.
+  add(samples[ODD.instants], { type: 'event', name: 'noted', ts: after(1), attrs: { why: 'it was asked' } }, ...span('tool', 'a', after(2), after(3)), { type: 'event', name: 'at its end', ts: after(3), attrs: {} });
+  const again = samples[ODD.again];
+  asked(again).attempt = 1;
+  for (const event of again.trace.events) event.attempt = 1;
+  add(samples[ODD.open], ...span('never ends', 'b', after(1)));
+  Object.assign(asked(samples[ODD.impossible]).legs[1].readings.find(([name]) => name === 'queue_time'), [, -1, 'negative']);
+  const request = asked(samples[ODD.failed]);
+  [request.outcome, request.legs[1].outcome, request.error] = ['failed', 'failed', 'the worker is gone'];
+  // And the same once more, of which every decode worker took half of the time.
+  const faster = structuredClone(samples);
+  for (const reading of faster.flatMap((sample) => asked(sample).legs[1].readings)) if (reading[0] === 'pd_decode_forward_duration') reading[1] /= 2;
+  return imported('odd', faster, samples);
+}
+
+/** A run of which one sample takes twice as long as all others. */
+function late() {
+  const samples = samplesOf(20);
+  add(samples[0], ...span('late', 'c', END_S, END_S + (END_S - BEGIN_S)));
+  return imported('late', samples);
 }
 
 /** Looks at a run; nothing may be complained of. */
@@ -220,11 +266,14 @@ async function failed(page) {
   await eventually('it is told', () => page.textContent('#tooltip'), (text) => text.includes('failed'));
 }
 
-/** What the report finds stands on the page, word for word. */
+/** What the report finds stands on the page, word for word; that a request failed is found at least. */
 async function findings(page) {
-  const { steps } = JSON.parse(execFileSync(ROLLSCOPE, ['report', RUN, '--json'], { encoding: 'utf8' }));
+  const { steps } = JSON.parse(execFileSync(ROLLSCOPE, ['report', RUNS.odd, '--json'], { encoding: 'utf8' }));
+  const step = await page.evaluate(() => window.rollscope.step());
+  const found = steps.find((of) => of.step === step).findings;
   // These two have places of their own.
-  const due = steps[0].findings.filter(({ check }) => !['where_time_went', 'slowest_sample'].includes(check)).map(({ explain }) => explain[0].toUpperCase() + explain.slice(1));
+  const due = found.filter(({ check }) => !['where_time_went', 'slowest_sample'].includes(check)).map(({ explain }) => explain[0].toUpperCase() + explain.slice(1));
+  assert.ok(due.some((text) => text.includes('the worker is gone')), `the failure is found: ${due}`);
   await page.waitForSelector('#summary .share-bar');
   assert.deepEqual(await page.locator('#summary .findings li').allTextContents(), due);
 }
@@ -287,72 +336,95 @@ async function tail(page) {
   );
   const at = (x) => shades[Math.round((x * shades.length) / width)];
   const [begin, end] = [xOf(nine), xOf(ends.at(-1))];
-  assert.ok(end - begin > 6 && height > 10, `a tail from ${begin} to ${end}`);
+  assert.ok(end - begin > width / 4 && height > 10, `a tail from ${begin} to ${end}`);
   assert.notEqual(at(begin + 3), at(begin - 3), 'the tail has a shade that what is before has not');
   assert.equal(at(begin + 3), at((begin + end) / 2), 'all of it');
   assert.notEqual(at(end - 2), at(end + 3), 'as far as the last end');
 }
 
-/** The strips of forward passes: where they stand, and the colours of theirs. */
-async function stripsOf(page) {
-  await page.selectOption('#arrange', 'workers');
-  await eventually('passes come', () => page.evaluate(() => window.rollscope.passes()), (count) => count > 0);
-  await settled(page);
+/** A table as the page reads it (crates/view/src/columns.rs), of numbers only. */
+function tableOf(meta, columns) {
+  const entries = Object.entries(columns);
+  const heads = entries.map(([name, values], place) => [name, ['f64', 8 * values.length * place, values.length]]);
+  const text = JSON.stringify({ meta, columns: Object.fromEntries(heads) });
+  const head = Buffer.from(text.padEnd(Math.ceil(text.length / 8) * 8));
+  const begin = Buffer.from('RSC1\0\0\0\0');
+  begin.writeUInt32LE(head.length, 4);
+  return Buffer.concat([begin, head, ...entries.map(([, values]) => Buffer.from(Float64Array.from(values).buffer))]);
 }
 
-/** A bar is as high as the batch that it tells: here the prompts of the prefill worker, whose row is the first. */
-async function strips(page) {
-  await stripsOf(page);
-  const box = await page.locator('#canvas').boundingBox();
-  const tooltip = page.locator('#tooltip');
-  const color = await page.locator('#legend .entry').evaluateAll((entries) => {
-    const after = entries.find((entry) => entry.parentElement.textContent.startsWith('Prefill') && entry.textContent === 'forward');
-    return getComputedStyle(after.querySelector('.swatch')).backgroundColor;
-  });
-  const foot = Math.min(...(await shapesOf(page)).filter(({ kind }) => kind === 'leg').map(({ y }) => y)) - STRIP_MARGIN;
-  const bars = await painted(page, { x: GUTTER, y: AXIS, width: box.width - GUTTER, height: foot - AXIS }, hexOf(color));
-  /** Of each batch that was pointed at the height of its bar. */
-  const heights = new Map();
-  for (let x = 0; x < bars[0].length && heights.size < 3; x += 3) {
-    const height = bars.length - bars.findIndex((row) => row[x]);
-    if (height > bars.length) continue;
-    await page.mouse.move(box.x + GUTTER + x + 0.5, box.y + foot - 2);
-    await settled(page);
-    const told = (await tooltip.isVisible()) && /forward pass.*?(\d+) prompts?,/s.exec(await tooltip.textContent());
-    if (told && !heights.has(Number(told[1]))) heights.set(Number(told[1]), height);
-  }
-  const [[few, low], [many, high]] = [...heights].sort(([a], [b]) => a - b).filter((_, at, all) => at === 0 || at === all.length - 1);
-  assert.ok(many > few && high > low, `larger batches are higher: ${JSON.stringify([...heights])}`);
-}
-
-/** Red where messages were lost. */
-async function lost(page) {
+/**
+ * Shows workers, the first of them with these passes instead of what was recorded, each as long as what is between them.
+ * Gives the strip that they stand in, and of each pass where in it its bar begins and where its middle is.
+ */
+async function showPasses(page, passes) {
+  const parts = 2 * passes.length + 1;
   await page.route(PASSES, async (route) => {
-    const answer = await route.fetch();
-    const body = await answer.body();
-    const length = body.readUInt32LE(4);
-    const { columns } = JSON.parse(body.subarray(8, 8 + length).toString());
-    const [kind, first, entries] = columns.lost_before;
-    const size = { u8: 1, u32: 4, i32: 4, f32: 4, f64: 8 }[kind];
-    // One of the first worker's.
-    const at = 8 + length + first + size * Math.min(5, entries - 1);
-    if (kind === 'f64') body.writeDoubleLE(3, at);
-    else if (kind === 'f32') body.writeFloatLE(3, at);
-    else body[at] = 3;
-    await route.fulfill({ response: answer, body });
+    const { from, to } = await rangeOf(page);
+    const worker = await page.evaluate(() => -1 - window.rollscope.rows()[0]);
+    const wall = (to - from) / parts;
+    const of = (value) => passes.map(value);
+    const columns = {
+      worker: of(() => worker),
+      end_ns: of((_, place) => from + (2 * place + 2) * wall),
+      wall_ns: of(() => wall),
+      bound_ns: of(() => 0),
+      prefill_requests: of(({ prompts }) => prompts),
+      prefill_tokens: of(({ prompts }) => 10 * prompts),
+      decode_requests: of(() => 0),
+      kv_tokens: of(() => 0),
+      queued: of(() => 0),
+      lost_before: of(({ lost }) => lost),
+    };
+    const peaks = [{ worker, requests: Math.max(...columns.prefill_requests), kv_tokens: 0 }];
+    await route.fulfill({ contentType: 'application/octet-stream', body: tableOf({ unplaced: 0, peaks, left_out: 0 }, columns) });
   });
-  const red = async () => {
-    const { width, height } = await page.locator('#canvas').evaluate(({ clientWidth: width, clientHeight: height }) => ({ width, height }));
-    const rows = await painted(page, { x: GUTTER, y: AXIS, width: width - GUTTER, height: height - AXIS }, '--bad');
-    const columns = rows[0].map((_, x) => rows.filter((row) => row[x]).length);
-    return Math.max(...columns);
-  };
-  await stripsOf(page);
-  assert.ok((await red()) > 2 * STRIP_MARGIN, `a red line as high as the strip: ${await red()}`);
-  const before = await red();
-  await page.unroute(PASSES);
-  await page.reload();
+  await page.selectOption('#arrange', 'workers');
+  await eventually('passes come', () => page.evaluate(() => window.rollscope.passes()), (count) => count === passes.length);
   await settled(page);
-  await stripsOf(page);
-  assert.ok((await red()) < before, 'and none where nothing was lost');
+  const width = (await page.locator('#canvas').evaluate(({ clientWidth }) => clientWidth)) - GUTTER;
+  // It ends above the first leg.
+  const tops = (await shapesOf(page)).filter(({ kind }) => kind === 'leg').map(({ y }) => y);
+  const strip = { x: GUTTER, y: AXIS, width, height: Math.min(...tops) - AXIS };
+  const bars = passes.map((_, place) => ({ begin: ((2 * place + 1) * width) / parts, middle: Math.round(((2 * place + 1.5) * width) / parts) }));
+  return { strip, bars };
+}
+
+/** The colour that prompts have in a strip. */
+function promptsColor(page) {
+  return page.locator('#legend .entry').evaluateAll((entries) => {
+    const forward = entries.find((entry) => entry.parentElement.textContent.startsWith('Prefill') && entry.textContent === 'forward');
+    return getComputedStyle(forward.querySelector('.swatch')).backgroundColor;
+  });
+}
+
+/** Of each column of a strip how many pixels are of a colour. */
+async function heightsIn(page, strip, color) {
+  const rows = await painted(page, strip, color);
+  return rows[0].map((_, x) => rows.filter((row) => row[x]).length);
+}
+
+/** A bar is as high as the batch that it tells. */
+async function strips(page) {
+  const batches = [1, 3, 2, 4];
+  const { strip, bars } = await showPasses(page, batches.map((prompts) => ({ prompts, lost: 0 })));
+  const columns = await heightsIn(page, strip, hexOf(await promptsColor(page)));
+  const heights = bars.map(({ middle }) => columns[middle]);
+  const perPrompt = Math.max(...heights) / Math.max(...batches);
+  assert.ok(perPrompt > 2 && batches.every((prompts, place) => Math.abs(heights[place] - prompts * perPrompt) < 2), `bars as high as ${batches}: ${heights}`);
+  const box = await page.locator('#canvas').boundingBox();
+  for (const [place, prompts] of batches.entries()) {
+    await page.mouse.move(box.x + GUTTER + bars[place].middle, box.y + AXIS + strip.height - STRIP_MARGIN - 2);
+    await eventually(`a batch of ${prompts} is told`, () => page.textContent('#tooltip'), (text) => Number(/forward pass.*?(\d+) prompts?,/s.exec(text)?.[1]) === prompts);
+  }
+}
+
+/** Red where messages were lost, and only there. */
+async function lost(page) {
+  const { strip, bars } = await showPasses(page, [0, 3, 0].map((lost) => ({ prompts: 2, lost })));
+  const high = Math.max(...(await heightsIn(page, strip, hexOf(await promptsColor(page)))));
+  const red = (await heightsIn(page, strip, '--bad')).flatMap((height, x) => (height === 0 ? [] : [{ x, height }]));
+  const near = red.filter(({ x }) => Math.abs(x - bars[1].begin) <= 3);
+  assert.ok(high > 2 * STRIP_MARGIN && near.some(({ height }) => Math.abs(height - high) <= 2), `a red line as high as the strip: ${JSON.stringify(near)} of ${high}`);
+  assert.deepEqual(red, near, 'and none where nothing was lost');
 }
