@@ -16,6 +16,7 @@
 pub(crate) mod cursor;
 pub(crate) mod frame;
 pub(crate) mod mirror;
+pub(crate) mod pack;
 pub(crate) mod segment;
 pub(crate) mod writer;
 

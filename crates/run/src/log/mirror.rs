@@ -113,10 +113,7 @@ pub(crate) struct DroppedMirror {
 /// Appends a record as a frame.
 pub(crate) fn put_record(buffer: &mut Vec<u8>, record: &Record) -> Result<(), RunError> {
     match record {
-        Record::Profile(profile) => {
-            let mirror = ProfileMirror::of(profile).ok_or(RunError::NoStep { id: profile.id })?;
-            put(buffer, kind::PROFILE, &mirror)
-        }
+        Record::Profile(profile) => frame::put(buffer, kind::PROFILE, |buffer| profile::put(buffer, profile)),
         Record::Span(span) => put(buffer, kind::SPAN, &SpanMirror::of(span)),
         Record::Sample(mark) => put(buffer, kind::SAMPLE, &SampleMirror::of(mark)),
         Record::Close(close) => put(buffer, kind::CLOSE, &CloseMirror::of(close)),
@@ -165,10 +162,12 @@ pub(crate) fn content(frame: Frame<'_>, names: &MeasureNames, texts: &mut Shared
 }
 
 fn put(buffer: &mut Vec<u8>, kind: u8, value: &impl Serialize) -> Result<(), RunError> {
-    frame::put(buffer, kind, |buffer| {
-        let mut serializer = rmp_serde::Serializer::new(buffer).with_struct_map();
-        value.serialize(&mut serializer).map_err(|source| RunError::Encode { source })
-    })
+    frame::put(buffer, kind, |buffer| serialize(buffer, value))
+}
+
+fn serialize(buffer: &mut Vec<u8>, value: &impl Serialize) -> Result<(), RunError> {
+    let mut serializer = rmp_serde::Serializer::new(buffer).with_struct_map();
+    value.serialize(&mut serializer).map_err(|source| RunError::Encode { source })
 }
 
 fn read<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Option<T> {
