@@ -121,8 +121,7 @@ impl StepRows {
             place.write("legs", self.profiles.chunks(ROW_GROUP_ROWS).map(legs::table))?,
             place.write("spans", self.spans.chunks(ROW_GROUP_ROWS).map(spans::table))?,
             place.write(PASSES, self.passes.chunks(ROW_GROUP_ROWS).map(passes::table))?,
-            place
-                .write("samples", samples::tallies(step, self).chunks(ROW_GROUP_ROWS).map(samples::table))?,
+            place.write("samples", samples::tallies(self).chunks(ROW_GROUP_ROWS).map(samples::table))?,
         ];
         parts.parts = written.into_iter().flatten().collect();
         parts.samples = parts.parts.iter().find(|part| part.table == "samples").map_or(0, |part| part.rows);

@@ -14,12 +14,7 @@ use crate::run::Run;
 
 /// The sample that a record belongs to; nothing for the end of a step and for losses.
 pub(crate) fn sample_key(record: &Record) -> Option<Key> {
-    let key = match record {
-        Record::Profile(profile) => profile.sample_key(profile.join.step?),
-        Record::Span(span) => span.key.clone(),
-        Record::Sample(mark) => mark.key.clone(),
-        Record::Close(_) | Record::ForwardPass(_) | Record::Dropped(_) => return None,
-    };
+    let key = record.sample_key()?;
     Some((key.group, key.sample))
 }
 

@@ -22,6 +22,15 @@ pub struct SampleKey {
     pub sample: Box<str>,
 }
 
+/// The name of a sample, which is a request's id where nobody has given one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SampleName<'a> {
+    /// As the request's id is shown.
+    Id(RequestId),
+    /// Any other.
+    Text(&'a str),
+}
+
 /// A worker as the gateway knew it when it chose it: the instance, not merely the address. Its names are shared by all
 /// calls that were made to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,14 +48,22 @@ impl RequestId {
     pub fn parse(text: &str) -> Option<Self> {
         (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
     }
+
+    /// What `Display` writes.
+    pub fn digits(self) -> [u8; 32] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        // Of the formatter's own way there are several for each request of a step that is sealed, and it is slow.
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.as_chunks_mut().0.iter_mut().zip(self.0.to_be_bytes()) {
+            *pair = [byte >> 4, byte & 15].map(|half| DIGITS[usize::from(half)]);
+        }
+        digits
+    }
 }
 
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Of the formatter's own way there are several for each request of a step that is sealed, and it is slow.
-        let digit = |at: usize| b"0123456789abcdef"[(self.0 >> (124 - 4 * at)) as usize & 15];
-        let digits: [u8; 32] = std::array::from_fn(digit);
-        f.write_str(std::str::from_utf8(&digits).map_err(|_| fmt::Error)?)
+        f.write_str(std::str::from_utf8(&self.digits()).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -61,6 +78,16 @@ impl fmt::Debug for RequestId {
 impl fmt::Display for StepNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+// === impl SampleName ===
+
+impl<'a> SampleName<'a> {
+    /// Reads a name: the same text is always the same name.
+    pub fn of(text: &'a str) -> Self {
+        let id = RequestId::parse(text).filter(|id| id.digits() == text.as_bytes());
+        id.map_or(Self::Text(text), Self::Id)
     }
 }
 
@@ -112,6 +139,17 @@ mod tests {
             ("http://a:1@4294967296", "http://a:1@4294967296", None),
         ] {
             assert_eq!(WorkerRef::server_and_rank(url), (server, rank), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_an_id_where_it_is_spelled_as_one() {
+        let id = RequestId(0x0fed_cba9 << 96 | 7);
+        assert_eq!(SampleName::of(&id.to_string()), SampleName::Id(id));
+        let uppercase = id.to_string().to_uppercase();
+        let signed = format!("+{}", &id.to_string()[1..]);
+        for other in ["", "sample-7", &uppercase, &signed] {
+            assert_eq!(SampleName::of(other), SampleName::Text(other));
         }
     }
 }

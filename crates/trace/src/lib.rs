@@ -19,7 +19,7 @@ mod span;
 mod stage;
 mod time;
 
-pub use ids::{RequestId, SampleKey, StepNumber, WorkerRef};
+pub use ids::{RequestId, SampleKey, SampleName, StepNumber, WorkerRef};
 pub use measure::{Measure, Side, Unit};
 pub use measures::{MeasureSet, Measures};
 pub use pass::{ForwardPass, PassLoad};

@@ -29,8 +29,13 @@ const USUAL_MEASURES: usize = 20;
 impl Measures {
     /// The reading of a measure, plausible or not.
     pub fn get(&self, measure: Measure) -> Option<Reading> {
-        let value = *self.present.place(measure).map(|at| &self.values[at])?;
+        let value = self.value(measure)?;
         Some(Reading { value, fault: self.faulty.place(measure).map(|at| self.faults[at]) })
+    }
+
+    /// The value of a measure, plausible or not.
+    pub fn value(&self, measure: Measure) -> Option<f64> {
+        self.present.place(measure).map(|at| self.values[at])
     }
 
     /// The value of a measure if it is plausible.

@@ -118,6 +118,16 @@ impl Record {
             Self::Dropped(_) => None,
         }
     }
+
+    /// The sample it belongs to; nothing for what belongs to none.
+    pub fn sample_key(&self) -> Option<SampleKey> {
+        match self {
+            Self::Profile(profile) => profile.join.step.map(|step| profile.sample_key(step)),
+            Self::Span(span) => Some(span.key.clone()),
+            Self::Sample(mark) => Some(mark.key.clone()),
+            Self::Close(_) | Self::ForwardPass(_) | Self::Dropped(_) => None,
+        }
+    }
 }
 
 // === impl SampleMark ===

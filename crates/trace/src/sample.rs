@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::ids::{SampleKey, StepNumber};
+use crate::ids::{SampleKey, SampleName, StepNumber};
 use crate::profile::Profile;
 use crate::record::{Record, SampleMark, StepClose, UserSpan};
 use crate::time::UnixNs;
@@ -85,43 +85,39 @@ impl StepTrace {
     /// Gathers the records of a step; those of other steps are passed over. A request that names no sample is
     /// its own.
     pub fn gather(step: StepNumber, records: impl IntoIterator<Item = Record>) -> Self {
+        let records: Vec<Record> = records.into_iter().filter(|record| record.step() == Some(step)).collect();
+        let places = places(&records);
         let mut samples: Vec<SampleTrace> = Vec::new();
-        let mut places: HashMap<SampleKey, usize> = HashMap::new();
         let mut closes: Vec<StepClose> = Vec::new();
-        let mut of = |key: &SampleKey, put: &mut dyn FnMut(&mut SampleTrace)| {
-            let at = *places.entry(key.clone()).or_insert_with_key(|key| {
-                samples.push(SampleTrace::new(key.clone()));
-                samples.len() - 1
-            });
-            put(&mut samples[at]);
-        };
-        for record in records.into_iter().filter(|record| record.step() == Some(step)) {
-            match record {
-                Record::Profile(profile) => {
-                    let key = profile.sample_key(step);
-                    let mut profile = Some(*profile);
-                    of(&key, &mut |sample| {
-                        // Most have one, for which a vector would make room for four, of half a kilobyte each.
-                        if sample.requests.is_empty() {
-                            sample.requests.reserve_exact(1);
-                        }
-                        sample.requests.extend(profile.take());
-                    });
+        for (record, place) in records.into_iter().zip(places) {
+            if place.is_some_and(|place| place == samples.len())
+                && let Some(key) = record.sample_key()
+            {
+                samples.push(SampleTrace::new(key));
+            }
+            let sample = place.and_then(|place| samples.get_mut(place));
+            match (record, sample) {
+                (Record::Profile(profile), Some(sample)) => {
+                    // Most have one, for which a vector would make room for four, of half a kilobyte each.
+                    if sample.requests.is_empty() {
+                        sample.requests.reserve_exact(1);
+                    }
+                    sample.requests.push(*profile);
                 }
-                Record::Span(span) => {
-                    let (key, mut span) = (span.key.clone(), Some(span));
-                    of(&key, &mut |sample| sample.spans.extend(span.take()));
-                }
-                Record::Sample(mark) => of(&mark.key, &mut |sample| sample.mark.amend(&mark)),
-                Record::Close(close) => closes.push(close),
-                Record::ForwardPass(_) | Record::Dropped(_) => {}
+                (Record::Span(span), Some(sample)) => sample.spans.push(span),
+                (Record::Sample(mark), Some(sample)) => sample.mark.amend(&mark),
+                (Record::Close(close), _) => closes.push(close),
+                _ => {}
             }
         }
         for sample in &mut samples {
             sample.requests.sort_by_key(|request| (request.arrival, request.id));
             sample.spans.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
         }
-        samples.sort_by_cached_key(|sample| (sample.start(), sample.key.clone()));
+        samples.sort_by_cached_key(SampleTrace::start);
+        for at_once in samples.chunk_by_mut(|a, b| a.start() == b.start()) {
+            at_once.sort_by(|a, b| a.key.cmp(&b.key));
+        }
         Self { step, samples, close: StepClose::last_word(closes) }
     }
 
@@ -131,9 +127,31 @@ impl StepTrace {
     }
 }
 
+/// Of each record the number of its sample, in the order in which samples appear.
+fn places(records: &[Record]) -> Vec<Option<usize>> {
+    let mut known: HashMap<(Option<&str>, SampleName<'_>), usize> = HashMap::new();
+    let places = records.iter().map(|record| {
+        let name = match record {
+            Record::Profile(profile) => (profile.join.group.as_deref(), profile.sample_name()),
+            Record::Span(UserSpan { key, .. }) | Record::Sample(SampleMark { key, .. }) => {
+                (key.group.as_deref(), SampleName::of(&key.sample))
+            }
+            Record::Close(_) | Record::ForwardPass(_) | Record::Dropped(_) => return None,
+        };
+        let next = known.len();
+        Some(*known.entry(name).or_insert(next))
+    });
+    places.collect()
+}
+
 // === impl Profile ===
 
 impl Profile {
+    /// The name of the sample it belongs to; its own id where the client named none.
+    pub fn sample_name(&self) -> SampleName<'_> {
+        self.join.sample.as_deref().map_or(SampleName::Id(self.id), SampleName::of)
+    }
+
     /// The sample it belongs to, in a step; its own id where the client named none.
     pub fn sample_key(&self, step: StepNumber) -> SampleKey {
         let sample = self.join.sample.clone().unwrap_or_else(|| self.id.to_string().into());

@@ -38,49 +38,49 @@ pub(crate) struct LegRows<'a> {
 }
 
 pub(crate) fn table(profiles: &[Box<Profile>]) -> Table {
-    let mut table = Table::for_rows(profiles.iter().map(|profile| profile.legs.len()).sum());
+    let count = profiles.iter().map(|profile| profile.legs.len()).sum();
+    let mut legs: Vec<(RequestId, i64, &Leg)> = Vec::with_capacity(count);
     for profile in profiles {
-        for (index, leg) in profile.legs.iter().enumerate() {
-            let finish = leg.report.finish.as_ref();
-            let mut row = table.row();
-            row.text("request_id", &profile.id.to_string());
-            row.int("leg", index as i64);
-            row.text("role", leg.role.name());
-            row.text("worker_url", &leg.worker.url);
-            row.text("worker_instance", &leg.worker.instance);
-            row.int("dispatch_after_ns", leg.dispatch.0 as i64);
-            row.int_or_none("first_byte_after_ns", leg.first_byte.map(|at| at.0 as i64));
-            row.int("end_after_ns", leg.end.0 as i64);
-            row.int_or_none("status", leg.status.map(Into::into));
-            row.text("outcome", leg.outcome.name());
-            row.text_or_none("error", leg.error.as_deref());
-            row.text_or_none("finish", finish.map(|finish| finish.kind.name()));
-            row.text_or_none("finish_message", finish.and_then(|finish| finish.message.as_deref()));
-            row.int_or_none(
-                "finish_status_code",
-                finish.and_then(|finish| finish.status_code.map(Into::into)),
-            );
-            row.text_or_none("weight_version", leg.report.weight_version.as_deref());
-            row.text_or_none("worker_request_id", leg.report.worker_request_id.as_deref());
-            for measure in Measure::all() {
-                let reading = leg.report.measures.get(measure);
-                row.double_or_none(measure.name(), reading.map(|reading| reading.value));
-            }
-            row.text_or_none("faults", faults_text(&leg.report.measures).as_deref());
-            row.int_or_none("clock_offset_ns", leg.clock.map(|clock| clock.offset_ns));
-            row.int_or_none("clock_bound_ns", leg.clock.map(|clock| clock.bound.0 as i64));
-        }
+        legs.extend((0..).zip(&profile.legs).map(|(number, leg)| (profile.id, number, leg)));
     }
-    table
+    Table::of(&legs, |rows| {
+        rows.ids("request_id", |(id, ..)| *id);
+        rows.ints("leg", |(_, number, _)| *number);
+        rows.texts("role", |(.., leg)| leg.role.name());
+        rows.texts("worker_url", |(.., leg)| &leg.worker.url);
+        rows.texts("worker_instance", |(.., leg)| &leg.worker.instance);
+        rows.ints("dispatch_after_ns", |(.., leg)| leg.dispatch.0 as i64);
+        rows.ints_or_none("first_byte_after_ns", |(.., leg)| leg.first_byte.map(|at| at.0 as i64));
+        rows.ints("end_after_ns", |(.., leg)| leg.end.0 as i64);
+        rows.ints_or_none("status", |(.., leg)| leg.status.map(Into::into));
+        rows.texts("outcome", |(.., leg)| leg.outcome.name());
+        rows.texts_or_none("error", |(.., leg)| leg.error.as_deref());
+        rows.texts_or_none("finish", |(.., leg)| leg.report.finish.as_ref().map(|finish| finish.kind.name()));
+        rows.texts_or_none("finish_message", |(.., leg)| leg.report.finish.as_ref()?.message.as_deref());
+        rows.ints_or_none("finish_status_code", |(.., leg)| {
+            leg.report.finish.as_ref()?.status_code.map(Into::into)
+        });
+        rows.texts_or_none("weight_version", |(.., leg)| leg.report.weight_version.as_deref());
+        rows.texts_or_none("worker_request_id", |(.., leg)| leg.report.worker_request_id.as_deref());
+        for measure in Measure::all() {
+            rows.doubles_or_none(measure.name(), |(.., leg)| leg.report.measures.value(measure));
+        }
+        rows.made_texts_or_none("faults", |(.., leg)| faults_text(&leg.report.measures));
+        rows.ints_or_none("clock_offset_ns", |(.., leg)| leg.clock.map(|clock| clock.offset_ns));
+        rows.ints_or_none("clock_bound_ns", |(.., leg)| leg.clock.map(|clock| clock.bound.0 as i64));
+    })
 }
 
 /// `queue_time=negative;e2e_latency=not_finite`: what is wrong with readings, nothing when all are plausible.
 fn faults_text(measures: &Measures) -> Option<String> {
+    if measures.faults().is_empty() {
+        return None;
+    }
     let faults: Vec<_> = measures
         .iter()
         .filter_map(|(measure, reading)| Some(format!("{}={}", measure.name(), reading.fault?.name())))
         .collect();
-    (!faults.is_empty()).then(|| faults.join(";"))
+    Some(faults.join(";"))
 }
 
 /// Reads [`faults_text`]. A fault that is not known here is still one.

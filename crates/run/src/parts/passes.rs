@@ -4,7 +4,7 @@ use rollscope_trace::{ForwardPass, Nanos, PassLoad, StepNumber, UnixNs, WorkerRe
 
 use crate::error::RunError;
 use crate::parts::rows::Rows;
-use crate::parts::table::{Row, Table};
+use crate::parts::table::{Filling, Table};
 use crate::texts::SharedTexts;
 
 /// The names of a load's columns.
@@ -38,35 +38,31 @@ const QUEUED: Names = Names {
 };
 
 pub(crate) fn table(passes: &[ForwardPass]) -> Table {
-    let mut table = Table::for_rows(passes.len());
-    for pass in passes {
-        let worker = pass.worker.as_ref();
-        let mut row = table.row();
-        row.text("endpoint", &pass.endpoint);
-        row.text_or_none("worker_url", worker.map(|worker| &*worker.url));
-        row.text_or_none("worker_instance", worker.map(|worker| &*worker.instance));
-        row.text("worker_id", &pass.worker_id);
-        row.int("dp_rank", pass.dp_rank.into());
-        row.int("life", pass.life.into());
-        row.int("counter_id", pass.counter_id as i64);
-        row.int("lost_before", pass.lost_before as i64);
-        row.int("received_ns", pass.received.0);
-        row.int("uncertainty_ns", pass.uncertainty.0 as i64);
-        row.int("wall_ns", pass.wall.0 as i64);
-        put(&mut row, &SCHEDULED, &pass.scheduled);
-        put(&mut row, &QUEUED, &pass.queued);
-    }
-    table
+    Table::of(passes, |rows| {
+        rows.texts("endpoint", |pass| &pass.endpoint);
+        rows.texts_or_none("worker_url", |pass| pass.worker.as_ref().map(|worker| &*worker.url));
+        rows.texts_or_none("worker_instance", |pass| pass.worker.as_ref().map(|worker| &*worker.instance));
+        rows.texts("worker_id", |pass| &pass.worker_id);
+        rows.ints("dp_rank", |pass| pass.dp_rank.into());
+        rows.ints("life", |pass| pass.life.into());
+        rows.ints("counter_id", |pass| pass.counter_id as i64);
+        rows.ints("lost_before", |pass| pass.lost_before as i64);
+        rows.ints("received_ns", |pass| pass.received.0);
+        rows.ints("uncertainty_ns", |pass| pass.uncertainty.0 as i64);
+        rows.ints("wall_ns", |pass| pass.wall.0 as i64);
+        fill(rows, &SCHEDULED, |pass| &pass.scheduled);
+        fill(rows, &QUEUED, |pass| &pass.queued);
+    })
 }
 
-fn put(row: &mut Row<'_>, names: &Names, load: &PassLoad) {
-    row.int(names.prefill_requests, load.prefill_requests as i64);
-    row.int(names.prefill_tokens, load.prefill_tokens as i64);
-    row.double_or_none(names.prefill_length_variance, Some(load.prefill_length_variance));
-    row.int(names.prefill_kv_tokens, load.prefill_kv_tokens as i64);
-    row.int(names.decode_requests, load.decode_requests as i64);
-    row.int(names.decode_kv_tokens, load.decode_kv_tokens as i64);
-    row.double_or_none(names.decode_kv_variance, Some(load.decode_kv_variance));
+fn fill(rows: &mut Filling<'_, ForwardPass>, names: &Names, load: fn(&ForwardPass) -> &PassLoad) {
+    rows.ints(names.prefill_requests, |pass| load(pass).prefill_requests as i64);
+    rows.ints(names.prefill_tokens, |pass| load(pass).prefill_tokens as i64);
+    rows.doubles_or_none(names.prefill_length_variance, |pass| Some(load(pass).prefill_length_variance));
+    rows.ints(names.prefill_kv_tokens, |pass| load(pass).prefill_kv_tokens as i64);
+    rows.ints(names.decode_requests, |pass| load(pass).decode_requests as i64);
+    rows.ints(names.decode_kv_tokens, |pass| load(pass).decode_kv_tokens as i64);
+    rows.doubles_or_none(names.decode_kv_variance, |pass| Some(load(pass).decode_kv_variance));
 }
 
 /// The passes of a part.

@@ -9,33 +9,29 @@ use crate::parts::rows::Rows;
 use crate::parts::table::Table;
 
 pub(crate) fn table(profiles: &[Box<Profile>]) -> Table {
-    let mut table = Table::for_rows(profiles.len());
-    for profile in profiles {
-        let (join, batch) = (&profile.join, profile.batch);
-        let mut row = table.row();
-        row.text("request_id", &profile.id.to_string());
-        row.text_or_none("group_id", join.group.as_deref());
-        row.text_or_none("sample_id", join.sample.as_deref());
-        row.int("attempt", join.attempt.into());
-        row.text_or_none("traceparent", join.traceparent.as_deref());
-        row.text_or_none("session", join.session.as_deref());
-        row.text_or_none("rid", join.rid.as_deref());
-        row.text("endpoint", &profile.endpoint);
-        row.bool("stream", profile.stream);
-        row.int_or_none("batch_index", batch.map(|slot| slot.index.into()));
-        row.int_or_none("batch_size", batch.map(|slot| slot.size.into()));
-        row.int("arrival_ns", profile.arrival.0);
-        row.int_or_none("first_byte_after_ns", profile.first_byte.map(|at| at.0 as i64));
-        row.int("duration_ns", profile.end.0 as i64);
-        row.int_or_none("status", profile.status.map(Into::into));
-        row.text("outcome", profile.outcome.name());
-        row.text_or_none("error", profile.error.as_deref());
-        row.text("decision", &profile.decision);
-        row.int("retries", profile.retries.into());
-        row.int("legs", profile.legs.len() as i64);
-        row.text_or_none("attrs", attrs::to_json(&profile.attrs).as_deref());
-    }
-    table
+    Table::of(profiles, |rows| {
+        rows.ids("request_id", |profile| profile.id);
+        rows.texts_or_none("group_id", |profile| profile.join.group.as_deref());
+        rows.texts_or_none("sample_id", |profile| profile.join.sample.as_deref());
+        rows.ints("attempt", |profile| profile.join.attempt.into());
+        rows.texts_or_none("traceparent", |profile| profile.join.traceparent.as_deref());
+        rows.texts_or_none("session", |profile| profile.join.session.as_deref());
+        rows.texts_or_none("rid", |profile| profile.join.rid.as_deref());
+        rows.texts("endpoint", |profile| &profile.endpoint);
+        rows.bools("stream", |profile| profile.stream);
+        rows.ints_or_none("batch_index", |profile| profile.batch.map(|slot| slot.index.into()));
+        rows.ints_or_none("batch_size", |profile| profile.batch.map(|slot| slot.size.into()));
+        rows.ints("arrival_ns", |profile| profile.arrival.0);
+        rows.ints_or_none("first_byte_after_ns", |profile| profile.first_byte.map(|at| at.0 as i64));
+        rows.ints("duration_ns", |profile| profile.end.0 as i64);
+        rows.ints_or_none("status", |profile| profile.status.map(Into::into));
+        rows.texts("outcome", |profile| profile.outcome.name());
+        rows.texts_or_none("error", |profile| profile.error.as_deref());
+        rows.texts("decision", |profile| &profile.decision);
+        rows.ints("retries", |profile| profile.retries.into());
+        rows.ints("legs", |profile| profile.legs.len() as i64);
+        rows.made_texts_or_none("attrs", |profile| attrs::to_json(&profile.attrs));
+    })
 }
 
 /// The profiles of a step; each takes its number of legs, which stand in the same order.

@@ -3,9 +3,10 @@
 //! A sample whose records were sealed at several times has a row in each part: over all of them, begin is the
 //! smallest, end the largest, and the counts add up; of what the user said, the later part holds.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-use rollscope_trace::{Nanos, Record, SampleKey, SampleMark, StepNumber, UnixNs};
+use rollscope_trace::{Nanos, Record, SampleKey, SampleMark, SampleName, StepNumber, UnixNs};
 
 use crate::error::RunError;
 use crate::parts::StepRows;
@@ -16,9 +17,10 @@ use crate::parts::table::Table;
 pub(crate) type Key = (Option<Box<str>>, Box<str>);
 
 /// What is known of a sample in this part.
-#[derive(Default)]
-pub(super) struct Tally {
-    mark: Option<SampleMark>,
+pub(super) struct Tally<'a> {
+    group: Option<&'a str>,
+    name: SampleName<'a>,
+    mark: Option<Cow<'a, SampleMark>>,
     start: Option<UnixNs>,
     end: Option<UnixNs>,
     requests: i64,
@@ -27,59 +29,53 @@ pub(super) struct Tally {
 
 /// The samples, and where each of them stands.
 #[derive(Default)]
-struct Tallies {
-    all: Vec<(SampleKey, Tally)>,
-    places: HashMap<SampleKey, usize>,
+struct Tallies<'a> {
+    all: Vec<Tally<'a>>,
+    places: HashMap<(Option<&'a str>, SampleName<'a>), usize>,
 }
 
-pub(super) fn table(samples: &[(SampleKey, Tally)]) -> Table {
-    let mut table = Table::for_rows(samples.len());
-    for (key, tally) in samples {
-        let mark = tally.mark.as_ref();
-        let mut row = table.row();
-        row.text_or_none("group_id", key.group.as_deref());
-        row.text("sample_id", &key.sample);
-        row.bool("marked", mark.is_some());
-        row.double_or_none("reward", mark.and_then(|mark| mark.reward));
-        row.bool_or_none("truncated", mark.and_then(|mark| mark.truncated));
-        row.int_or_none("response_tokens", mark.and_then(|mark| mark.response_tokens).map(|n| n as i64));
-        row.int_or_none(
-            "effective_response_tokens",
-            mark.and_then(|mark| mark.effective_response_tokens).map(|n| n as i64),
-        );
-        row.int_or_none(
-            "non_generation_ns",
-            mark.and_then(|mark| mark.non_generation_time).map(|time| time.0 as i64),
-        );
-        row.bool_or_none("repetition", mark.and_then(|mark| mark.repetition));
-        row.text_or_none("category", mark.and_then(|mark| mark.category.as_deref()));
-        row.int_or_none("top_p_kept", mark.and_then(|mark| mark.top_p_kept).map(|n| n as i64));
-        row.text_or_none("dataset", mark.and_then(|mark| mark.dataset.as_deref()));
-        row.bool("evaluation", mark.is_some_and(|mark| mark.evaluation));
-        row.int_or_none("start_ns", tally.start.map(|at| at.0));
-        row.int_or_none("end_ns", tally.end.map(|at| at.0));
-        row.int("requests", tally.requests);
-        row.int("user_spans", tally.user_spans);
-    }
-    table
+pub(super) fn table(samples: &[Tally<'_>]) -> Table {
+    Table::of(samples, |rows| {
+        rows.texts_or_none("group_id", |of| of.group);
+        rows.names("sample_id", |of| of.name);
+        rows.bools("marked", |of| of.mark.is_some());
+        rows.doubles_or_none("reward", |of| of.mark()?.reward);
+        rows.bools_or_none("truncated", |of| of.mark()?.truncated);
+        rows.ints_or_none("response_tokens", |of| of.mark()?.response_tokens.map(|n| n as i64));
+        rows.ints_or_none("effective_response_tokens", |of| {
+            of.mark()?.effective_response_tokens.map(|n| n as i64)
+        });
+        rows.ints_or_none("non_generation_ns", |of| of.mark()?.non_generation_time.map(|time| time.0 as i64));
+        rows.bools_or_none("repetition", |of| of.mark()?.repetition);
+        rows.texts_or_none("category", |of| of.mark()?.category.as_deref());
+        rows.ints_or_none("top_p_kept", |of| of.mark()?.top_p_kept.map(|n| n as i64));
+        rows.texts_or_none("dataset", |of| of.mark()?.dataset.as_deref());
+        rows.bools("evaluation", |of| of.mark().is_some_and(|mark| mark.evaluation));
+        rows.ints_or_none("start_ns", |of| of.start.map(|at| at.0));
+        rows.ints_or_none("end_ns", |of| of.end.map(|at| at.0));
+        rows.ints("requests", |of| of.requests);
+        rows.ints("user_spans", |of| of.user_spans);
+    })
 }
 
 /// The samples, in the order in which they appear.
-pub(super) fn tallies(step: StepNumber, rows: &StepRows) -> Vec<(SampleKey, Tally)> {
+pub(super) fn tallies(rows: &StepRows) -> Vec<Tally<'_>> {
     let mut tallies = Tallies::default();
     for profile in &rows.profiles {
-        let tally = tallies.of(profile.sample_key(step));
+        let tally = tallies.of(profile.join.group.as_deref(), profile.sample_name());
         tally.requests += 1;
         tally.cover(profile.arrival, Some(profile.ended_at()));
     }
     for span in &rows.spans {
-        let tally = tallies.of(span.key.clone());
+        let tally = tallies.of_key(&span.key);
         tally.user_spans += 1;
         tally.cover(span.start, span.end);
     }
     for mark in &rows.marks {
-        let tally = tallies.of(mark.key.clone());
-        tally.mark.get_or_insert_with(|| SampleMark::new(mark.key.clone())).amend(mark);
+        match &mut tallies.of_key(&mark.key).mark {
+            Some(before) => before.to_mut().amend(mark),
+            none => *none = Some(Cow::Borrowed(mark)),
+        }
     }
     tallies.all
 }
@@ -123,19 +119,35 @@ pub(crate) fn keys(rows: &Rows) -> Result<Vec<Key>, RunError> {
 
 // === impl Tallies ===
 
-impl Tallies {
-    fn of(&mut self, key: SampleKey) -> &mut Tally {
-        let at = *self.places.entry(key).or_insert_with_key(|key| {
-            self.all.push((key.clone(), Tally::default()));
-            self.all.len() - 1
-        });
-        &mut self.all[at].1
+impl<'a> Tallies<'a> {
+    fn of(&mut self, group: Option<&'a str>, name: SampleName<'a>) -> &mut Tally<'a> {
+        let at = *self.places.entry((group, name)).or_insert(self.all.len());
+        if at == self.all.len() {
+            self.all.push(Tally {
+                group,
+                name,
+                mark: None,
+                start: None,
+                end: None,
+                requests: 0,
+                user_spans: 0,
+            });
+        }
+        &mut self.all[at]
+    }
+
+    fn of_key(&mut self, key: &'a SampleKey) -> &mut Tally<'a> {
+        self.of(key.group.as_deref(), SampleName::of(&key.sample))
     }
 }
 
 // === impl Tally ===
 
-impl Tally {
+impl Tally<'_> {
+    fn mark(&self) -> Option<&SampleMark> {
+        self.mark.as_deref()
+    }
+
     fn cover(&mut self, start: UnixNs, end: Option<UnixNs>) {
         self.start = Some(self.start.map_or(start, |before| before.min(start)));
         self.end = self.end.max(end);

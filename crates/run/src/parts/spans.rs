@@ -12,24 +12,21 @@ use crate::parts::table::Table;
 const USER: &str = "user";
 
 pub(crate) fn table(spans: &[UserSpan]) -> Table {
-    let mut table = Table::for_rows(spans.len());
-    for span in spans {
-        let mut row = table.row();
-        row.text("source", USER);
-        row.text_or_none("request_id", None);
-        row.text_or_none("group_id", span.key.group.as_deref());
-        row.text("sample_id", &span.key.sample);
-        row.int("attempt", span.attempt.into());
-        row.int_or_none("span_id", None);
-        row.int_or_none("parent_id", None);
-        row.text("name", &span.name);
-        row.text("lane", Lane::User.name());
-        row.int("start_ns", span.start.0);
-        row.int_or_none("end_ns", span.end.map(|end| end.0));
-        row.int("bound_ns", 0);
-        row.text_or_none("attrs", attrs::to_json(&span.attrs).as_deref());
-    }
-    table
+    Table::of(spans, |rows| {
+        rows.texts("source", |_| USER);
+        rows.texts_or_none("request_id", |_| None);
+        rows.texts_or_none("group_id", |span| span.key.group.as_deref());
+        rows.texts("sample_id", |span| &span.key.sample);
+        rows.ints("attempt", |span| span.attempt.into());
+        rows.ints_or_none("span_id", |_| None);
+        rows.ints_or_none("parent_id", |_| None);
+        rows.texts("name", |span| &span.name);
+        rows.texts("lane", |_| Lane::User.name());
+        rows.ints("start_ns", |span| span.start.0);
+        rows.ints_or_none("end_ns", |span| span.end.map(|end| end.0));
+        rows.ints("bound_ns", |_| 0);
+        rows.made_texts_or_none("attrs", |span| attrs::to_json(&span.attrs));
+    })
 }
 
 /// The user's spans of a part.

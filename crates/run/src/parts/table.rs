@@ -1,25 +1,30 @@
 //! Flat typed tables written as Parquet: the little of the format that parts need.
 //!
-//! A column is a truth, a whole number, a number or a text, required or optional. What a table consists of is
-//! said by the code that fills it, cell by cell, in the same order for every row. A large one is written in pieces. A column
-//! gets a dictionary where its values repeat: to build one of values that do not costs more than all else.
+//! A column is a truth, a whole number, a number, a text or the id of a request, required or optional. What a table consists
+//! of is said by the code that fills it, a column after the other for some rows at a time: a loop over one column is short,
+//! and the rows are still in the processor's cache when the next one is filled. A large table is written in pieces.
+//!
+//! Values are written as what costs least: whole numbers by their differences, texts that repeat by a dictionary (to build
+//! one of values that do not costs more than all else), and only what can become much smaller is compressed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::iter;
+use std::mem;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use crc32fast::Hasher;
-use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{ColumnPath, Type};
+use rollscope_trace::{RequestId, SampleName};
 
 use crate::error::RunError;
 use crate::files;
@@ -29,9 +34,15 @@ use crate::version::FORMAT;
 pub(crate) const VERSION_KEY: &str = "rollscope.version";
 
 /// By so many of a column's first values it is told whether they repeat.
-const LOOKED_AT: usize = 64;
+const LOOKED_AT: usize = 256;
 
-/// A table being filled, or a piece of one.
+/// Texts that do not repeat and are no longer than this are not compressed.
+const SHORT_BYTES: usize = 40;
+
+/// Rows that are filled in at once.
+const ROWS_AT_ONCE: usize = 128;
+
+/// A table, or a piece of one.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     columns: Vec<Column>,
@@ -48,10 +59,11 @@ pub(crate) struct Written {
     pub(crate) crc32: u32,
 }
 
-/// A row being filled.
+/// Rows that are being filled in.
 #[derive(Debug)]
-pub(crate) struct Row<'a> {
+pub(crate) struct Filling<'a, R> {
     table: &'a mut Table,
+    rows: &'a [R],
     next: usize,
 }
 
@@ -77,6 +89,8 @@ enum Values {
     Int(Vec<i64>),
     Double(Vec<f64>),
     Text(Texts),
+    /// Texts of which no two are alike, and which nobody looks for by their order.
+    Id(Texts),
 }
 
 /// Texts, one after the other: an allocation for each would cost more than all else.
@@ -87,26 +101,17 @@ struct Texts {
     ends: Vec<usize>,
 }
 
-#[derive(Clone, Copy)]
-enum Value<'a> {
-    Bool(bool),
-    Int(i64),
-    Double(f64),
-    Text(&'a str),
-}
-
 // === impl Table ===
 
 impl Table {
-    /// One that will have so many rows: there is room for them from the beginning, as it is costly for many columns to grow.
-    pub(crate) fn for_rows(expected: usize) -> Self {
-        Self { expected, ..Self::default() }
-    }
-
-    /// Begins a row.
-    pub(crate) fn row(&mut self) -> Row<'_> {
-        self.rows += 1;
-        Row { table: self, next: 0 }
+    /// Of some rows; `fill` says for each column what it holds of a row, always in the same order.
+    pub(crate) fn of<R>(rows: &[R], fill: impl Fn(&mut Filling<'_, R>)) -> Self {
+        let mut table = Self { expected: rows.len(), ..Self::default() };
+        for rows in rows.chunks(ROWS_AT_ONCE) {
+            fill(&mut Filling { table: &mut table, rows, next: 0 });
+            table.rows += rows.len();
+        }
+        table
     }
 
     /// Rows so far.
@@ -161,9 +166,9 @@ impl Table {
         Ok((rows, writer.into_inner()?))
     }
 
-    fn encode_group(&self, writer: &mut SerializedFileWriter<SummedFile>) -> Result<(), ParquetError> {
+    fn encode_group(self, writer: &mut SerializedFileWriter<SummedFile>) -> Result<(), ParquetError> {
         let mut group = writer.next_row_group()?;
-        for column in &self.columns {
+        for column in self.columns {
             column.encode_into(&mut group)?;
         }
         group.close().map(drop)
@@ -178,15 +183,11 @@ impl Table {
         let version = KeyValue::new(VERSION_KEY.to_owned(), FORMAT.to_string());
         let properties = WriterProperties::builder()
             .set_dictionary_enabled(false)
-            .set_compression(Compression::SNAPPY)
+            .set_compression(Compression::UNCOMPRESSED)
             .set_statistics_enabled(EnabledStatistics::Chunk)
             .set_created_by(concat!("rollscope ", env!("CARGO_PKG_VERSION")).to_owned())
             .set_key_value_metadata(Some(vec![version]));
-        let repeating = self.columns.iter().filter(|column| column.values.repeat());
-        let properties = repeating.fold(properties, |properties, column| {
-            properties.set_column_dictionary_enabled(ColumnPath::from(column.name), true)
-        });
-        properties.build()
+        self.columns.iter().fold(properties, |properties, column| column.choose(properties)).build()
     }
 }
 
@@ -205,66 +206,131 @@ impl Write for SummedFile {
     }
 }
 
-// === impl Row ===
+// === impl Filling ===
 
-impl Row<'_> {
-    /// A truth.
-    pub(crate) fn bool(&mut self, name: &'static str, value: bool) {
-        self.cell(name, true, Values::Bool(Vec::new()), Some(Value::Bool(value)));
+impl<R> Filling<'_, R> {
+    /// Truths.
+    pub(crate) fn bools(&mut self, name: &'static str, of: impl Fn(&R) -> bool) {
+        let rows = self.rows;
+        if let Column { values: Values::Bool(values), .. } = self.column(name, true, Values::Bool(Vec::new()))
+        {
+            values.extend(rows.iter().map(of));
+        }
     }
 
-    /// A truth, or none.
-    pub(crate) fn bool_or_none(&mut self, name: &'static str, value: Option<bool>) {
-        self.cell(name, false, Values::Bool(Vec::new()), value.map(Value::Bool));
+    /// Truths, or none.
+    pub(crate) fn bools_or_none(&mut self, name: &'static str, of: impl Fn(&R) -> Option<bool>) {
+        let rows = self.rows;
+        let column = self.column(name, false, Values::Bool(Vec::new()));
+        if let Column { values: Values::Bool(values), levels, .. } = column {
+            levels.extend(rows.iter().map(|row| level_of(of(row), |value| values.push(value))));
+        }
     }
 
-    /// A whole number.
-    pub(crate) fn int(&mut self, name: &'static str, value: i64) {
-        self.cell(name, true, Values::Int(Vec::new()), Some(Value::Int(value)));
+    /// Whole numbers.
+    pub(crate) fn ints(&mut self, name: &'static str, of: impl Fn(&R) -> i64) {
+        let rows = self.rows;
+        if let Column { values: Values::Int(values), .. } = self.column(name, true, Values::Int(Vec::new())) {
+            values.extend(rows.iter().map(of));
+        }
     }
 
-    /// A whole number, or none.
-    pub(crate) fn int_or_none(&mut self, name: &'static str, value: Option<i64>) {
-        self.cell(name, false, Values::Int(Vec::new()), value.map(Value::Int));
+    /// Whole numbers, or none.
+    pub(crate) fn ints_or_none(&mut self, name: &'static str, of: impl Fn(&R) -> Option<i64>) {
+        let rows = self.rows;
+        let column = self.column(name, false, Values::Int(Vec::new()));
+        if let Column { values: Values::Int(values), levels, .. } = column {
+            levels.extend(rows.iter().map(|row| level_of(of(row), |value| values.push(value))));
+        }
     }
 
-    /// A number, or none.
-    pub(crate) fn double_or_none(&mut self, name: &'static str, value: Option<f64>) {
-        self.cell(name, false, Values::Double(Vec::new()), value.map(Value::Double));
+    /// Numbers, or none.
+    pub(crate) fn doubles_or_none(&mut self, name: &'static str, of: impl Fn(&R) -> Option<f64>) {
+        let rows = self.rows;
+        let column = self.column(name, false, Values::Double(Vec::new()));
+        if let Column { values: Values::Double(values), levels, .. } = column {
+            levels.extend(rows.iter().map(|row| level_of(of(row), |value| values.push(value))));
+        }
     }
 
-    /// A text.
-    pub(crate) fn text(&mut self, name: &'static str, value: &str) {
-        self.cell(name, true, Values::Text(Texts::default()), Some(Value::Text(value)));
+    /// Texts.
+    pub(crate) fn texts(&mut self, name: &'static str, of: impl Fn(&R) -> &str) {
+        let rows = self.rows;
+        if let Column { values: Values::Text(texts), .. } =
+            self.column(name, true, Values::Text(Texts::default()))
+        {
+            for row in rows {
+                texts.push(of(row));
+            }
+        }
     }
 
-    /// A text, or none.
-    pub(crate) fn text_or_none(&mut self, name: &'static str, value: Option<&str>) {
-        self.cell(name, false, Values::Text(Texts::default()), value.map(Value::Text));
+    /// Texts, or none.
+    pub(crate) fn texts_or_none(&mut self, name: &'static str, of: impl Fn(&R) -> Option<&str>) {
+        let rows = self.rows;
+        let column = self.column(name, false, Values::Text(Texts::default()));
+        if let Column { values: Values::Text(texts), levels, .. } = column {
+            levels.extend(rows.iter().map(|row| level_of(of(row), |text| texts.push(text))));
+        }
     }
 
-    /// The next cell; the first row makes the columns.
-    fn cell(&mut self, name: &'static str, required: bool, empty: Values, value: Option<Value<'_>>) {
+    /// Texts that are made for it, or none.
+    pub(crate) fn made_texts_or_none(&mut self, name: &'static str, of: impl Fn(&R) -> Option<String>) {
+        let rows = self.rows;
+        let column = self.column(name, false, Values::Text(Texts::default()));
+        if let Column { values: Values::Text(texts), levels, .. } = column {
+            levels.extend(rows.iter().map(|row| level_of(of(row), |text| texts.push(&text))));
+        }
+    }
+
+    /// Names of samples.
+    pub(crate) fn names<'r>(&mut self, name: &'static str, of: impl Fn(&R) -> SampleName<'r>) {
+        let rows = self.rows;
+        if let Column { values: Values::Text(texts), .. } =
+            self.column(name, true, Values::Text(Texts::default()))
+        {
+            for row in rows {
+                match of(row) {
+                    SampleName::Text(text) => texts.push(text),
+                    SampleName::Id(id) => texts.push_bytes(&id.digits()),
+                }
+            }
+        }
+    }
+
+    /// Ids of requests.
+    pub(crate) fn ids(&mut self, name: &'static str, of: impl Fn(&R) -> RequestId) {
+        let rows = self.rows;
+        if let Column { values: Values::Id(texts), .. } =
+            self.column(name, true, Values::Id(Texts::default()))
+        {
+            for row in rows {
+                texts.push_bytes(&of(row).digits());
+            }
+        }
+    }
+
+    /// The next column; the first rows make them.
+    fn column(&mut self, name: &'static str, required: bool, empty: Values) -> &mut Column {
         let Table { columns, rows, expected } = &mut *self.table;
-        if *rows == 1 {
+        if *rows == 0 {
+            // There is room for all from the beginning, as it is costly for many columns to grow.
             let levels = Vec::with_capacity(if required { 0 } else { *expected });
             columns.push(Column { name, required, values: empty, levels });
         }
         let column = &mut columns[self.next];
-        debug_assert_eq!((column.name, column.required), (name, required), "every row has the same cells");
+        debug_assert_eq!((column.name, column.required), (name, required), "all rows have the same cells");
         self.next += 1;
-        if !required {
-            column.levels.push(i16::from(value.is_some()));
-        }
-        let left = expected.saturating_sub(*rows) + 1;
-        match (&mut column.values, value) {
-            (Values::Bool(values), Some(Value::Bool(value))) => push(values, value, left),
-            (Values::Int(values), Some(Value::Int(value))) => push(values, value, left),
-            (Values::Double(values), Some(Value::Double(value))) => push(values, value, left),
-            (Values::Text(texts), Some(Value::Text(value))) => texts.push(value, left),
-            (_, value) => debug_assert!(value.is_none(), "{name} is of another type in the first row"),
-        }
+        column.values.reserve(self.rows.len(), *rows, *expected);
+        column
     }
+}
+
+/// Hands on a value; gives the level of the cell.
+fn level_of<V>(value: Option<V>, take: impl FnOnce(V)) -> i16 {
+    let level = i16::from(value.is_some());
+    value.map(take);
+    level
 }
 
 // === impl Column ===
@@ -275,20 +341,41 @@ impl Column {
             Values::Bool(_) => (Physical::BOOLEAN, None),
             Values::Int(_) => (Physical::INT64, None),
             Values::Double(_) => (Physical::DOUBLE, None),
-            Values::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            Values::Text(_) | Values::Id(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         };
         let repetition = if self.required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
         let builder = Type::primitive_type_builder(self.name, physical).with_repetition(repetition);
         builder.with_logical_type(logical).build().map(Arc::new)
     }
 
-    fn encode_into(&self, group: &mut SerializedRowGroupWriter<'_, SummedFile>) -> Result<(), ParquetError> {
-        let levels = (!self.required).then_some(&self.levels[..]);
+    /// Says how it is to be written, by its first values.
+    fn choose(&self, properties: WriterPropertiesBuilder) -> WriterPropertiesBuilder {
+        let path = ColumnPath::from(self.name);
         match &self.values {
-            Values::Bool(values) => encode::<BoolType>(group, values, levels),
-            Values::Int(values) => encode::<Int64Type>(group, values, levels),
-            Values::Double(values) => encode::<DoubleType>(group, values, levels),
-            Values::Text(texts) => encode::<ByteArrayType>(group, &texts.shared(), levels),
+            Values::Int(_) => properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
+            Values::Double(values) if do_repeat(values.iter().map(|value| value.to_bits())) => {
+                properties.set_column_compression(path, Compression::SNAPPY)
+            }
+            Values::Text(texts) if do_repeat((0..texts.ends.len()).map(|at| texts.get(at))) => properties
+                .set_column_dictionary_enabled(path.clone(), true)
+                .set_column_compression(path, Compression::SNAPPY),
+            Values::Text(texts) if !texts.are_short() => {
+                properties.set_column_compression(path, Compression::SNAPPY)
+            }
+            Values::Id(_) => properties.set_column_statistics_enabled(path, EnabledStatistics::None),
+            Values::Bool(_) | Values::Double(_) | Values::Text(_) => properties,
+        }
+    }
+
+    fn encode_into(self, group: &mut SerializedRowGroupWriter<'_, SummedFile>) -> Result<(), ParquetError> {
+        let levels = (!self.required).then_some(&self.levels[..]);
+        match self.values {
+            Values::Bool(values) => encode::<BoolType>(group, &values, levels),
+            Values::Int(values) => encode::<Int64Type>(group, &values, levels),
+            Values::Double(values) => encode::<DoubleType>(group, &values, levels),
+            Values::Text(texts) | Values::Id(texts) => {
+                encode::<ByteArrayType>(group, &texts.into_shared(), levels)
+            }
         }
     }
 }
@@ -296,48 +383,64 @@ impl Column {
 // === impl Values ===
 
 impl Values {
-    /// Whether most values are likely to be among those before them.
-    fn repeat(&self) -> bool {
+    /// Makes room for values of so many rows, which come behind those of others; with the first values for as many as are
+    /// still to come.
+    fn reserve(&mut self, rows: usize, before: usize, expected: usize) {
+        let left = expected.saturating_sub(before).max(rows);
         match self {
-            Self::Bool(_) => false,
-            Self::Int(values) => do_repeat(values.iter().copied()),
-            Self::Double(values) => do_repeat(values.iter().map(|value| value.to_bits())),
-            Self::Text(texts) => do_repeat((0..texts.ends.len()).map(|at| texts.get(at))),
+            Self::Bool(values) => reserve(values, rows, left),
+            Self::Int(values) => reserve(values, rows, left),
+            Self::Double(values) => reserve(values, rows, left),
+            Self::Text(texts) | Self::Id(texts) => {
+                if before == rows {
+                    texts.bytes.reserve(texts.bytes.len() * left / rows);
+                }
+                reserve(&mut texts.ends, rows, left);
+            }
         }
     }
 }
 
+fn reserve<V>(values: &mut Vec<V>, rows: usize, left: usize) {
+    if values.capacity() == 0 {
+        values.reserve_exact(left);
+    }
+    values.reserve(rows);
+}
+
+/// Whether most values are likely to be among those before them.
 fn do_repeat<V: Ord>(values: impl Iterator<Item = V>) -> bool {
     let mut seen: Vec<V> = values.take(LOOKED_AT).collect();
     let count = seen.len();
     seen.sort_unstable();
     seen.dedup();
-    2 * seen.len() <= count
-}
-
-/// Puts the first value in with room for as many as are left with it.
-fn push<V>(values: &mut Vec<V>, value: V, left: usize) {
-    if values.is_empty() {
-        values.reserve_exact(left);
-    }
-    values.push(value);
+    count > 0 && 2 * seen.len() <= count
 }
 
 // === impl Texts ===
 
 impl Texts {
-    fn push(&mut self, text: &str, left: usize) {
-        self.bytes.extend_from_slice(text.as_bytes());
-        push(&mut self.ends, self.bytes.len(), left);
+    fn push(&mut self, text: &str) {
+        self.push_bytes(text.as_bytes());
+    }
+
+    fn push_bytes(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+        self.ends.push(self.bytes.len());
     }
 
     fn get(&self, at: usize) -> &[u8] {
         &self.bytes[self.range(at)]
     }
 
-    /// The texts, which share one copy of their bytes.
-    fn shared(&self) -> Vec<ByteArray> {
-        let bytes = Bytes::copy_from_slice(&self.bytes);
+    /// Whether they are as names and ids are: few of their bytes would be found to repeat.
+    fn are_short(&self) -> bool {
+        !self.ends.is_empty() && self.bytes.len() / self.ends.len() <= SHORT_BYTES
+    }
+
+    /// The texts, which share their bytes.
+    fn into_shared(mut self) -> Vec<ByteArray> {
+        let bytes = Bytes::from(mem::take(&mut self.bytes));
         (0..self.ends.len()).map(|at| bytes.slice(self.range(at)).into()).collect()
     }
 
