@@ -45,7 +45,8 @@ struct Known {
     was_healthy: bool,
     /// Of its circuit breaker, when it was looked at last.
     breaker: BreakerState,
-    /// It has been asked who it is, and has answered; an answer that it is something else than it is registered as is none.
+    /// It has been asked who it is, and has answered, and no connection to it has broken since; an answer that it is something
+    /// else than it is registered as is none.
     is_introduced: bool,
     /// Whether it is being checked.
     is_busy: bool,
@@ -54,7 +55,8 @@ struct Known {
 /// The workers that are known from check to check.
 type AllKnown = BTreeMap<WorkerId, Known>;
 
-/// Checks the workers for ever. Where they are not to be checked, each is only asked who it is, until it answers.
+/// Checks the workers for ever. Where they are not to be checked, each is only asked who it is, until it answers, and again
+/// when connections to it break.
 ///
 /// Each is checked by itself, so that one that does not answer keeps no other from being checked.
 pub(crate) async fn run(core: Arc<Core>) {
@@ -70,10 +72,14 @@ pub(crate) async fn run(core: Arc<Core>) {
                 give_up(&core, &known);
                 known = look(&core, known);
                 for worker in core.registry.fleet().all() {
-                    let is_well =
-                        worker.health() == HealthState::Healthy && worker.breaker() == BreakerState::Closed;
+                    let Some(known) = known.get_mut(&worker.id).filter(|known| !known.is_busy) else { continue };
+                    // Another process may answer at its address by now.
+                    known.is_introduced &= !worker.link.take_doubt();
+                    let is_well = known.is_introduced
+                        && worker.health() == HealthState::Healthy
+                        && worker.breaker() == BreakerState::Closed;
                     let pause = if is_well { interval } else { anxious };
-                    if let Some(known) = known.get_mut(&worker.id).filter(|known| known.is_due(pause, options)) {
+                    if known.is_due(pause, options) {
                         known.is_busy = true;
                         let (core, worker) = (&core, Arc::clone(worker));
                         checking.push(async move { (worker.id.clone(), check(core, &worker).await) });
@@ -244,7 +250,7 @@ impl Known {
 
     /// Whether its last check is so long ago.
     fn is_due(&self, pause: Duration, options: &GatewayOptions) -> bool {
-        if self.is_busy || (options.disable_health_check && self.is_introduced) {
+        if options.disable_health_check && self.is_introduced {
             return false;
         }
         self.checked.is_none_or(|checked| checked.elapsed() >= pause)

@@ -19,9 +19,9 @@ pub(crate) struct Durations {
 pub(crate) struct OfEndpoint {
     /// From arrival to the last byte.
     pub(crate) request: Histogram,
-    /// From arrival to the first byte of a stream.
+    /// From arrival to the first event of a stream.
     pub(crate) first_token: Histogram,
-    /// From the first byte of a stream to its last, by token but the first.
+    /// From the first event of a stream to its last byte, by token but the first.
     pub(crate) per_token: Histogram,
 }
 

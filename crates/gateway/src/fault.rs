@@ -124,6 +124,11 @@ impl UpstreamFault {
         }
     }
 
+    /// Whether it is what one sees of a worker whose process has ended.
+    pub(crate) fn is_break(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::Lost(_) | Self::KeptLost(_) | Self::Cut(_))
+    }
+
     /// Status of a reply that tells of it.
     pub(crate) fn status(&self) -> StatusCode {
         match self {

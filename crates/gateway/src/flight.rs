@@ -10,9 +10,7 @@ use std::time::Instant;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use rollscope_route::{Ending, RoomGuard, Ticket};
-use rollscope_trace::{
-    BatchSlot, Join, LegRole, Measure, Nanos, Outcome, Profile, Report, RequestId, UnixNs,
-};
+use rollscope_trace::{BatchSlot, Join, LegRole, Nanos, Outcome, Profile, Report, RequestId, UnixNs};
 use rollscope_wire::{Dialect, Output, Shape};
 use tokio::sync::watch;
 
@@ -168,7 +166,7 @@ impl Flight {
         self.state.lock().status = Some(status);
     }
 
-    /// The first byte of the reply's body goes to the client.
+    /// The first byte of the reply's body goes to the client; of a stream that is read, the first of an event.
     pub(crate) fn stamp_first_byte(&self) {
         let first_byte = &mut self.state.lock().first_byte;
         if first_byte.is_none() {
@@ -185,8 +183,15 @@ impl Flight {
             ticket.end(ending(outcome));
             let (durations, of) = (&self.core.durations, self.core.durations.of(&self.path));
             durations.observe(&of.request, now);
-            if let Some(first_byte) = state.first_byte.filter(|_| self.facts.stream && state.is_good()) {
-                durations.observe(&of.first_token, first_byte);
+            let Some(first_byte) = state.first_byte.filter(|_| self.facts.stream && state.is_good()) else {
+                return;
+            };
+            durations.observe(&of.first_token, first_byte);
+            if outcome == Outcome::Completed
+                && self.facts.batch_size().is_none()
+                && let Some(per_token) = state.per_token(first_byte)
+            {
+                durations.observe(&of.per_token, per_token);
             }
         }
     }
@@ -233,17 +238,8 @@ impl Over {
 
     /// Makes the profiles, one a sample.
     pub(crate) fn profiles(&mut self) -> Vec<Profile> {
-        let size = match self.facts.shape {
-            Shape::Single | Shape::Batch(0) => None,
-            Shape::Batch(size) => Some(size),
-        };
+        let size = self.facts.batch_size();
         let (mut reports, outputs) = self.read();
-        if self.facts.stream && size.is_none() && self.state.outcome == Outcome::Completed {
-            let durations = &self.core.durations;
-            if let Some(per_token) = self.state.per_token(&reports) {
-                durations.observe(&durations.of(&self.path).per_token, per_token);
-            }
-        }
         let mut profiles: Vec<_> =
             (0..size.unwrap_or(1)).map(|index| self.profile(&mut reports, (index, size))).collect();
         if let Some(texts) = &self.facts.texts {
@@ -324,6 +320,14 @@ impl Facts {
         let (rids, shape, texts) = (Vec::new(), Shape::Single, None);
         Self { join, rids, shape, stream: false, texts, dialect: None }
     }
+
+    /// Of a batch, how many samples it has.
+    fn batch_size(&self) -> Option<usize> {
+        match self.shape {
+            Shape::Single | Shape::Batch(0) => None,
+            Shape::Batch(size) => Some(size),
+        }
+    }
 }
 
 // === impl State ===
@@ -335,10 +339,10 @@ impl State {
     }
 
     /// Time for each token of a stream but the first, if the worker has said how many there were.
-    fn per_token(&self, reports: &[Vec<Report>]) -> Option<Nanos> {
-        let report = reports.last()?.first()?;
-        let tokens = report.measures.good(Measure::CompletionTokens).filter(|tokens| *tokens >= 2.0)?;
-        let streamed = self.end.0.checked_sub(self.first_byte?.0)?;
+    fn per_token(&self, first_byte: Nanos) -> Option<Nanos> {
+        let answer = self.legs.iter().rfind(|leg| leg.role != LegRole::Prefill)?;
+        let tokens = answer.said.completion_tokens().filter(|tokens| *tokens >= 2.0)?;
+        let streamed = self.end.0.checked_sub(first_byte.0)?;
         Some(Nanos((streamed as f64 / (tokens - 1.0)) as u64))
     }
 

@@ -105,6 +105,9 @@ impl Leg {
 
     fn fail(&mut self, outcome: Outcome, fault: UpstreamFault) -> Refusal {
         self.end(outcome, Some(fault.to_string()), fault.verdict());
+        if fault.is_break() {
+            self.worker.link.doubt();
+        }
         if fault.leaves_work() {
             self.tell_worker();
         }

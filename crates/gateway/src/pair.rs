@@ -106,7 +106,7 @@ async fn unary(
     // Held for the prefill's reply no longer than a stream's last event would be.
     let _in_time = prefill.settled_within(wait).await;
     let join = if joins_logprobs { LogprobJoin::Always } else { LogprobJoin::Never };
-    let merged = prefill.share().and_then(|share| reply.merge(share, join).ok());
+    let merged = prefill.share().and_then(|share| reply.merge(share, join).ok().flatten());
     prefill.count(&flight.core, merged.is_some());
     Ok(landing(flight, answer.head, merged.unwrap_or(body), (Outcome::Completed, None)))
 }

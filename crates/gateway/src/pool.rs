@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,8 @@ pub(crate) struct Pool {
     /// Who has named the worker.
     pub(crate) origin: Origin,
     tls: Arc<ClientConfig>,
+    /// Whether a connection broke as if the worker's process had ended.
+    is_in_doubt: AtomicBool,
     /// The worker's clock.
     pub(crate) clock: WorkerClock,
     /// The worker as it stands in profiles, once it stands in one.
@@ -95,6 +98,7 @@ impl Links {
             authorization: key.map(bearer).transpose()?,
             origin,
             tls: Arc::clone(&self.tls),
+            is_in_doubt: AtomicBool::new(false),
             clock: WorkerClock::default(),
             profile_ref: OnceLock::new(),
         })
@@ -119,6 +123,7 @@ impl Pool {
             authorization: self.authorization.clone(),
             origin,
             tls: Arc::clone(&self.tls),
+            is_in_doubt: AtomicBool::new(false),
             clock: WorkerClock::default(),
             profile_ref: OnceLock::new(),
         }
@@ -126,6 +131,16 @@ impl Pool {
 
     pub(crate) fn authorization(&self) -> Option<&HeaderValue> {
         self.authorization.as_ref()
+    }
+
+    /// Takes note that the worker's process may have ended.
+    pub(crate) fn doubt(&self) {
+        self.is_in_doubt.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that has been noted since it was asked for last.
+    pub(crate) fn take_doubt(&self) -> bool {
+        self.is_in_doubt.swap(false, Ordering::Relaxed)
     }
 
     /// Takes an idle connection that is open, as far as is known.

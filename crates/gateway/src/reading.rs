@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
-use rollscope_trace::{Report, ReportReader, Scalar};
+use rollscope_trace::{Measure, Report, ReportReader, Scalar};
 use rollscope_wire::{Chunks, Dialect, Element, Malformed, Output, Reply, Scalar as WireScalar, read_pairs};
 
 use crate::flight::Facts;
@@ -164,6 +164,23 @@ impl Said {
             }
             Self::Read(reports, outputs) => (reports, outputs),
         }
+    }
+
+    /// How many tokens were generated for the first sample, if that is told.
+    pub(crate) fn completion_tokens(&self) -> Option<f64> {
+        let body = match self {
+            Self::Nothing => return None,
+            Self::Reply(body) => body,
+            Self::Events(payloads) => payloads.first()?.as_ref()?,
+            Self::Read(reports, _) => return reports.first()?.measures.good(Measure::CompletionTokens),
+        };
+        let mut tokens = None;
+        let _malformed = read_pairs(body, |sample, name, value| {
+            if let (0, "completion_tokens", WireScalar::Number(told)) = (sample, name, value) {
+                tokens = Some(told);
+            }
+        });
+        tokens.filter(|tokens| tokens.is_finite())
     }
 
     /// Bytes that it holds.

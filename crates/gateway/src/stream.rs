@@ -40,6 +40,8 @@ pub(crate) struct EventRelay {
     parts: VecDeque<Part>,
     /// Ready for the client.
     out: VecDeque<Bytes>,
+    /// An event with a payload is among what is ready or out. Comments, which keep a connection open, are no tokens.
+    has_payload: bool,
     /// What went out last may be the middle of an event.
     is_mid_event: bool,
     words: LastWords,
@@ -97,6 +99,7 @@ impl EventRelay {
             splitter: EventSplitter::new(limit_bytes),
             parts: VecDeque::new(),
             out: VecDeque::new(),
+            has_payload: false,
             is_mid_event: false,
             merge: None,
             stage: Stage::Open,
@@ -148,7 +151,9 @@ impl EventRelay {
     async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
         loop {
             if let Some(piece) = self.out.pop_front() {
-                self.flight.stamp_first_byte();
+                if self.has_payload {
+                    self.flight.stamp_first_byte();
+                }
                 return Some(Ok(piece));
             }
             match std::mem::replace(&mut self.stage, Stage::Over) {
@@ -191,10 +196,14 @@ impl EventRelay {
 
     async fn take(&mut self, part: Part) {
         self.is_mid_event = matches!(part, Part::Piece(_));
-        let Part::Event(event) = part else { return self.out.extend(part.into_raw()) };
-        let payload = event.payload().filter(|_| self.is_read && !event.is_done());
+        let Part::Event(event) = part else {
+            self.has_payload = true;
+            return self.out.extend(part.into_raw());
+        };
+        let payload = event.payload().filter(|_| !event.is_done());
         self.words.is_done |= event.is_done();
-        let Some(payload) = payload else { return self.out.extend(event.raw) };
+        self.has_payload |= payload.is_some();
+        let Some(payload) = payload.filter(|_| self.is_read) else { return self.out.extend(event.raw) };
         let is_merging = self.merge.as_ref().is_some_and(|merge| merge.prefill.is_merging());
         if !is_merging && !self.words.wants_index() {
             self.words.note(0, payload);
@@ -297,6 +306,7 @@ impl Merge {
         };
         let merged = reply.merge(share, join).ok()?;
         *joined |= element.has_input_logprobs();
+        let merged = merged?;
         self.is_merged = true;
         Some(event.with_payload(&merged))
     }

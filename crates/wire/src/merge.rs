@@ -223,14 +223,14 @@ impl SampleShare {
         self.text.extend(value.iter().map(spaced));
     }
 
-    /// Merges into one `meta_info`, which the splicer has not passed yet.
+    /// Merges into one `meta_info`, which the splicer has not passed yet. Whether there was anything to merge.
     fn merge_into(
         &self,
         splicer: &mut Splicer<'_>,
         element: &Element<'_>,
         meta_info: &Object<'_>,
         join: LogprobJoin,
-    ) {
+    ) -> bool {
         let source = element.source;
         // Of several members of the name, readers see the last; the others go when it is written.
         let joined = std::array::from_fn::<_, { LISTS.len() }, _>(|list| {
@@ -242,6 +242,9 @@ impl SampleShare {
             written.extend(experts.join(source, meta_info, element.is_finished()).into_iter().flatten());
         }
 
+        if self.members.is_empty() && written.is_empty() {
+            return false;
+        }
         splicer.enter(meta_info, self.text.len() + self.members.len());
         for member in &self.members {
             splicer.put(&self.text[member.member.clone()]);
@@ -261,22 +264,25 @@ impl SampleShare {
             };
             if meta_info.is_last(field) { Fate::Replace(value.clone()) } else { Fate::Drop }
         });
+        true
     }
 }
 
 // === impl Reply ===
 
 impl Reply<'_> {
-    /// The reply with what the prefill contributes. A sample without `meta_info` stays as it is.
-    pub fn merge(&self, share: &PrefillShare, join: LogprobJoin) -> Result<Chunks, Mismatch> {
+    /// The reply with what the prefill contributes; nothing if there is nothing to put in. A sample without `meta_info`
+    /// stays as it is.
+    pub fn merge(&self, share: &PrefillShare, join: LogprobJoin) -> Result<Option<Chunks>, Mismatch> {
         let samples = share.of(self)?;
         let mut splicer = Splicer::new(self.source);
+        let mut is_changed = false;
         for (element, sample) in self.elements.iter().zip(samples) {
             if let Some(meta_info) = &element.meta_info {
-                sample.merge_into(&mut splicer, element, meta_info, join);
+                is_changed |= sample.merge_into(&mut splicer, element, meta_info, join);
             }
         }
-        Ok(splicer.finish())
+        Ok(is_changed.then(|| splicer.finish()))
     }
 }
 

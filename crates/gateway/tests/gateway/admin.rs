@@ -1,6 +1,7 @@
 //! Everything that is no generation: workers that come and go, probes, fan-out, figures, the mount.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::{Method, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -283,6 +284,44 @@ async fn durations_are_told_of_streams_and_of_what_is_asked_for() {
     let figures = gateway.figures().await;
     assert!(!figures.keys().any(|name| name.contains(&worker.url())), "{figures:?}");
     assert_eq!(figures["smg_worker_pool_size{worker_type=\"regular\"}"], 0);
+}
+
+#[tokio::test]
+async fn tokens_are_timed_without_a_recorder_and_a_comment_is_none() {
+    let (ping, token) = (Gate::new(), Gate::new());
+    let last = r#"{"meta_info":{"completion_tokens":5,"finish_reason":{"type":"stop"}}}"#;
+    let stream = Script::sse().wait(&ping).send(": ping\n\n").wait(&token).event(last).event("[DONE]").end();
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", stream);
+    let options = GatewayOptions::from_args(["--worker-urls", &worker.url()]).unwrap();
+    let gateway = Gateway::new(Published::publish(options), None, None).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = tokio::spawn(gateway.serve(listener, std::future::pending()));
+
+    let asked = Instant::now();
+    let client = tokio::spawn(async move { Client::post(address, "/generate", r#"{"stream":true}"#).await });
+    ping.arrivals(1).await;
+    ping.open();
+    let mut reply = client.await.unwrap();
+    assert_eq!(reply.next().await.unwrap(), ": ping\n\n");
+    let (pinged, until_ping) = (Instant::now(), asked.elapsed());
+    // From the comment to the first token it takes longer than from the request to the comment.
+    while pinged.elapsed() <= until_ping {
+        tokio::task::yield_now().await;
+    }
+    let until_token = pinged.elapsed();
+    token.open();
+    reply.text().await;
+    let page = Client::get(address, "/metrics").await.text().await;
+    let figure = |name: &str| -> f64 {
+        let is_it = |line: &&str| line.starts_with(name) && line.contains("endpoint=\"generate\"");
+        page.lines().find(is_it).and_then(|line| line.rsplit_once(' ')?.1.parse().ok()).unwrap_or_default()
+    };
+    assert!(figure("smg_router_ttft_seconds_sum") >= until_token.as_secs_f64(), "{page}");
+    assert_eq!(figure("smg_router_ttft_seconds_count").to_string(), "1");
+    assert_eq!(figure("smg_router_tpot_seconds_count").to_string(), "1");
+    served.abort();
 }
 
 #[tokio::test]

@@ -76,6 +76,31 @@ async fn a_worker_that_starts_anew_is_another_instance() {
 }
 
 #[tokio::test]
+async fn a_worker_whose_connections_break_is_asked_who_it_is() {
+    // By its checks alone it would be asked in an hour, or never.
+    for checks in ["--health-check-interval-secs 3600", ""] {
+        let worker = FakeWorker::start().await;
+        worker.on("/health", Script::json(200, ""));
+        worker.on("/server_info", started_at(1.25));
+        worker.on("/generate", Script::new().reset());
+        let gateway = TestGateway::start(&format!("--worker-urls {} {checks}", worker.url())).await;
+        worker.ended("/server_info", 1).await;
+        assert_eq!(gateway.generate("{}").await.status, 502);
+        // What it said first is known when it is asked again.
+        worker.ended("/server_info", 2).await;
+        let old = shown(&gateway, "the worker", |_| true).await;
+
+        let address = worker.address();
+        drop(worker);
+        assert_eq!(gateway.generate("{}").await.status, 502);
+        let worker = FakeWorker::start_at(address).await;
+        worker.on("/health", Script::json(200, ""));
+        worker.on("/server_info", started_at(2.5));
+        shown(&gateway, "another instance", |worker| worker["id"] != *old).await;
+    }
+}
+
+#[tokio::test]
 async fn workers_in_each_others_place_are_told_of_and_get_nothing() {
     for no_checks in ["", "--disable-health-check"] {
         let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);

@@ -153,23 +153,26 @@ async fn a_batch_gets_lists_and_is_merged_element_by_element() {
 
 #[tokio::test]
 async fn what_can_not_be_merged_passes_as_it_came_and_is_counted() {
-    for (what, prefill, decode) in [
-        ("prefill no JSON", Script::json(200, "{\"meta_info\":"), Script::json(200, DECODE)),
-        ("a batch against one", Script::json(200, &format!("[{PREFILL}]")), Script::json(200, DECODE)),
-        ("decode no JSON", Script::json(200, PREFILL), Script::json(200, &DECODE[..DECODE.len() - 1])),
-        (
-            "decode encoded",
-            Script::json(200, PREFILL),
-            Script::head(200, &[("content-encoding", "gzip")], Some(DECODE.len())).send(DECODE),
-        ),
-        ("prefill breaks after decode", Script::new().hang(), Script::json(200, DECODE)),
+    let (half, silent) = (&DECODE[..DECODE.len() - 1], r#"{"text":"ü"}"#);
+    let json = |body: &str| Script::json(200, body);
+    let gzip = Script::head(200, &[("content-encoding", "gzip")], Some(DECODE.len())).send(DECODE);
+    let (event, stream) = (r#"{"meta_info":null}"#, "data: {\"meta_info\":null}\n\ndata: [DONE]\n\n");
+    for (what, prefill, decode, expected) in [
+        ("prefill no JSON", json("{\"meta_info\":"), json(DECODE), DECODE),
+        ("a batch against one", json(&format!("[{PREFILL}]")), json(DECODE), DECODE),
+        ("decode no JSON", json(PREFILL), json(half), half),
+        ("decode encoded", json(PREFILL), gzip, DECODE),
+        ("prefill breaks after decode", Script::new().hang(), json(DECODE), DECODE),
+        ("prefill says nothing", json("{}"), json(DECODE), DECODE),
+        ("prefill has measured nothing", json(r#"{"meta_info":{"id":"p"}}"#), json(DECODE), DECODE),
+        ("no meta_info", json(PREFILL), json(silent), silent),
+        ("a stream without", json(PREFILL), Script::sse().event(event).event("[DONE]").end(), stream),
     ] {
         let (prefill, decode) = pair_of(prefill, decode).await;
         let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 0.05").await;
         let reply = gateway.generate("{}").await;
         assert_eq!(reply.status, 200, "{what}");
-        let body = reply.text().await;
-        assert!(DECODE.starts_with(&body) && body.len() >= DECODE.len() - 1, "{what}: {body}");
+        assert_eq!(reply.text().await, expected, "{what}");
         let figures = gateway.settled(&[("completed", 1)]).await;
         assert_eq!(figures["rollscope_merges_total{result=\"unmerged\"}"], 1, "{what}");
         assert_eq!(figures["rollscope_merges_total{result=\"merged\"}"], 0, "{what}");

@@ -15,8 +15,8 @@ fn merge(decode: &Value, prefill: &Value, cuts: &[prop::sample::Index]) -> Value
     let (decode, prefill) = (chunks(decode), chunks(prefill));
     let mut share = PrefillShare::default();
     share.add(&Reply::scan(&prefill).unwrap());
-    let merged: Chunks = Reply::scan(&decode).unwrap().merge(&share, LogprobJoin::Never).unwrap();
-    tree(&text(&merged))["meta_info"].clone()
+    let merged: Option<Chunks> = Reply::scan(&decode).unwrap().merge(&share, LogprobJoin::Never).unwrap();
+    tree(&text(&merged.unwrap_or(decode)))["meta_info"].clone()
 }
 
 fn rows(count: usize, row_bytes: usize, first: u8) -> Vec<u8> {

@@ -48,7 +48,7 @@ fn merge(decode: &str, prefill: &str, join: LogprobJoin) -> Result<String, Misma
     let mut share = PrefillShare::default();
     share.add(&Reply::scan(&prefill).unwrap());
     let merged = Reply::scan(&decode).unwrap().merge(&share, join)?;
-    Ok(text(&merged))
+    Ok(text(&merged.unwrap_or(decode)))
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn an_event_of_a_streamed_batch_gets_its_own_samples_share() {
     let merged = |payload: &'static str| {
         let payload = Chunks::from(payload);
         let merged = Reply::scan(&payload).unwrap().merge(&share, LogprobJoin::WherePresent);
-        merged.map(|merged| text(&merged))
+        merged.map(|merged| text(&merged.unwrap()))
     };
     assert_eq!(
         merged(r#"{"meta_info":{"input_token_logprobs":[]},"index":1}"#).unwrap(),
@@ -349,7 +349,7 @@ fn check(
         prop_assert_ne!(tree(decode).as_array().map(Vec::len), tree(prefill).as_array().map(Vec::len));
         return Ok(());
     };
-    let merged = text(&merged);
+    let merged = merged.as_ref().map_or_else(|| decode.to_owned(), text);
     let (mut expected, prefill) = (tree(decode), tree(prefill));
     oracle(&mut expected, &prefill, join);
     prop_assert_eq!(tree(&merged), expected);

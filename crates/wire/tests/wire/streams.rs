@@ -35,7 +35,8 @@ fn merged(part: &Part, share: &PrefillShare) -> Chunks {
     let Part::Event(event) = part else { panic!("no event is too large") };
     let Some(payload) = event.payload() else { return event.raw.clone() };
     let Ok(reply) = Reply::scan(&payload) else { return event.raw.clone() };
-    event.with_payload(&reply.merge(share, LogprobJoin::WherePresent).unwrap())
+    let merged = reply.merge(share, LogprobJoin::WherePresent).unwrap();
+    merged.map_or_else(|| event.raw.clone(), |merged| event.with_payload(&merged))
 }
 
 #[test]
