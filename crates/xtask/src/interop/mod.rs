@@ -127,6 +127,13 @@ const CHECKS: &[Check] = &[
         on_demand: false,
     },
     Check {
+        name: "viewer-texts",
+        summary: "what a client and a pair said, by --record-text, as a conversation on the page",
+        script: Script::Node("viewer_texts.mjs"),
+        needs: &[Need::Binary, Need::Chromium],
+        on_demand: false,
+    },
+    Check {
         name: "viewer-hostile",
         summary: "files that mean harm or are broken, in headless Chromium",
         script: Script::Node("viewer_hostile.mjs"),
