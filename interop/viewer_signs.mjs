@@ -1,20 +1,24 @@
 // Whatever is not plain has a sign of its own: instants, further tries, open ends, impossible values, failures, lost messages;
-// by their pixels, as are the tail of the minimap, the strips of forward passes and the colours that spans are painted by.
+// by their pixels, as are the tail of the minimap, the strips of forward passes, the colours that spans are painted by, and a
+// distribution.
 //
 // But for the strips the runs are made up, so that nothing hangs on how fast a machine is: six samples of one are odd, each
-// in its own way, and of another's twenty one is late. Strips have their passes from here, and all else from a recorded run.
+// in its own way, of another's twenty one is late, and a third's have these rewards. Strips have their passes from here, and all else from a recorded run.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 
-import { eventually, launch, onPage, open, rangeOf, settled, shapesOf, start } from './browser.mjs';
+import { eventually, launch, onPage, open, rangeOf, settled, shapesOf, start, stateOf } from './browser.mjs';
 
 const { ROLLSCOPE, RUN } = process.env;
 /** Where rows begin in the timeline, and below its axis. */
 const [GUTTER, AXIS] = [168, 24];
 /** Free height above and below a strip of forward passes. */
 const STRIP_MARGIN = 6;
+
+/** What is around the plot of a distribution. */
+const PLOT = { left: 58, right: 44, top: 12, foot: 26 };
 
 /** What the page asks for forward passes by. */
 const PASSES = /api\/steps\/\d+\/passes/;
@@ -24,7 +28,9 @@ const ODD = { plain: 0, instants: 1, again: 2, open: 3, impossible: 4, failed: 5
 const LABELS = Object.values(ODD).map((place) => `${place}/0`);
 /** When samples begin and end, as long after the epoch. */
 const [BEGIN_S, END_S] = [1_700_000_000, 1_700_000_001];
-const RUNS = { odd: odd(), late: late(), recorded: RUN };
+/** Rewards of samples, in order. */
+const REWARDS = [0, 3, 3, 3, 7, 12, 12, 18, 20, 24];
+const RUNS = { odd: odd(), late: late(), rewarded: rewarded(), recorded: RUN };
 const browser = await launch();
 try {
   for (const [run, check] of [
@@ -37,6 +43,7 @@ try {
     ['odd', colours],
     ['odd', differences],
     ['late', tail],
+    ['rewarded', distribution],
     ['recorded', strips],
     ['recorded', lost],
   ]) {
@@ -126,6 +133,13 @@ function late() {
   const samples = samplesOf(20);
   add(samples[0], ...span('late', 'c', END_S, END_S + (END_S - BEGIN_S)));
   return imported('late', samples);
+}
+
+/** A run of samples with known rewards. */
+function rewarded() {
+  const samples = samplesOf(REWARDS.length);
+  for (const [place, reward] of REWARDS.entries()) samples[place].reward = reward;
+  return imported('rewarded', samples);
 }
 
 /** Looks at a run; nothing may be complained of. */
@@ -340,6 +354,47 @@ async function tail(page) {
   assert.notEqual(at(begin + 3), at(begin - 3), 'the tail has a shade that what is before has not');
   assert.equal(at(begin + 3), at((begin + end) / 2), 'all of it');
   assert.notEqual(at(end - 2), at(end + 3), 'as far as the last end');
+}
+
+/** A bar is as high as there are samples of its value, and the line stands, left and right of each value, at the share up to there. */
+async function distribution(page) {
+  await page.click('[data-tab=charts]');
+  await page.selectOption('#chart-field', 'reward');
+  await page.waitForFunction(() => document.querySelector('#chart-facts').textContent.includes('median'));
+  const { width, height } = await page.locator('#histogram').evaluate(({ clientWidth: width, clientHeight: height }) => ({ width, height }));
+  const plot = { x: PLOT.left, y: PLOT.top, width: width - PLOT.left - PLOT.right, height: height - PLOT.top - PLOT.foot };
+  const [bars, line] = await Promise.all(['--accent', '--warn'].map((color) => painted(page, plot, color, { canvas: '#histogram', near: 70 })));
+  await page.screenshot({ path: 'distribution.png' });
+
+  // What is brushed tells which value stands where.
+  const box = await page.locator('#histogram').boundingBox();
+  const brushed = [plot.x + 20, plot.x + plot.width - 20];
+  await page.mouse.move(box.x + brushed[0], box.y + 60);
+  await page.mouse.down();
+  await page.mouse.move(box.x + brushed[1], box.y + 60, { steps: 4 });
+  await page.mouse.up();
+  const { filter } = await stateOf(page);
+  const [from, to] = /^reward >= (\S+) and reward <= (\S+)$/.exec(filter).slice(1).map(Number);
+  const xOf = (value) => 20 + ((value - from) / (to - from)) * (brushed[1] - brushed[0]);
+
+  /** The middle of what is drawn of a column, from the foot, as a share of the plot. */
+  const shareAt = (x) => {
+    const at = line.flatMap((row, y) => (row[Math.round(x)] ? [y + 0.5] : []));
+    assert.ok(at.length > 0, `a line at ${x}`);
+    return 1 - at.reduce((sum, y) => sum + y, 0) / at.length / plot.height;
+  };
+  const upTo = (value) => REWARDS.filter((reward) => reward <= value).length / REWARDS.length;
+  const off = 2 / plot.height;
+  for (const value of new Set(REWARDS)) {
+    for (const [side, x, due] of [['left', xOf(value) - 4, upTo(value - 1)], ['right', xOf(value) + 4, upTo(value)]]) {
+      if (x > 0) assert.ok(Math.abs(shareAt(x) - due) < off, `${side} of ${value} the line is at ${shareAt(x)}, not ${due}`);
+    }
+  }
+
+  const heightOf = (value) => bars.filter((row) => row[Math.round(xOf(value) + 8)]).length;
+  const [one, two, three] = [7, 12, 3].map(heightOf);
+  assert.ok(one > 20 && Math.abs(two - 2 * one) <= 4 && Math.abs(three - 3 * one) <= 6, `bars of one, two and three samples: ${[one, two, three]}`);
+  assert.equal(heightOf(5), 0, 'none where no sample is');
 }
 
 /** A table as the page reads it (crates/view/src/columns.rs), of numbers only. */
