@@ -8,16 +8,26 @@
 // target/interop/work/viewer-screens.
 
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 import { launch, open, settled, shapesOf, start } from './browser.mjs';
 
+const { ROLLSCOPE } = process.env;
 const here = (name) => fileURLToPath(new URL(name, import.meta.url));
 const FILE = here('../crates/formats/tests/data/turns.pt');
 const KEPT = here('screens.json');
 const SIZES = [[1280, 720], [1920, 1080], [1000, 700]];
 const TABS = ['timeline', 'samples', 'charts'];
+/** A sample of two turns. */
+const SAMPLE = '3/24';
+/** What is shown of two steps: by its URL, and from where. */
+const VIEWS = [
+  ['compare', 'step=1&tab=compare&against=0', '#compare-content .difference'],
+  ['pinned', `step=1&pin=1.1.${SAMPLE}`, '#details:not([hidden]) .stages'],
+  ['sample', `step=1&pin=0.0.${SAMPLE}`, '#details .conversation'],
+];
 /** Cells of a screen. */
 const [ACROSS, DOWN] = [16, 9];
 /** How far the channels of a cell may be off, of 255: a word more or less; and of a screen in the mean. */
@@ -26,37 +36,88 @@ const SCREEN_OFF = 6;
 
 const kept = process.env.UPDATE_SCREENS ? {} : JSON.parse(readFileSync(KEPT, 'utf8'));
 const seen = {};
-const viewer = await start('view', FILE, '--no-open', '--listen', '127.0.0.1:0');
+const [viewer, ofTwo] = await Promise.all([FILE, twoSteps()].map((of) => start('view', of, '--no-open', '--listen', '127.0.0.1:0')));
 const browser = await launch();
 try {
   const reader = await (await browser.newContext()).newPage();
   for (const colorScheme of ['light', 'dark']) {
     for (const [width, height] of SIZES) {
-      const { page, complaints } = await open(browser, viewer.url, { colorScheme, viewport: { width, height } });
-      await settled(page);
-      await page.waitForSelector('#summary .fact');
-      for (const tab of TABS) {
-        await page.click(`[data-tab=${tab}]`);
-        await settled(page);
-        await page.mouse.move(2, 2);
-        const name = `${tab}-${colorScheme}-${width}`;
-        const picture = await page.screenshot({ path: `${name}.png` });
-        seen[name] = await cells(reader, picture);
-        if (kept[name] !== undefined) compare(name, seen[name], kept[name]);
-        else assert.ok(process.env.UPDATE_SCREENS, `screens.json has no ${name}`);
-        if (tab === 'timeline') await drawn(page, reader, picture);
-        await arranged(page, name);
+      const options = { colorScheme, viewport: { width, height } };
+      await shown(viewer.url, options, async (page) => {
+        await page.waitForSelector('#summary .fact');
+        for (const tab of TABS) {
+          await page.click(`[data-tab=${tab}]`);
+          const picture = await pictured(page, reader, `${tab}-${colorScheme}-${width}`);
+          if (tab === 'timeline') await drawn(page, reader, picture);
+        }
+      });
+      for (const [view, hash, wanted] of VIEWS) {
+        await shown(`${ofTwo.url.replace(/\/$/, '')}/#${hash}`, options, async (page) => {
+          await page.waitForSelector(wanted);
+          if (view === 'sample') await page.locator(wanted).evaluate((of) => of.scrollIntoView());
+          await pictured(page, reader, `${view}-${colorScheme}-${width}`);
+        });
       }
-      assert.deepEqual(complaints, [], 'nothing to complain of');
-      await page.context().close();
       console.log(`ok ${colorScheme}, ${width} × ${height}`);
     }
   }
 } finally {
   await browser.close();
-  await viewer.stop();
+  await Promise.all([viewer, ofTwo].map((server) => server.stop()));
 }
 if (process.env.UPDATE_SCREENS) writeFileSync(KEPT, `${JSON.stringify(seen, null, 1)}\n`);
+
+/** The file's step and after it the same once more, in half of the time, of which a sample's turns were recorded. */
+function twoSteps() {
+  execFileSync(ROLLSCOPE, ['export', FILE, '--to', 'slime-json', 'first.json']);
+  // Beyond 2^53 a number is another one: what was told at the end is told anew.
+  const { rollscope: _, ...first } = JSON.parse(readFileSync('first.json', 'utf8'));
+  const second = { ...structuredClone(first), rollout_id: 1 };
+  for (const { rollscope, trace } of second.samples) {
+    const begin = trace.events[0].ts;
+    for (const event of trace.events) {
+      event.ts = begin + (event.ts - begin) / 2;
+      for (const name of Object.keys(event.attrs ?? {})) if (/_duration$|_latency$/.test(name)) event.attrs[name] /= 2;
+    }
+    if (`${rollscope.group}/${rollscope.sample}` === SAMPLE) trace.events.push(...turns(trace));
+  }
+  writeFileSync('steps.jsonl', `${[first, second].map((step) => JSON.stringify(step)).join('\n')}\n`);
+  return 'steps.jsonl';
+}
+
+/** Spans of two turns in which something was said, each token less likely than the one before. */
+function turns({ attempt, group_id, sample_id, trace_id, events }) {
+  const shared = { attempt, group_id, sample_id, trace_id, name: 'turn' };
+  return ['47+85=?', '132+19=?'].flatMap((prompt, turn) => {
+    const words = [prompt.slice(0, -1), String([132, 151][turn]), '\n', '#', 'so'];
+    const logprobs = words.map((text, index) => [-1.2 * index, index, text]);
+    const attrs = { prompt_text: prompt, output_text: words.join(''), output_token_logprobs: JSON.stringify(logprobs) };
+    const of = { ...shared, span_id: String(turn + 1).repeat(32) };
+    const [start, end] = [turn, turn + 1].map((second) => events[0].ts + second);
+    return [{ ...of, type: 'span_start', ts: start }, { ...of, type: 'span_end', ts: end, attrs }];
+  });
+}
+
+/** Looks at a page; nothing may be complained of. */
+async function shown(url, options, look) {
+  const { page, complaints } = await open(browser, url, options);
+  await settled(page);
+  await look(page);
+  assert.deepEqual(complaints, [], 'nothing to complain of');
+  await page.context().close();
+}
+
+/** Compares what a page looks like, and gives its picture. */
+async function pictured(page, reader, name) {
+  await settled(page);
+  await page.mouse.move(2, 2);
+  const picture = await page.screenshot({ path: `${name}.png` });
+  seen[name] = await cells(reader, picture);
+  if (kept[name] !== undefined) compare(name, seen[name], kept[name]);
+  else assert.ok(process.env.UPDATE_SCREENS, `screens.json has no ${name}`);
+  await arranged(page, name);
+  return picture;
+}
 
 /** The mean colour of each cell, six digits each, row by row. */
 function cells(reader, picture) {
