@@ -1,7 +1,8 @@
 //! The rooms of a server: no two live requests have the same, whichever rank they are at, and of those that a half was given
 //! up of, all ranks know.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ struct All {
     ranks: BTreeMap<u64, usize>,
     /// By room: one half was given up when the other could not be told.
     gone: BTreeMap<u64, Gone>,
+    /// Those, the oldest first.
+    order: VecDeque<u64>,
     /// By which those are kept. Ranks stop one after the other, so that the clock of each is another one.
     active: ActiveTime,
 }
@@ -36,8 +39,7 @@ struct Gone {
     at: Stamp,
 }
 
-/// Rooms that are remembered without a request. Beyond, all are forgotten, so that who still looks for one waits for its
-/// timeout.
+/// Rooms that are remembered without a request. Beyond, the oldest is forgotten: who still looks for it waits for its timeout.
 const MAX_GONE: usize = 65_536;
 
 // === impl Rooms ===
@@ -100,12 +102,13 @@ impl Rooms {
 
     /// Keeps that a half of a room was given up, for the other one: whenever it comes, and at whichever rank.
     pub(super) fn remember(&self, room: u64, why: Abort, now: Stamp) {
-        let mut all = self.all.lock();
-        if all.gone.len() >= MAX_GONE {
-            all.gone.clear();
+        let All { gone, order, active, .. } = &mut *self.all.lock();
+        let Entry::Vacant(place) = gone.entry(room) else { return };
+        place.insert(Gone { why, at: active.at(now) });
+        order.push_back(room);
+        if order.len() > MAX_GONE {
+            order.pop_front().map(|oldest| gone.remove(&oldest));
         }
-        let at = all.active.at(now);
-        all.gone.entry(room).or_insert(Gone { why, at });
     }
 
     /// Why the other half of a room was given up, if it was and that is no older than this. Asking does not keep it longer: else who
@@ -118,8 +121,41 @@ impl Rooms {
 
     /// Forgets what is older than this.
     pub(super) fn expire(&self, now: Stamp, kept_for: Duration) {
-        let All { gone, active, .. } = &mut *self.all.lock();
+        let All { gone, order, active, .. } = &mut *self.all.lock();
         let now = active.at(now);
-        gone.retain(|_, gone| now.since(gone.at) <= kept_for);
+        while let Some(oldest) =
+            order.pop_front_if(|room| gone.get(room).is_none_or(|gone| now.since(gone.at) > kept_for))
+        {
+            gone.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn what_is_oldest_is_forgotten_first() {
+        let rooms = Rooms::default();
+        let start = Clock::new().now();
+        let at = |s: u64| start.after(Duration::from_secs(s));
+        let kept_for = Duration::from_secs(10);
+        let known = |room, now| rooms.gone(room, now, kept_for).map(|why| why.message);
+        let most = MAX_GONE as u64;
+        for room in 1..=most {
+            rooms.remember(room, Abort::failure("first".to_owned()), at(room / (most / 2)));
+        }
+        // Who is told again is as old as before, and there is room for one more where the oldest was.
+        rooms.remember(1, Abort::failure("again".to_owned()), at(2));
+        assert_eq!(known(1, at(2)).as_deref(), Some("first"));
+        rooms.remember(most + 1, Abort::failure("first".to_owned()), at(3));
+        assert_eq!([1, 2, most + 1].map(|room| known(room, at(3)).is_some()), [false, true, true]);
+        // What has expired makes place for what is told anew.
+        rooms.expire(at(11), kept_for);
+        assert_eq!([2, most - 1, most + 1].map(|room| known(room, at(11)).is_some()), [false, true, true]);
+        rooms.remember(2, Abort::failure("anew".to_owned()), at(11));
+        assert_eq!(known(2, at(12)).as_deref(), Some("anew"));
     }
 }
