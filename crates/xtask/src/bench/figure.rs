@@ -17,6 +17,8 @@ pub(super) enum Figure {
     /// The same of the threads that serve, and of the process's whole life with its sealing at the end.
     ServingCpu,
     WholeCpu,
+    /// Of the share of the processor that it is held to, how much it used, in percent: near 100 it was the limit itself.
+    Share,
     /// Time to the first event of a stream, in milliseconds.
     FirstEventP50,
     FirstEventP99,
@@ -85,6 +87,7 @@ impl Figure {
             Self::P50 => "p50 ms",
             Self::P99 => "p99 ms",
             Self::Cpu => "CPU µs/req",
+            Self::Share => "% of its share",
             Self::ServingCpu => "serving µs/req",
             Self::WholeCpu => "in all µs/req",
             Self::FirstEventP50 => "1st event p50 ms",
@@ -105,6 +108,7 @@ impl Figure {
             Self::P50 => "p50_ms",
             Self::P99 => "p99_ms",
             Self::Cpu => "cpu_us_per_request",
+            Self::Share => "percent_of_share",
             Self::ServingCpu => "serving_cpu_us_per_request",
             Self::WholeCpu => "whole_cpu_us_per_request",
             Self::FirstEventP50 => "first_event_p50_ms",
@@ -121,7 +125,7 @@ impl Figure {
     /// Digits behind the point that say something.
     pub(super) fn digits(self) -> usize {
         match self {
-            Self::Rate | Self::Memory | Self::Streams | Self::Dropped | Self::Failed => 0,
+            Self::Rate | Self::Share | Self::Memory | Self::Streams | Self::Dropped | Self::Failed => 0,
             Self::Cpu | Self::ServingCpu | Self::WholeCpu | Self::StreamMemory | Self::Reply => 1,
             Self::P50 | Self::P99 => 2,
             Self::FirstEventP50 | Self::FirstEventP99 => 3,

@@ -14,6 +14,7 @@ use super::case::{Case, Load};
 use super::figure::{Figure, Figures};
 use super::http::call;
 use super::process::Process;
+use super::share::SHARE;
 use super::system::{Fleet, Running};
 use super::tools::Tools;
 use crate::host::output;
@@ -83,7 +84,7 @@ impl<'a> Generator<'a> {
     /// Opens connections and fills caches, so that the first round is like the others.
     pub(super) fn warm_up(&self, running: &Running) -> Result<()> {
         match self.case.load {
-            Load::Closed => self.closed(running, 1).map(drop),
+            Load::Closed | Load::Held => self.closed(running, 1).map(drop),
             // A system of its own each round is warmed up, or not, within the round.
             Load::FirstEvent | Load::Streams | Load::Recording => Ok(()),
         }
@@ -92,7 +93,7 @@ impl<'a> Generator<'a> {
     /// One round.
     pub(super) fn measure(&self, running: Running) -> Result<(Figures, Option<Running>)> {
         match self.case.load {
-            Load::Closed => self.closed_round(&running).map(|figures| (figures, Some(running))),
+            Load::Closed | Load::Held => self.closed_round(&running).map(|figures| (figures, Some(running))),
             Load::FirstEvent => self.first_event(&running).map(|figures| (figures, Some(running))),
             Load::Streams => self.streams(&running).map(|figures| (figures, None)),
             Load::Recording => self.recording(running).map(|figures| (figures, None)),
@@ -104,9 +105,13 @@ impl<'a> Generator<'a> {
         let closed = self.closed(running, self.seconds)?;
         let mut figures = closed.figures();
         if let (Some(process), Some(before)) = (&running.process, before) {
-            figures
-                .insert(Figure::Cpu, per_request_us(process.cpu()?.saturating_sub(before), closed.requests));
+            let used = process.cpu()?.saturating_sub(before);
+            figures.insert(Figure::Cpu, per_request_us(used, closed.requests));
             figures.insert(Figure::Memory, mib(process.resident_bytes()?));
+            let share_s = SHARE * closed.duration_us as f64 / 1e6;
+            figures.extend(
+                running.share.as_ref().map(|_| (Figure::Share, used.as_secs_f64() / share_s * 100.0)),
+            );
         }
         figures.extend(running.reply_bytes.map(|bytes| (Figure::Reply, bytes as f64 / 1e3)));
         Ok(figures)

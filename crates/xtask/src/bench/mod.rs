@@ -13,6 +13,7 @@ mod http;
 mod load;
 mod process;
 mod report;
+mod share;
 pub(crate) mod stats;
 mod system;
 mod tools;

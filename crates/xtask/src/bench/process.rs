@@ -108,7 +108,7 @@ impl Process {
     }
 
     /// Its id and its descendants'.
-    fn family(&self) -> Result<Vec<u32>> {
+    pub(super) fn family(&self) -> Result<Vec<u32>> {
         let mut parents = BTreeMap::new();
         for entry in std::fs::read_dir("/proc")? {
             let name = entry?.file_name();

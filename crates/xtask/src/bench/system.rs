@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::case::{Case, Pair, Shape};
+use super::case::{Case, Load, Pair, Shape};
 use super::http::{Reply, call, free_address};
 use super::process::Process;
+use super::share::Share;
 use super::tools::Tools;
+use crate::workspace::say_aside;
 
 /// Something that stands between clients and workers, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +53,8 @@ pub(super) struct Running {
     pub(super) address: SocketAddr,
     /// None where nothing stands between.
     pub(super) process: Option<Process>,
+    /// What it is held to, if it is.
+    pub(super) share: Option<Share>,
     /// Size of a reply's body with its framing: shows who merges. None where replies do not end by themselves.
     pub(super) reply_bytes: Option<usize>,
 }
@@ -97,7 +101,8 @@ impl System {
         let address = free_address()?;
         let command = match self {
             Self::Direct => {
-                return Ok(Running { address: fleet.plain.address, process: None, reply_bytes: None });
+                let address = fleet.plain.address;
+                return Ok(Running { address, process: None, share: None, reply_bytes: None });
             }
             Self::Nginx => nginx(address, fleet, tools, &dir)?,
             Self::Haproxy => haproxy(address, fleet, tools, &dir)?,
@@ -121,7 +126,15 @@ impl System {
         let mut process = Process::spawn(&command, &dir.join("printed.txt"))?;
         let reply_bytes = await_answer(address, &self.expectation(case), &mut process)
             .with_context(|| format!("{} is not ready", self.name()))?;
-        Ok(Running { address, process: Some(process), reply_bytes })
+        let share = if case.load == Load::Held { self.hold(&process) } else { None };
+        Ok(Running { address, process: Some(process), share, reply_bytes })
+    }
+
+    /// Only once it is ready: a start may take long.
+    fn hold(self, process: &Process) -> Option<Share> {
+        let held =
+            process.family().and_then(|processes| Share::hold(&self.name().replace(' ', ""), &processes));
+        held.inspect_err(|error| say_aside(&format!("not held to a share: {}: {error:#}", self.name()))).ok()
     }
 
     /// What it answers once it is ready. Ours has to have merged, for less would be no comparison; not every router
