@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollscope_route::{Ask, Chosen, Decision, DpRank, LegGuard, Moment, NoChoice, Policy, Prompt, RoleKind};
+use rollscope_route::{
+    Ask, Chosen, Decision, DpRank, Fleet, LegGuard, Moment, NoChoice, Policy, Prompt, RoleKind,
+};
 use rollscope_trace::Join;
 use rollscope_wire::Chunks;
 
@@ -96,7 +98,7 @@ impl Core {
     /// Finds a seat for a request that one worker serves.
     pub(crate) fn seat(&self, wish: &Wish<'_>) -> Result<(Seat, Decided), Refusal> {
         persist(|| {
-            let chosen = self.choose(RoleKind::Regular, wish)?;
+            let chosen = self.choose(&self.registry.fleet(), RoleKind::Regular, wish)?;
             let decided = Decided::One(chosen.decision);
             Ok((begin(RoleKind::Regular, chosen, wish)?, decided))
         })
@@ -106,15 +108,16 @@ impl Core {
     /// chosen.
     pub(crate) fn seat_pair(&self, wish: &Wish<'_>) -> Result<([Seat; 2], Decided), Refusal> {
         persist(|| {
-            let prefill = self.choose(RoleKind::Prefill, wish)?;
-            let decode = self.choose(RoleKind::Decode, wish)?;
+            let fleet = self.registry.fleet();
+            let prefill = self.choose(&fleet, RoleKind::Prefill, wish)?;
+            let decode = self.choose(&fleet, RoleKind::Decode, wish)?;
             let decided = Decided::Pair { prefill: prefill.decision, decode: decode.decision };
             let prefill = begin(RoleKind::Prefill, prefill, wish)?;
             Ok(([prefill, begin(RoleKind::Decode, decode, wish)?], decided))
         })
     }
 
-    fn choose(&self, role: RoleKind, wish: &Wish<'_>) -> Result<Chosen<Pool>, Refusal> {
+    fn choose(&self, fleet: &Fleet<Pool>, role: RoleKind, wish: &Wish<'_>) -> Result<Chosen<Pool>, Refusal> {
         let pieces: Vec<&[u8]> =
             wish.prompt.into_iter().flat_map(Chunks::pieces).map(Bytes::as_ref).collect();
         let ask = Ask {
@@ -126,7 +129,7 @@ impl Core {
             now: wish.now,
             seed: rand::random(),
         };
-        let chosen = self.choosers.of(role).decide(self.registry.fleet().of(role), &ask);
+        let chosen = self.choosers.of(role).decide(fleet.of(role), &ask);
         chosen.map_err(|why| match why {
             NoChoice::NoWorker => Refusal::NoWorker(role),
             NoChoice::Unavailable(_) | NoChoice::NoSuchRank { .. } => Refusal::NoChoice { role, why },

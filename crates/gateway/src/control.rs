@@ -144,7 +144,7 @@ pub(crate) async fn call(
     limit: Duration,
 ) -> Result<WorkerReply, UpstreamFault> {
     let called = async {
-        let mut exchange = exchange(worker, outbound, core.connect_limit()).await?;
+        let mut exchange = exchange(worker, outbound, core.connect_limit).await?;
         let body = exchange.body.collect(MAX_REPLY_BYTES).await?;
         Ok(WorkerReply { head: exchange.head, body })
     };

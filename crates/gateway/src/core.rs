@@ -77,6 +77,9 @@ pub(crate) struct Core {
     /// What a source names and what is not to be registered for it: a call has taken it out, or it can not be.
     pub(crate) left_out: Mutex<Vec<(Origin, WorkerAddress)>>,
     pub(crate) clock: Clock,
+    /// What a leg waits for a connection, and within a body for its next piece.
+    pub(crate) connect_limit: Duration,
+    pub(crate) idle_limit: Duration,
     /// None if nothing is recorded.
     profiler: Option<Profiler>,
 }
@@ -140,6 +143,8 @@ impl Core {
         let durations = Durations::new(&options.prometheus_duration_buckets);
         let request_ids = options.request_id_headers.iter().flat_map(|name| name.parse()).collect();
         let cors = Cors::new(&options.cors_allowed_origins);
+        let connect_limit = Duration::from_secs_f64(options.connect_timeout_secs);
+        let idle_limit = Duration::from_secs_f64(options.stream_idle_timeout_secs);
         let (clients, tls) = (Clients::new(options), tls::to_clients(options)?);
         Ok(Self {
             mode: if options.pd_disaggregation { Mode::Pair } else { Mode::Regular },
@@ -170,6 +175,8 @@ impl Core {
             misfits: Mutex::default(),
             left_out: Mutex::default(),
             clock: Clock::new(),
+            connect_limit,
+            idle_limit,
             profiler: sink.map(Profiler::start).transpose()?,
         })
     }
@@ -251,10 +258,6 @@ impl Core {
         Duration::from_secs_f64(self.options.startup().request_body_timeout_secs)
     }
 
-    pub(crate) fn idle_limit(&self) -> Duration {
-        Duration::from_secs_f64(self.options.startup().stream_idle_timeout_secs)
-    }
-
     /// Twice what a worker gets to say that it is up: both of a pair may be asked, one a little after the other.
     pub(crate) fn last_word_limit(&self) -> Duration {
         2 * self.check_limit()
@@ -262,9 +265,5 @@ impl Core {
 
     pub(crate) fn check_limit(&self) -> Duration {
         Duration::from_secs(self.options.startup().health_check_timeout_secs)
-    }
-
-    pub(crate) fn connect_limit(&self) -> Duration {
-        Duration::from_secs_f64(self.options.startup().connect_timeout_secs)
     }
 }

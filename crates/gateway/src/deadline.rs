@@ -12,14 +12,28 @@ use tokio::time::{Sleep, sleep_until};
 pub(crate) struct Deadline {
     at: Instant,
     limit: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: Option<Timer>,
 }
+
+/// A timer, be it one that was set for something else: it goes off too early then, or is set anew. As a rule the former,
+/// since limits are long, so that one that is kept costs next to nothing.
+pub(crate) type Timer = Pin<Box<Sleep>>;
 
 // === impl Deadline ===
 
 impl Deadline {
     pub(crate) fn after(begin: Instant, limit: Duration) -> Self {
         Self { at: begin + limit, limit, timer: None }
+    }
+
+    /// With a timer that somebody else no longer needs, if there is one.
+    pub(crate) fn with_timer(self, timer: Option<Timer>) -> Self {
+        Self { timer, ..self }
+    }
+
+    /// Gives the timer up, if it took one.
+    pub(crate) fn take_timer(&mut self) -> Option<Timer> {
+        self.timer.take()
     }
 
     /// Whether its own time is over.

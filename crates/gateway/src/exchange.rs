@@ -44,16 +44,16 @@ pub(crate) async fn exchange(
     let request_head = outbound.head_to(&worker.url, worker.link.authorization());
     let mut is_retry = false;
     if let Some(mut connection) = worker.link.take() {
-        match connection.call(&outbound.method, &request_head, &outbound.body).await {
+        match connection.call(outbound.method(), &request_head, &outbound.body).await {
             Ok(head) => return Ok(Exchange::new(head, connection, worker, false)),
-            Err(error) if error.is_sent && outbound.method != Method::GET => {
+            Err(error) if error.is_sent && outbound.method() != Method::GET => {
                 return Err(UpstreamFault::KeptLost(error.broken));
             }
             Err(_) => is_retry = true,
         }
     }
     let mut connection = connect(worker, connect_limit).await?;
-    let called = connection.call(&outbound.method, &request_head, &outbound.body).await;
+    let called = connection.call(outbound.method(), &request_head, &outbound.body).await;
     let head = called.map_err(|error| UpstreamFault::Lost(error.broken))?;
     Ok(Exchange::new(head, connection, worker, is_retry))
 }

@@ -24,6 +24,15 @@ pub(crate) struct ReplyHead {
     pub(crate) keeps_alive: bool,
 }
 
+/// What a head says of the connection and of where the body ends.
+#[derive(Debug, Default)]
+struct Said {
+    length: Option<u64>,
+    is_chunked: bool,
+    close: bool,
+    keep_alive: bool,
+}
+
 /// What is left of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
@@ -125,18 +134,18 @@ impl ReplyHead {
         let status = StatusCode::from_u16(reply.code.unwrap_or_default())
             .map_err(|_| Garbled::Head(httparse::Error::Status))?;
         let mut headers = HeaderMap::with_capacity(reply.headers.len() + 2);
+        let mut said = Said::default();
         for header in reply.headers.iter() {
             let name = HeaderName::from_bytes(header.name.as_bytes())
                 .map_err(|_| Garbled::Head(httparse::Error::HeaderName))?;
             let value = HeaderValue::from_bytes(header.value)
                 .map_err(|_| Garbled::Head(httparse::Error::HeaderValue))?;
+            said.take(&name, header.value)?;
             headers.append(name, value);
         }
         let is_1_1 = reply.version == Some(1);
-        let framing = Framing::of(method, status, &headers, is_1_1)?;
-        let keeps_alive = framing != Framing::UntilClose
-            && !has_token(&headers, "close")
-            && (is_1_1 || has_token(&headers, "keep-alive"));
+        let framing = said.framing(method, status, is_1_1)?;
+        let keeps_alive = framing != Framing::UntilClose && !said.close && (is_1_1 || said.keep_alive);
         let (mut parts, ()) = Response::new(()).into_parts();
         parts.status = status;
         parts.version = if is_1_1 { Version::HTTP_11 } else { Version::HTTP_10 };
@@ -145,25 +154,54 @@ impl ReplyHead {
     }
 }
 
-// === impl Framing ===
+// === impl Said ===
 
-impl Framing {
-    fn of(method: &Method, status: StatusCode, headers: &HeaderMap, is_1_1: bool) -> Result<Self, Garbled> {
-        let length = content_length(headers)?;
-        let is_chunked = is_chunked(headers)?;
-        if is_chunked && (length.is_some() || !is_1_1) {
+impl Said {
+    /// Takes note of a header.
+    fn take(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Garbled> {
+        match *name {
+            CONTENT_LENGTH => {
+                let length = content_length(value)?;
+                // The same one twice is one.
+                if self.length.replace(length).is_some_and(|other| other != length) {
+                    return Err(Garbled::TwoFramings);
+                }
+            }
+            TRANSFER_ENCODING => {
+                let is_first = !std::mem::replace(&mut self.is_chunked, true);
+                if !is_first || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(Garbled::Encoding);
+                }
+            }
+            CONNECTION => {
+                for word in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                    self.close |= word.eq_ignore_ascii_case(b"close");
+                    self.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn framing(&self, method: &Method, status: StatusCode, is_1_1: bool) -> Result<Framing, Garbled> {
+        if self.is_chunked && (self.length.is_some() || !is_1_1) {
             return Err(Garbled::TwoFramings);
         }
         if method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
-            return Ok(Self::Length(0));
+            return Ok(Framing::Length(0));
         }
-        Ok(match length {
-            Some(length) => Self::Length(length),
-            None if is_chunked => Self::Chunked(Chunk::Size),
-            None => Self::UntilClose,
+        Ok(match self.length {
+            Some(length) => Framing::Length(length),
+            None if self.is_chunked => Framing::Chunked(Chunk::Size),
+            None => Framing::UntilClose,
         })
     }
+}
 
+// === impl Framing ===
+
+impl Framing {
     /// Takes what comes next off a buffer.
     pub(crate) fn next(&mut self, buffer: &mut BytesMut) -> Result<Next, Garbled> {
         match self {
@@ -276,34 +314,10 @@ fn chunk_size(line: &[u8]) -> Result<u64, Garbled> {
     size.and_then(|size| u64::from_str_radix(size, 16).ok()).ok_or(Garbled::ChunkSize)
 }
 
-/// The length that a head gives; the same one twice is one.
-fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Garbled> {
-    let mut found = None;
-    for value in headers.get_all(CONTENT_LENGTH) {
-        let digits = value.as_bytes();
-        let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-        let length = std::str::from_utf8(digits).ok().filter(|_| is_number);
-        let length: u64 = length.and_then(|digits| digits.parse().ok()).ok_or(Garbled::Length)?;
-        if found.is_some_and(|other| other != length) {
-            return Err(Garbled::TwoFramings);
-        }
-        found = Some(length);
-    }
-    Ok(found)
-}
-
-fn is_chunked(headers: &HeaderMap) -> Result<bool, Garbled> {
-    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
-    match (encodings.next(), encodings.next()) {
-        (None, _) => Ok(false),
-        (Some(only), None) if only.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(true),
-        _ => Err(Garbled::Encoding),
-    }
-}
-
-fn has_token(headers: &HeaderMap, token: &str) -> bool {
-    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case(token))
+fn content_length(digits: &[u8]) -> Result<u64, Garbled> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let length = std::str::from_utf8(digits).ok().filter(|_| is_number);
+    length.and_then(|digits| digits.parse().ok()).ok_or(Garbled::Length)
 }
 
 #[cfg(test)]

@@ -155,10 +155,11 @@ impl Answer {
         outbound: Outbound,
     ) -> Result<Self, Refusal> {
         let now = Instant::now();
-        let mut deadline = Deadline::after(now, flight.core.request_limit());
+        let timer = seat.worker.link.take_timer();
+        let mut deadline = Deadline::after(now, flight.core.request_limit()).with_timer(timer);
         let mut leg = Leg::begin(&flight, role, seat, now);
         let exchanged = {
-            let exchanging = pin!(exchange(&leg.worker, &outbound, flight.core.connect_limit()));
+            let exchanging = pin!(exchange(&leg.worker, &outbound, flight.core.connect_limit));
             deadline.bound(exchanging, None).await
         };
         let Exchange { head, body, is_retry } = match exchanged {
@@ -212,7 +213,7 @@ impl LegBody {
     /// The same, but what is left of a body is one piece if it is known to be no longer than this.
     async fn next_whole(&mut self, limit_bytes: usize) -> Result<Option<Bytes>, Refusal> {
         let limit_bytes = if self.has_begun { limit_bytes } else { 0 };
-        let idle_limit = Some(self.leg.flight.core.idle_limit());
+        let idle_limit = Some(self.leg.flight.core.idle_limit);
         loop {
             // Its own for each wait: a large body may take longer than any pause.
             let received = {
@@ -269,6 +270,9 @@ impl LegBody {
         let is_telling = outcome == Outcome::Completed || self.leg.verdict != Verdict::Success;
         let verdict = if is_telling { self.leg.verdict } else { Verdict::Neutral };
         self.leg.end(outcome, error, verdict);
+        if let Some(timer) = self.deadline.take_timer() {
+            self.leg.worker.link.put_timer(timer);
+        }
     }
 
     fn stamp(&mut self, is_piece: bool) {
@@ -308,7 +312,8 @@ fn verdict(role: RoleKind, head: &http::response::Parts) -> Verdict {
     if role != RoleKind::Regular && head.status == StatusCode::GATEWAY_TIMEOUT {
         return Verdict::Neutral;
     }
-    Verdict::of_status(head.status.as_u16(), retry_after(&head.headers))
+    let pause = if head.status.is_success() { None } else { retry_after(&head.headers) };
+    Verdict::of_status(head.status.as_u16(), pause)
 }
 
 /// Whether one of a pair says that the transfer between the two has failed: by the words that SGLang has for it, since its

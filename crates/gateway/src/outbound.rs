@@ -1,6 +1,7 @@
 //! A request as it is sent to a worker.
 
-use bytes::Bytes;
+use std::sync::Arc;
+
 use http::Method;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName,
@@ -13,15 +14,24 @@ use rollscope_wire::Chunks;
 /// What is sent, to whichever worker. A clone shares all of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Outbound {
-    pub(crate) method: Method,
-    target: PathAndQuery,
-    /// Headers as they are written, line by line, but for those that are told apart here.
-    headers: Bytes,
-    /// Those that say which encodings of the reply can be read.
-    encodings: Bytes,
-    /// Those that say who asks.
-    authorization: Bytes,
+    head: Arc<Head>,
+    /// Whether only a reply that can be read is asked for, whatever the head says.
+    wants_identity: bool,
     pub(crate) body: Chunks,
+}
+
+/// What is the same for every worker.
+#[derive(Debug, Default)]
+struct Head {
+    method: Method,
+    /// As a rule as it was given.
+    target: Option<PathAndQuery>,
+    /// Headers as they are written, line by line, but for those that are told apart here.
+    headers: Vec<u8>,
+    /// Those that say which encodings of the reply can be read.
+    encodings: Vec<u8>,
+    /// Those that say who asks.
+    authorization: Vec<u8>,
 }
 
 /// Headers that belong to one connection, beside those that `Connection` names.
@@ -37,6 +47,7 @@ static HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-authorization"),
 ];
 
+const IDENTITY: &[u8] = b"accept-encoding: identity\r\n";
 /// Room for most heads.
 const HEAD_BYTES: usize = 512;
 
@@ -62,67 +73,54 @@ impl Outbound {
             };
             write_line(lines, name, value);
         }
-        Self {
-            method: head.method.clone(),
-            target: head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")),
-            headers: headers.into(),
-            encodings: encodings.into(),
-            authorization: authorization.into(),
-            body,
-        }
+        let (method, target) = (head.method.clone(), head.uri.path_and_query().cloned());
+        let head = Head { method, target, headers, encodings, authorization };
+        Self { head: Arc::new(head), wants_identity: false, body }
     }
 
     /// A call of the gateway's own.
     pub(crate) fn post_json(path: &'static str, body: Vec<u8>) -> Self {
-        Self {
-            method: Method::POST,
-            headers: Bytes::from_static(b"content-type: application/json\r\n"),
-            body: body.into(),
-            ..Self::get(PathAndQuery::from_static(path))
-        }
+        let target = Some(PathAndQuery::from_static(path));
+        let headers = b"content-type: application/json\r\n".to_vec();
+        let head = Head { method: Method::POST, target, headers, ..Head::default() };
+        Self { head: Arc::new(head), wants_identity: false, body: body.into() }
     }
 
     /// A question of the gateway's own.
     pub(crate) fn get(target: PathAndQuery) -> Self {
-        let (headers, encodings, authorization) = (Bytes::new(), Bytes::new(), Bytes::new());
-        Self { method: Method::GET, target, headers, encodings, authorization, body: Chunks::new() }
+        let head = Head { target: Some(target), ..Head::default() };
+        Self { head: Arc::new(head), wants_identity: false, body: Chunks::new() }
     }
 
     /// The same with another body.
     pub(crate) fn with_body(&self, body: Chunks) -> Self {
-        let Self { method, target, headers, encodings, authorization, body: _ } = self;
-        Self {
-            method: method.clone(),
-            target: target.clone(),
-            headers: headers.clone(),
-            encodings: encodings.clone(),
-            authorization: authorization.clone(),
-            body,
-        }
+        Self { head: Arc::clone(&self.head), wants_identity: self.wants_identity, body }
     }
 
     /// Asks for a reply that can be read.
     pub(crate) fn ask_for_identity(&mut self) {
-        self.encodings = Bytes::from_static(b"accept-encoding: identity\r\n");
+        self.wants_identity = true;
+    }
+
+    pub(crate) fn method(&self) -> &Method {
+        &self.head.method
     }
 
     /// The head of the request to a worker, which may want an authorization of its own.
     pub(crate) fn head_to(&self, worker: &WorkerUrl, authorization: Option<&HeaderValue>) -> Vec<u8> {
-        let (path, target) = (worker.path(), self.target.as_str());
-        let mut head =
-            Vec::with_capacity(HEAD_BYTES + self.headers.len() + self.authorization.len() + target.len());
-        for part in
-            [self.method.as_str(), " ", path, target, " HTTP/1.1\r\nhost: ", worker.authority(), "\r\n"]
-        {
+        let Head { method, target, headers, encodings, authorization: given } = &*self.head;
+        let (path, target) = (worker.path(), target.as_ref().map_or("/", PathAndQuery::as_str));
+        let mut head = Vec::with_capacity(HEAD_BYTES + headers.len() + given.len() + target.len());
+        for part in [method.as_str(), " ", path, target, " HTTP/1.1\r\nhost: ", worker.authority(), "\r\n"] {
             head.extend_from_slice(part.as_bytes());
         }
-        head.extend_from_slice(&self.headers);
-        head.extend_from_slice(&self.encodings);
+        head.extend_from_slice(headers);
+        head.extend_from_slice(if self.wants_identity { IDENTITY } else { encodings });
         match authorization {
             Some(own) => write_line(&mut head, &AUTHORIZATION, own),
-            None => head.extend_from_slice(&self.authorization),
+            None => head.extend_from_slice(given),
         }
-        let has_length = !matches!(self.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
+        let has_length = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
         if has_length || !self.body.is_empty() {
             let mut digits = itoa::Buffer::new();
             for part in ["content-length: ", digits.format(self.body.len()), "\r\n"] {

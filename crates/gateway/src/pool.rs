@@ -21,6 +21,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::clock::WorkerClock;
 use crate::connection::Connection;
+use crate::deadline::Timer;
 use crate::fault::UpstreamFault;
 use crate::options::GatewayOptions;
 use crate::tls;
@@ -37,8 +38,8 @@ pub(crate) struct Links {
 /// A worker's idle connections.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// By serving thread; the first is for everybody else. The one used last is on top.
-    shelves: Box<[Mutex<Vec<Idle>>]>,
+    /// By serving thread; the first is for everybody else.
+    shelves: Box<[Mutex<Shelf>]>,
     /// What the worker is sent as Authorization, in place of what the client has sent.
     authorization: Option<HeaderValue>,
     /// Who has named the worker.
@@ -61,6 +62,15 @@ pub(crate) enum Origin {
     Named,
     /// The source of that number, which may also take it out.
     Source(usize),
+}
+
+/// What is kept for the next call.
+#[derive(Debug, Default)]
+struct Shelf {
+    /// The one used last is on top.
+    idle: Vec<Idle>,
+    /// No more than there are idle connections.
+    timers: Vec<Timer>,
 }
 
 #[derive(Debug)]
@@ -105,7 +115,7 @@ impl Links {
     }
 }
 
-fn shelves(count: usize) -> Box<[Mutex<Vec<Idle>>]> {
+fn shelves(count: usize) -> Box<[Mutex<Shelf>]> {
     (0..count).map(|_| Mutex::default()).collect()
 }
 
@@ -145,7 +155,7 @@ impl Pool {
 
     /// Takes an idle connection that is open, as far as is known.
     pub(crate) fn take(&self) -> Option<Connection> {
-        let mut idle = self.shelf().lock();
+        let idle = &mut self.shelf().lock().idle;
         while let Some(Idle { mut connection, since }) = idle.pop() {
             if since.elapsed() >= MAX_IDLE {
                 // What lies below has been idle for longer.
@@ -160,7 +170,7 @@ impl Pool {
     /// Puts a connection back that is ready for the next request.
     pub(crate) fn put(&self, mut connection: Connection) {
         connection.shrink();
-        let mut idle = self.shelf().lock();
+        let idle = &mut self.shelf().lock().idle;
         if idle.len() < MAX_IDLE_CONNECTIONS {
             idle.push(Idle { connection, since: Instant::now() });
         }
@@ -169,10 +179,25 @@ impl Pool {
     /// Closes what this thread has had idle for too long, and what the worker has closed.
     pub(crate) fn tidy(&self) {
         let is_kept = |idle: &mut Idle| idle.since.elapsed() < MAX_IDLE && idle.connection.is_idle();
-        self.shelf().lock().retain_mut(is_kept);
+        let Shelf { idle, timers } = &mut *self.shelf().lock();
+        idle.retain_mut(is_kept);
+        timers.truncate(idle.len());
     }
 
-    fn shelf(&self) -> &Mutex<Vec<Idle>> {
+    /// Takes a timer that was kept.
+    pub(crate) fn take_timer(&self) -> Option<Timer> {
+        self.shelf().lock().timers.pop()
+    }
+
+    /// Keeps a timer for the next call, which will as a rule be on a connection that has been kept.
+    pub(crate) fn put_timer(&self, timer: Timer) {
+        let Shelf { idle, timers } = &mut *self.shelf().lock();
+        if timers.len() < idle.len() {
+            timers.push(timer);
+        }
+    }
+
+    fn shelf(&self) -> &Mutex<Shelf> {
         &self.shelves[SHELF.get() % self.shelves.len()]
     }
 }

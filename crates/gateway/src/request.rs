@@ -108,12 +108,13 @@ fn request_id(core: &Core, headers: &HeaderMap) -> Option<HeaderValue> {
     let place = |name| core.request_ids.iter().position(|known| known == name);
     match headers.keys().filter_map(place).min() {
         Some(first) => headers.get(&core.request_ids[first]).cloned(),
-        None => HeaderValue::from_bytes(&hexadecimal(rand::random())).ok(),
+        None => HeaderValue::from_bytes(&hexadecimal(rand::random::<u128>().to_be_bytes())).ok(),
     }
 }
 
-fn hexadecimal(number: u128) -> [u8; 32] {
-    std::array::from_fn(|at| b"0123456789abcdef"[(number >> (124 - 4 * at)) as usize & 15])
+fn hexadecimal(number: [u8; 16]) -> [u8; 32] {
+    let digit = |half: u8| b"0123456789abcdef"[usize::from(half & 15)];
+    std::array::from_fn(|at| digit(number[at / 2] >> (4 * (1 - at % 2))))
 }
 
 /// Reads the request and has workers serve it.

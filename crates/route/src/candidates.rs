@@ -108,6 +108,14 @@ impl<'a> Candidates<'a> {
         Loads { basis, of }
     }
 
+    /// The load of one.
+    pub(crate) fn load_of(&self, one: &Candidate<'_>) -> (LoadBasis, Load) {
+        match one.vitals.reported(self.now, self.max_load_age) {
+            Some(load) => (LoadBasis::Reported, load),
+            None => (LoadBasis::InFlight, one.vitals.in_flight()),
+        }
+    }
+
     /// The loads of all.
     pub(crate) fn loads(&self) -> Loads {
         self.loads_of(&self.list)

@@ -122,6 +122,9 @@ impl Vitals {
 
     /// The load by the worker's own report, if there is one of that age.
     pub(crate) fn reported(&self, now: Moment, max_age: Duration) -> Option<Load> {
+        if !self.is_reported.load(Ordering::Relaxed) {
+            return None;
+        }
         let report = self.reports.lock().last()?;
         report.load(now, max_age, self.in_flight().requests)
     }

@@ -186,8 +186,8 @@ impl PolicyKind {
 impl Pick {
     /// A choice for which no load was needed.
     fn unweighed(candidates: &Candidates<'_>, at: usize, why: Why) -> Self {
-        let loads = candidates.loads_of(&candidates.list[at..=at]);
-        Self { at, load: loads.of[0], basis: loads.basis, why }
+        let (basis, load) = candidates.load_of(&candidates.list[at]);
+        Self { at, load, basis, why }
     }
 
     fn weighed(loads: &Loads, at: usize, why: Why) -> Self {
