@@ -231,7 +231,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads the string at whose quote the cursor stands, unescaped.
     #[inline]
-    fn text(&mut self) -> Result<Cow<'a, [u8]>, Malformed> {
+    pub(crate) fn text(&mut self) -> Result<Cow<'a, [u8]>, Malformed> {
         let inside = &self.piece[self.at + 1..];
         // As a rule a name lies in one piece and is written as it is read.
         if let Some(length) = string_end(inside).filter(|end| inside[*end] == b'"') {

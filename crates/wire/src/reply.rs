@@ -198,8 +198,7 @@ fn scan_choices(cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
             if &*member.name != FINISH_REASON {
                 return cursor.skip().map(drop);
             }
-            let reason = cursor.scalar()?;
-            is_aborted = reason.is_some_and(|reason| kind_of(&reason) == Finish::Abort);
+            is_aborted = scan_finish_kind(cursor)? == Some(Finish::Abort);
             Ok(())
         })?;
         has_aborted |= is_aborted;
@@ -208,28 +207,27 @@ fn scan_choices(cursor: &mut Cursor<'_>) -> Result<bool, Malformed> {
     Ok(has_aborted)
 }
 
-fn kind_of(reason: &Scalar<'_>) -> Finish {
-    match reason {
-        Scalar::Text(kind) if kind == "abort" || kind == "error" => Finish::Abort,
-        _ => Finish::Other,
-    }
-}
-
 /// Reads a finish reason only as far as is needed to tell what kind it is.
 fn scan_finish(cursor: &mut Cursor<'_>) -> Result<Option<Finish>, Malformed> {
-    let kind_of = |scalar: Option<Scalar<'_>>| scalar.as_ref().map_or(Finish::Other, kind_of);
     if cursor.kind()? != Kind::Object {
-        let scalar = cursor.scalar()?;
-        return Ok((scalar != Some(Scalar::Null)).then(|| kind_of(scalar)));
+        return scan_finish_kind(cursor);
     }
     let mut finish = Finish::Other;
     cursor.members(|cursor, member| {
         if &*member.name == b"type" {
-            finish = kind_of(cursor.scalar()?);
-        } else {
-            cursor.skip()?;
+            finish = scan_finish_kind(cursor)?.unwrap_or(Finish::Other);
+            return Ok(());
         }
-        Ok(())
+        cursor.skip().map(drop)
     })?;
     Ok(Some(finish))
+}
+
+/// Reads what kind a finish reason is; nothing if it is null.
+fn scan_finish_kind(cursor: &mut Cursor<'_>) -> Result<Option<Finish>, Malformed> {
+    if cursor.kind()? != Kind::Text {
+        return Ok((cursor.scalar()? != Some(Scalar::Null)).then_some(Finish::Other));
+    }
+    let is_abort = matches!(&*cursor.text()?, b"abort" | b"error");
+    Ok(Some(if is_abort { Finish::Abort } else { Finish::Other }))
 }

@@ -78,7 +78,7 @@ fn split_number(word: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
 /// Length of the number that a text begins with.
 pub(crate) fn number_length(text: &[u8]) -> Option<usize> {
     let unsigned = text.strip_prefix(b"-").unwrap_or(text);
-    let whole = digits(unsigned);
+    let whole = few_digits(unsigned);
     let mut rest = &unsigned[whole..];
     if let [b'.', behind @ ..] = rest {
         rest = &behind[digits(behind)..];
@@ -86,10 +86,18 @@ pub(crate) fn number_length(text: &[u8]) -> Option<usize> {
     let mut has_exponent = true;
     if let [b'e' | b'E', exponent @ ..] = rest {
         let unsigned = if let [b'+' | b'-', unsigned @ ..] = exponent { unsigned } else { exponent };
-        let found = digits(unsigned);
+        let found = few_digits(unsigned);
         (has_exponent, rest) = (found > 0, &unsigned[found..]);
     }
     (whole > 0 && has_exponent).then_some(text.len() - rest.len())
+}
+
+/// How many digits a text begins with, where they are few as a rule: one at a time, and beyond that eight.
+#[inline]
+fn few_digits(text: &[u8]) -> usize {
+    const FEW: usize = 4;
+    let few = text.iter().take(FEW).take_while(|byte| byte.is_ascii_digit()).count();
+    if few < FEW { few } else { FEW + digits(&text[FEW..]) }
 }
 
 /// How many digits a text begins with, eight at a time.
@@ -233,7 +241,7 @@ mod tests {
     fn digits_end_where_a_walk_byte_by_byte_finds_it() {
         let check = |text: &[u8]| {
             let expected = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            assert_eq!(digits(text), expected, "{text:?}");
+            assert_eq!([digits(text), few_digits(text)], [expected; 2], "{text:?}");
         };
         for count in 0..=20 {
             for (next, after) in (0..=u8::MAX).flat_map(|next| [b'7', b'/', 0xFF].map(|after| (next, after)))
