@@ -150,7 +150,8 @@ impl Prefill {
         }
     }
 
-    fn is_live(&self) -> bool {
+    /// Whether it is not known yet how it ends.
+    pub(crate) fn is_live(&self) -> bool {
         matches!(self.state, State::Pending(_) | State::Free(_))
     }
 

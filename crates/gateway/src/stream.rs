@@ -83,6 +83,10 @@ enum Stage {
 
 /// More of comments, such as a worker sends to keep a connection open, is not held back for the first event.
 const MAX_PREAMBLE_BYTES: usize = 64 << 10;
+/// Pieces that are gathered before they go out, and bytes of them that are copied together: each piece for itself would
+/// cost a chunk of the reply.
+const MAX_READY: usize = 64;
+const MAX_JOINED_BYTES: usize = 16 << 10;
 
 // === impl EventRelay ===
 
@@ -150,7 +154,9 @@ impl EventRelay {
 
     async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
         loop {
-            if let Some(piece) = self.out.pop_front() {
+            if !self.has_more_at_once()
+                && let Some(piece) = self.take_ready()
+            {
                 if self.has_payload {
                     self.flight.stamp_first_byte();
                 }
@@ -171,8 +177,45 @@ impl EventRelay {
         }
     }
 
+    /// Whether a part is there that goes out with what is ready, since it waits for nothing: events that came together.
+    fn has_more_at_once(&mut self) -> bool {
+        let may_wait = self.merge.as_ref().is_some_and(|merge| merge.prefill.is_live());
+        let is_full = self.out.len() >= MAX_READY;
+        !may_wait && !is_full && matches!(self.stage, Stage::Open) && self.has_part()
+    }
+
+    /// Whether a part has been received as a whole.
+    fn has_part(&mut self) -> bool {
+        if self.parts.is_empty() {
+            self.parts.extend(self.splitter.next_part());
+        }
+        !self.parts.is_empty()
+    }
+
+    /// What is ready, as one piece unless it is large.
+    fn take_ready(&mut self) -> Option<Bytes> {
+        let first = self.out.pop_front()?;
+        let mut bytes = first.len();
+        let is_joined = |next: &&Bytes| {
+            bytes += next.len();
+            bytes <= MAX_JOINED_BYTES
+        };
+        let count = self.out.iter().take_while(is_joined).count();
+        if count == 0 {
+            return Some(first);
+        }
+        let mut joined = Vec::with_capacity(MAX_JOINED_BYTES.min(bytes));
+        joined.extend_from_slice(&first);
+        for next in self.out.drain(..count) {
+            joined.extend_from_slice(&next);
+        }
+        Some(joined.into())
+    }
+
     async fn step(&mut self) {
-        if let Some(part) = self.parts.pop_front().or_else(|| self.splitter.next_part()) {
+        if self.has_part()
+            && let Some(part) = self.parts.pop_front()
+        {
             return self.take(part).await;
         }
         match self.receive().await {
