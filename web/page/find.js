@@ -20,7 +20,7 @@ import { Latest } from '#latest';
 const told = byId('search-told', HTMLElement);
 
 export class Find {
-  /** @type {{ rows: number[], parts: number[], total: number }} */
+  /** @type {import('#api').Matches} */
   #found = NOTHING;
   #at = -1;
   #isFound = (/** @type {number} */ _row) => false;
@@ -67,7 +67,7 @@ export class Find {
     this.#isAsking = true;
     try {
       const found = await search(table.step, text);
-      if (isLast()) this.#take(found, found.total === 0 ? 'not found' : `${number(found.total)} found`);
+      if (isLast()) this.#take(found, tell(found));
     } catch (error) {
       this.#seeker.failed(error);
     }
@@ -101,5 +101,11 @@ export class Find {
   }
 }
 
+/** @param {import('#api').Matches} found */
+function tell({ total, left_out }) {
+  const told = total === 0 ? 'not found' : `${number(total)} found`;
+  return left_out === 0 ? told : `${told}, without the last ${number(left_out)} samples`;
+}
+
 /** @type {import('#api').Matches} */
-const NOTHING = { rows: [], parts: [], total: 0 };
+const NOTHING = { rows: [], parts: [], total: 0, left_out: 0 };

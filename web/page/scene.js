@@ -290,7 +290,7 @@ function walk(scene, tile, run, { row, y, height }, visit) {
     const reached = from + (left + width + FREE_PX - GUTTER) / perTime;
     let following = next < run.last && at(end, next) < reached ? nextEnding(end, next + 1, run.last, reached) : next;
     // A mark is not hidden by the span before it, only by another mark.
-    if (run.kind === 'user' && !tile.isInstant(span)) following = firstInstant(tile, next, following);
+    if (following > next && !isMark(tile, run.kind, span)) following = firstMark(tile, run.kind, next, following);
     told.tile = tile;
     told.kind = run.kind;
     told.row = row;
@@ -305,14 +305,29 @@ function walk(scene, tile, run, { row, y, height }, visit) {
 }
 
 /**
- * The first instant from `from` to before `last`; `last` where there is none.
+ * Whether a span says more than that time was taken: as an instant of the user's code, or by what is not plain about it.
  * @param {import('#tile').Tile} tile
+ * @param {import('#tile').Kind} kind
+ * @param {number} span
+ */
+function isMark(tile, kind, span) {
+  return (kind === 'user' && tile.isInstant(span)) || tile.isUnplain(span);
+}
+
+/**
+ * The first mark from `from` to before `last`; `last` where there is none.
+ * @param {import('#tile').Tile} tile
+ * @param {import('#tile').Kind} kind
  * @param {number} from
  * @param {number} last
  */
-function firstInstant({ instants }, from, last) {
-  const first = lowest(0, instants.length, (index) => at(instants, index) >= from);
-  return Math.min(instants[first] ?? last, last);
+function firstMark({ instants, unplain }, kind, from, last) {
+  let first = last;
+  for (const marks of kind === 'user' ? [instants, unplain] : [unplain]) {
+    const place = lowest(0, marks.length, (index) => at(marks, index) >= from);
+    first = Math.min(marks[place] ?? last, first);
+  }
+  return first;
 }
 
 /**

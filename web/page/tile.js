@@ -27,6 +27,8 @@ import { at, readColumns } from '#columns';
  * @property {(span: number) => boolean} isOpen
  * @property {(span: number) => boolean} isInstant  It took no time: something that happened.
  * @property {ArrayLike<number>} instants  All such spans, in order.
+ * @property {(span: number) => boolean} isUnplain  It did not complete or has not ended, or a value of it cannot be true.
+ * @property {ArrayLike<number>} unplain  All such spans, in order.
  * @property {(span: number) => boolean} isOdd      A value of it cannot be true.
  * @property {(span: number) => string | undefined} outcome  How it ended, unless it completed.
  * @property {(row: number) => [number, number][]} transfersOf  KV caches of a row: from which span to which.
@@ -54,11 +56,14 @@ export function readTile(buffer, last) {
   const end = /** @type {Float64Array} */ (ends);
   /** @param {number} span */
   const isInstant = (span) => at(end, span) === at(start, span) && (at(flags, span) & OPEN) === 0;
-  /** @type {number[]} */
-  const instants = [];
+  /** @param {number} span */
+  const isUnplain = (span) => at(flags, span) !== 0 || at(outcome, span) !== 0;
+  /** @type {[number[], number[]]} */
+  const [instants, unplain] = [[], []];
   for (let span = 0; span < end.length; span++) {
     if (!(at(end, span) >= at(start, span))) end[span] = Math.max(last, at(start, span));
     if (isInstant(span)) instants.push(span);
+    if (isUnplain(span)) unplain.push(span);
   }
   return {
     count: start.length,
@@ -79,6 +84,8 @@ export function readTile(buffer, last) {
     isOpen: (span) => (at(flags, span) & OPEN) !== 0,
     isInstant,
     instants,
+    isUnplain,
+    unplain,
     isOdd: (span) => (at(flags, span) & ODD) !== 0,
     outcome: (span) => OUTCOMES[at(outcome, span)],
     transfersOf: transfersBy(column),

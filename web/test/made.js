@@ -86,7 +86,7 @@ export function table(samples) {
 
 /**
  * A tile of one row with one run of stages, or of the user's spans.
- * @param {[number, number][]} stages  Begin and end; NaN where it is open.
+ * @param {[number, number, number?][]} stages  Begin; end, NaN where it is open; outcome, 0 unless it is told.
  * @param {'stage' | 'user'} kind
  */
 export function tile(stages, kind = 'stage') {
@@ -107,7 +107,7 @@ export function tile(stages, kind = 'stage') {
       sample: ['u32', zeros],
       part: ['u32', zeros],
       span: ['u32', zeros],
-      outcome: ['u8', zeros],
+      outcome: ['u8', stages.map(([, , outcome]) => outcome ?? 0)],
       flags: ['u8', stages.map(([, end]) => (Number.isNaN(end) ? 1 : 0))],
       attempt: ['u8', zeros],
       worker: ['i32', zeros],

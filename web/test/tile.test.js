@@ -58,6 +58,15 @@ test('an instant is hidden by no span, and found without looking at those betwee
   assert.deepEqual(spans(scene(noted, [0, 100])).filter(isInstant), [], 'what is not of the user’s code has no marks');
 });
 
+test('what did not complete or has not ended is hidden by no span that did', () => {
+  // 100 pixels for 100 ns; two that failed on one pixel, and one that was cut on another.
+  const many = Array.from({ length: 1000 }, (_, index) => [index / 10, (index + 1) / 10]);
+  for (const [span, outcome] of [[304, 2], [305, 2], [707, 1]]) many[span][2] = outcome;
+  const shown = spans(scene(many, [0, 100]));
+  assert.deepEqual(shown.filter((span) => many[span].length > 2), [304, 707]);
+  assert.ok(shown.length <= 102, `${shown.length} spans for 100 pixels`);
+});
+
 test('the mouse finds what it is over, and thin spans beside it', () => {
   const of = scene([[10, 20], [60, 60]], [0, 100]);
   const y = 24 + 40;

@@ -112,15 +112,26 @@ impl GlanceBlocks {
     /// # Errors
     /// It is too large.
     pub fn push(&mut self, block: &[u8]) -> Result<(), RunError> {
-        let failed = |error| RunError::io("compress", NAME.as_ref())(error);
-        if block.len() > MAX_BLOCK_BYTES {
-            return Err(failed(io::ErrorKind::FileTooLarge.into()));
-        }
-        let compressed =
-            Encoder::new().compress_vec(block).map_err(|error| failed(io::Error::other(error)))?;
-        self.blocks.push((compressed.len() as u64, crc32fast::hash(&compressed)));
+        let (head, compressed) = compressed(block)?;
+        self.blocks.push(head);
         self.compressed.extend(compressed);
         Ok(())
+    }
+
+    /// Puts a block before the others, of which each has a number one higher from then on.
+    ///
+    /// # Errors
+    /// It is too large.
+    pub fn push_first(&mut self, block: &[u8]) -> Result<(), RunError> {
+        let (head, compressed) = compressed(block)?;
+        self.blocks.insert(0, head);
+        self.compressed.splice(0..0, compressed);
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.blocks.len()
     }
 
     /// Bytes that they take on disk.
@@ -144,6 +155,16 @@ impl Glance {
         (is_whole && claims_what_it_may(&compressed))
             .then(|| Decoder::new().decompress_vec(&compressed).ok())?
     }
+}
+
+/// A block as it is written, with its length and CRC-32.
+fn compressed(block: &[u8]) -> Result<((u64, u32), Vec<u8>), RunError> {
+    let failed = RunError::io("compress", NAME.as_ref());
+    if block.len() > MAX_BLOCK_BYTES {
+        return Err(failed(io::ErrorKind::FileTooLarge.into()));
+    }
+    let compressed = Encoder::new().compress_vec(block).map_err(|error| failed(io::Error::other(error)))?;
+    Ok(((compressed.len() as u64, crc32fast::hash(&compressed)), compressed))
 }
 
 /// Room is made for what a block claims to hold before it is looked at.

@@ -11,7 +11,7 @@
 //! | `/api/steps/N/passes` | the forward passes, as columns, with `?from=&to=&pixel=` as above: see `passes.rs` |
 //! | `/api/steps/N/samples/ROW` | the attributes of a sample's spans: see `details.rs` |
 //! | `/api/steps/N/samples/ROW/passes` | the forward passes that its requests sat in: `[{part, role, worker, is_exact, count, busy_s, mean_batch, slowest_s, not_found, lost, shared_with}]` |
-//! | `/api/steps/N/search?text=` | `{total, rows, parts}`: where the text is found |
+//! | `/api/steps/N/search?text=` | `{total, rows, parts, left_out}`: where the text is found; the last `left_out` samples were not looked at |
 //!
 //! The run to compare with, where there is one, answers the same below `/against/api`.
 //!
@@ -233,10 +233,13 @@ async fn sample_passes(
     let (step, row) = (StepNumber(number(&step)?), number(&row)?);
     api.answer(move |source| {
         check_passes(&source.state(step)?)?;
+        let fits = |state: &StepState| state.requests + state.user_spans <= MAX_RECORDS;
+        if let Some(calls) = source.kept_calls(step, row)? {
+            return Ok(source.sample_passes(step, &calls, fits)?);
+        }
         let view = step_of(source, step)?;
         let sample = view.sample(row).ok_or(ApiError::NotFound)?;
-        let fits = |state: &StepState| state.requests + state.user_spans <= MAX_RECORDS;
-        Ok(source.sample_passes(&view, sample, fits)?)
+        Ok(source.sample_passes(step, sample, fits)?)
     })
     .await
 }
@@ -254,7 +257,11 @@ async fn search(
     Query(sought): Query<Sought>,
 ) -> Result<Response, ApiError> {
     let step = StepNumber(number(&step)?);
-    api.answer(move |source| Ok(step_of(source, step)?.find(&sought.text))).await
+    api.answer(move |source| match source.find_kept(step, &sought.text)? {
+        Some(matches) => Ok(matches),
+        None => Ok(step_of(source, step)?.find(&sought.text)),
+    })
+    .await
 }
 
 /// A step that is read, unless it would not fit into memory.
@@ -298,8 +305,8 @@ impl Api {
         window: Option<Window>,
     ) -> Result<Response, ApiError> {
         let step = StepNumber(number(step)?);
-        let read = move |source: &Source| match source.glanced(step, wanted)? {
-            Found::Answer(made) => Ok(wanted.in_window(made, window)),
+        let read = move |source: &Source| match source.glanced(step, wanted, window)? {
+            Found::Answer(made) => Ok(made),
             Found::Nothing => Err(ApiError::NotFound),
             Found::NotKept => step_of(source, step)?.answer(wanted, window)?.ok_or(ApiError::NotFound),
         };

@@ -106,6 +106,10 @@ impl<'a, M: DeserializeOwned> Table<'a, M> {
 }
 
 impl<M> Table<'_, M> {
+    pub(crate) fn meta(&self) -> &M {
+        &self.meta
+    }
+
     pub(crate) fn into_meta(self) -> M {
         self.meta
     }
@@ -119,33 +123,42 @@ impl<M> Table<'_, M> {
     }
 
     pub(crate) fn column(&self, name: &str) -> Option<Column> {
-        self.picked(name, 0..self.entries(name)?)
+        Self::gathered(&[self], name, (0..self.entries(name)?).map(|entry| (0, entry)))
     }
 
-    /// The entries of a column at some places, without the others; nothing where one of them is not there.
-    pub(crate) fn picked(&self, name: &str, at: impl Iterator<Item = usize>) -> Option<Column> {
-        let (kind, first, entries) = self.heads.get(name)?;
-        let data = self.data.get(*first..)?;
+    /// Entries of a column of several tables, each by the number of its table and its place there; nothing where one of them is
+    /// not there, or the tables have columns of different kinds.
+    pub(crate) fn gathered(
+        tables: &[&Self],
+        name: &str,
+        at: impl Iterator<Item = (usize, usize)>,
+    ) -> Option<Column> {
+        let (kind, ..) = tables.first()?.heads.get(name)?;
         Some(match kind.as_str() {
-            "f64" => Column::F64(picked(data, *entries, at, f64::from_le_bytes)?),
-            "f32" => Column::F32(picked(data, *entries, at, f32::from_le_bytes)?),
-            "i32" => Column::I32(picked(data, *entries, at, i32::from_le_bytes)?),
-            "u32" => Column::U32(picked(data, *entries, at, u32::from_le_bytes)?),
-            "u8" => Column::U8(picked(data, *entries, at, u8::from_le_bytes)?),
+            "f64" => Column::F64(gathered(tables, (name, kind), at, f64::from_le_bytes)?),
+            "f32" => Column::F32(gathered(tables, (name, kind), at, f32::from_le_bytes)?),
+            "i32" => Column::I32(gathered(tables, (name, kind), at, i32::from_le_bytes)?),
+            "u32" => Column::U32(gathered(tables, (name, kind), at, u32::from_le_bytes)?),
+            "u8" => Column::U8(gathered(tables, (name, kind), at, u8::from_le_bytes)?),
             _ => return None,
         })
     }
+
+    fn values<const N: usize>(&self, (name, kind): (&str, &str)) -> Option<&[[u8; N]]> {
+        let (found, first, entries) = self.heads.get(name)?;
+        let (values, _) = self.data.get(*first..)?.as_chunks();
+        values.get(..*entries).filter(|_| found == kind)
+    }
 }
 
-fn picked<T, const N: usize>(
-    data: &[u8],
-    entries: usize,
-    at: impl Iterator<Item = usize>,
-    of: fn([u8; N]) -> T,
+fn gathered<M, T, const N: usize>(
+    tables: &[&Table<'_, M>],
+    of: (&str, &str),
+    at: impl Iterator<Item = (usize, usize)>,
+    value: fn([u8; N]) -> T,
 ) -> Option<Vec<T>> {
-    let (values, _) = data.as_chunks();
-    let values = values.get(..entries)?;
-    at.map(|at| values.get(at).map(|bytes| of(*bytes))).collect()
+    let columns: Vec<&[[u8; N]]> = tables.iter().map(|table| table.values(of)).collect::<Option<_>>()?;
+    at.map(|(table, entry)| columns.get(table)?.get(entry).map(|bytes| value(*bytes))).collect()
 }
 
 #[cfg(test)]

@@ -1,41 +1,47 @@
 //! What is shown of a step without reading it, made when it is sealed.
 //!
 //! The first block is the first sight, as the API answers for it. Of a step that takes long to read every tile of spans
-//! follows, so that what is looked at costs its tile and not the step; and of one that is too large to be read, what is known
-//! of its samples, a line for each.
+//! follows, so that what is looked at costs its tile and not the step, and of a tile of many spans what is seen of it
+//! (`pyramid.rs`); and of a step that is too large to be read, what else is asked of its samples.
 //!
 //! ```text
-//! block 0        {"version": 2, "answers": [["table", 123], …], "tiles": {"samples": 160, …}}\n
+//! block 0        {"version": 3, "answers": [["table", 123], …], "places": {"samples": [1, 2, 19, …], …}}\n
 //!                the numbers, the table of samples and the first tile, one after the other
-//! then           the tiles of samples
-//! then           the tiles of workers
-//! then           the details of the samples of a tile, if they are kept
+//! then           the tiles of samples and of workers, each whole or in pieces
+//! then           the details, the texts and the calls of the samples of a tile, if they are kept
 //! ```
 //!
 //! A block that could not be made, or would be too large, is empty, and what it is for is not kept; without the first nothing is.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Bytes;
 use parking_lot::Mutex;
 use rollscope_run::{Glance as Blocks, GlanceBlocks};
 use rollscope_stats::StepNumbers;
-use rollscope_trace::{StepTrace, UnixNs};
+use rollscope_trace::{SampleTrace, StepNumber, StepTrace, UnixNs};
 use serde::{Deserialize, Serialize};
 
+use crate::calls;
 use crate::columns::Table;
 use crate::details::SampleDetails;
 use crate::latest::Latest;
+use crate::pyramid;
+use crate::search::{Matches, Texts};
+use crate::sight::{self, Window};
 use crate::step::{MAX_RECORDS, StepView, Wanted};
 use crate::tile::{self, TILE_ROWS};
 use crate::workers::Fleet;
 
 /// Grows with every change of an answer that is kept; one of another version is not shown.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Requests and spans of the user's of a step that is read in a few seconds: of one that has more, the tiles are kept.
 const TILED_OVER: u64 = 50_000;
 /// What the details of a step's samples may take on the disk; those of later samples are not kept.
 const MAX_DETAILS_BYTES: usize = 1 << 30;
+/// What their texts may take; those of later samples are not searched.
+const MAX_TEXTS_BYTES: usize = 1 << 29;
 /// Blocks that were asked for last are held as far as they fit into this.
 const RECENT_BYTES: usize = 64 << 20;
 
@@ -55,22 +61,26 @@ pub(crate) enum Keep {
 struct Head {
     version: u32,
     answers: Vec<(String, usize)>,
-    tiles: Option<Tiles>,
+    places: Option<Places>,
 }
 
-/// Which blocks follow the first.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Tiles {
-    samples: u32,
-    workers: u32,
-    has_details: bool,
+/// The numbers of the blocks that follow the first: of each tile its only or its first block, and of each tile of samples what
+/// else is kept of them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Places {
+    rows: usize,
+    samples: Vec<usize>,
+    workers: Vec<usize>,
+    details: Vec<usize>,
+    texts: Vec<usize>,
+    calls: Vec<usize>,
 }
 
 /// Answers that were made when the step was sealed.
 #[derive(Debug, Default)]
 pub(crate) struct Glance {
     answers: Vec<(Wanted, Bytes)>,
-    tiles: Option<(Tiles, Blocks)>,
+    kept: Option<(Places, Blocks)>,
     /// Blocks that were asked for.
     recent: Mutex<Latest<usize, Bytes>>,
     fleet: OnceLock<Option<Arc<Fleet>>>,
@@ -109,45 +119,43 @@ pub fn glance(trace: StepTrace, numbers: StepNumbers) -> Option<GlanceBlocks> {
 
 /// So much of a step; nothing where its first sight cannot be kept.
 pub(crate) fn kept(step: &StepView, keep: Keep) -> Option<GlanceBlocks> {
-    let tiles = (keep != Keep::FirstSight).then(|| Tiles {
-        samples: (step.samples().len() as u32).div_ceil(TILE_ROWS),
-        workers: step.workers().list.len() as u32,
-        has_details: keep == Keep::Everything,
-    });
     let mut blocks = GlanceBlocks::default();
+    let places = match keep {
+        Keep::FirstSight => None,
+        Keep::Tiles | Keep::Everything => Some(Places::put(step, keep, &mut blocks)?),
+    };
     // What follows the first block cannot be found without it.
-    blocks.push(&first_sight(step, tiles).ok()?).ok()?;
-    let Some(Tiles { samples, workers, has_details }) = tiles else { return Some(blocks) };
-    for number in 0..samples {
-        put(&mut blocks, tile::of_samples(step, number).ok().flatten())?;
-    }
-    for number in 0..workers {
-        put(&mut blocks, tile::of_worker(step, number).ok().flatten())?;
-    }
-    let before = blocks.bytes();
-    for number in 0..if has_details { samples } else { 0 } {
-        let has_room = blocks.bytes() - before < MAX_DETAILS_BYTES;
-        put(&mut blocks, if has_room { details(step, number) } else { None })?;
-    }
+    blocks.push_first(&first_sight(step, places).ok()?).ok()?;
     Some(blocks)
 }
 
-/// Puts a block behind the first, and an empty one where it is not to be had, so that those behind it have their numbers.
-pub(crate) fn put(blocks: &mut GlanceBlocks, block: Option<Vec<u8>>) -> Option<()> {
+/// Puts a block behind the others, and an empty one where it is not to be had. Says which number it will have.
+pub(crate) fn put(blocks: &mut GlanceBlocks, block: Option<Vec<u8>>) -> Option<usize> {
     let put = block.map(|block| blocks.push(&block));
-    put.and_then(Result::ok).or_else(|| blocks.push(&[]).ok())
+    put.and_then(Result::ok).or_else(|| blocks.push(&[]).ok())?;
+    Some(blocks.count())
 }
 
-fn first_sight(step: &StepView, tiles: Option<Tiles>) -> Result<Vec<u8>, serde_json::Error> {
+/// The same of a tile, which is put in pieces where it has many spans.
+fn put_tile(blocks: &mut GlanceBlocks, tile: Option<Vec<u8>>) -> Option<usize> {
+    let number = blocks.count() + 1;
+    let cut = tile.as_deref().and_then(|tile| pyramid::cut(tile, |block| blocks.push(block).ok()));
+    cut.map_or_else(|| put(blocks, tile), |()| Some(number))
+}
+
+fn first_sight(step: &StepView, places: Option<Places>) -> Result<Vec<u8>, serde_json::Error> {
     let (mut answers, mut bytes) = (Vec::new(), Vec::new());
     for (name, wanted) in FIRST {
         // A step without samples has no tile.
-        if let Some(answer) = step.answer(wanted, None)? {
-            answers.push((name.to_owned(), answer.len()));
-            bytes.extend(answer);
+        let Some(answer) = step.answer(wanted, None)? else { continue };
+        // One of many spans is not read to be seen from afar.
+        if places.is_some() && wanted.is_tile() && !sight::is_sent_whole(&answer) {
+            continue;
         }
+        answers.push((name.to_owned(), answer.len()));
+        bytes.extend(answer);
     }
-    let mut block = serde_json::to_vec(&Head { version: VERSION, answers, tiles })?;
+    let mut block = serde_json::to_vec(&Head { version: VERSION, answers, places })?;
     block.push(b'\n');
     block.extend(bytes);
     Ok(block)
@@ -156,8 +164,7 @@ fn first_sight(step: &StepView, tiles: Option<Tiles>) -> Result<Vec<u8>, serde_j
 /// Of the samples of a tile, a line each.
 fn details(step: &StepView, tile: u32) -> Option<Vec<u8>> {
     let mut lines = Vec::new();
-    let first = tile * TILE_ROWS;
-    for sample in (first..first + TILE_ROWS).map_while(|row| step.sample(row)) {
+    for sample in rows_of(tile).map_while(|row| step.sample(row)) {
         serde_json::to_writer(&mut lines, &SampleDetails::of(sample)).ok()?;
         lines.push(b'\n');
     }
@@ -177,6 +184,43 @@ impl Keep {
             Self::FirstSight
         }
     }
+}
+
+// === impl Places ===
+
+impl Places {
+    /// Puts all that is kept of a step behind its first sight.
+    fn put(step: &StepView, keep: Keep, blocks: &mut GlanceBlocks) -> Option<Self> {
+        let rows = step.samples().len();
+        let tiles = 0..(rows as u32).div_ceil(TILE_ROWS);
+        let mut places = Self { rows, ..Self::default() };
+        for number in tiles.clone() {
+            places.samples.push(put_tile(blocks, tile::of_samples(step, number).ok().flatten())?);
+        }
+        for number in 0..step.workers().list.len() as u32 {
+            places.workers.push(put_tile(blocks, tile::of_worker(step, number).ok().flatten())?);
+        }
+        if keep != Keep::Everything {
+            return Some(places);
+        }
+        let mut put_all = |most_bytes: usize, make: &dyn Fn(u32) -> Option<Vec<u8>>| {
+            let before = blocks.bytes();
+            let mut put_one = |number| {
+                let has_room = blocks.bytes() - before < most_bytes;
+                put(blocks, if has_room { make(number) } else { None })
+            };
+            tiles.clone().map(&mut put_one).collect::<Option<Vec<usize>>>()
+        };
+        places.details = put_all(MAX_DETAILS_BYTES, &|tile| details(step, tile))?;
+        places.texts = put_all(MAX_TEXTS_BYTES, &|tile| Texts::of(step, rows_of(tile)).into_bytes().ok())?;
+        places.calls = put_all(usize::MAX, &|tile| calls::of_tile(step, tile).ok())?;
+        Some(places)
+    }
+}
+
+/// The rows of a tile, if they are there.
+fn rows_of(tile: u32) -> Range<u32> {
+    tile * TILE_ROWS..(tile + 1) * TILE_ROWS
 }
 
 // === impl Glance ===
@@ -201,31 +245,66 @@ impl Glance {
             let (_, wanted) = FIRST.iter().find(|(known, _)| known == name)?;
             answers.push((*wanted, answer));
         }
-        Some(Self { answers, tiles: head.tiles.map(|tiles| (tiles, blocks)), ..Self::default() })
+        Some(Self { answers, kept: head.places.map(|places| (places, blocks)), ..Self::default() })
     }
 
-    /// What was kept for an answer.
-    pub(crate) fn answer(&self, wanted: Wanted) -> Found {
+    /// What was kept for an answer; of a tile of many spans, what can be seen in a window.
+    pub(crate) fn answer(&self, wanted: Wanted, window: Option<Window>) -> Found {
         if let Some((_, answer)) = self.answers.iter().find(|(kept, _)| *kept == wanted) {
-            return Found::Answer(answer.clone());
+            return Found::Answer(wanted.in_window(answer.clone(), window));
         }
-        let Some((tiles, blocks)) = &self.tiles else { return Found::NotKept };
-        let (samples, workers) = (tiles.samples as usize, tiles.workers as usize);
-        let (number, of, first) = match wanted {
-            Wanted::SampleTile(tile) => (tile, samples, 1),
-            Wanted::WorkerTile(worker) => (worker, workers, 1 + samples),
-            Wanted::Sample(row) if tiles.has_details => (row / TILE_ROWS, samples, 1 + samples + workers),
+        let Some((places, blocks)) = &self.kept else { return Found::NotKept };
+        let (list, number) = match wanted {
+            Wanted::SampleTile(tile) => (&places.samples, tile),
+            Wanted::WorkerTile(worker) => (&places.workers, worker),
+            Wanted::Sample(row) if !places.details.is_empty() => (&places.details, row / TILE_ROWS),
             Wanted::Sample(_) | Wanted::Numbers | Wanted::Table => return Found::NotKept,
         };
-        if number as usize >= of {
-            return Found::Nothing;
-        }
-        let block = self.block(blocks, first + number as usize).filter(|block| !block.is_empty());
+        let Some(first) = list.get(number as usize) else { return Found::Nothing };
+        let block = self.block(blocks, *first).filter(|block| !block.is_empty());
         match (block, wanted) {
             (None, _) => Found::NotKept,
             (Some(block), Wanted::Sample(row)) => line(&block, row % TILE_ROWS),
-            (Some(block), _) => Found::Answer(block),
+            (Some(block), _) if pyramid::is_cut(&block) => {
+                let piece = |number: usize| self.block(blocks, first.checked_add(number)?.checked_add(1)?);
+                let seen = pyramid::seen(&block, window.unwrap_or(Window::ALL), piece);
+                seen.map_or(Found::NotKept, |seen| Found::Answer(seen.into()))
+            }
+            (Some(block), _) => Found::Answer(wanted.in_window(block, window)),
         }
+    }
+
+    /// Where a text is found; nothing where texts were not kept. They are read in turn, and none is held.
+    pub(crate) fn find(&self, sought: &str) -> Option<Matches> {
+        let (places, blocks) = self.kept.as_ref().filter(|(places, _)| !places.texts.is_empty())?;
+        let mut matches = Matches::default();
+        let sought = sought.to_lowercase();
+        for (place, tile) in places.texts.iter().zip(0..).filter(|_| !sought.is_empty()) {
+            if let Some(texts) = blocks.block(*place).and_then(|block| Texts::read(&block)) {
+                texts.find(&sought, &mut matches);
+            } else {
+                let rows = rows_of(tile).len();
+                matches.left_out += rows.min(places.rows.saturating_sub(tile as usize * rows));
+            }
+        }
+        Some(matches)
+    }
+
+    /// The calls of all samples, tile by tile, none of which is held; nothing where they were not kept.
+    pub(crate) fn calls(&self, step: StepNumber) -> Option<impl Iterator<Item = StepTrace>> {
+        let tiles = 0..self.kept.as_ref()?.0.calls.len() as u32;
+        (!tiles.is_empty()).then(|| tiles.filter_map(move |tile| self.calls_of(step, tile)))
+    }
+
+    /// The calls of a sample; nothing where they were not kept.
+    pub(crate) fn sample_calls(&self, step: StepNumber, row: u32) -> Option<SampleTrace> {
+        let tile = self.calls_of(step, row / TILE_ROWS)?;
+        tile.samples.into_iter().nth((row % TILE_ROWS) as usize)
+    }
+
+    fn calls_of(&self, step: StepNumber, tile: u32) -> Option<StepTrace> {
+        let (places, blocks) = self.kept.as_ref()?;
+        calls::read(&blocks.block(*places.calls.get(tile as usize)?)?, step, tile)
     }
 
     /// Where the forward passes of the step stand, as far as the table was kept.
@@ -244,8 +323,7 @@ impl Glance {
             return Some(block);
         }
         let block = Bytes::from(blocks.block(number)?);
-        let bytes = |held: &[(usize, Bytes)]| held.iter().map(|(_, block)| block.len()).sum::<usize>();
-        self.recent.lock().put(number, block.clone(), |held| bytes(held) > RECENT_BYTES);
+        self.recent.lock().put_within(RECENT_BYTES, number, block.clone());
         Some(block)
     }
 }
@@ -255,3 +333,6 @@ fn line(block: &Bytes, number: u32) -> Found {
     let line = block.split(|byte| *byte == b'\n').nth(number as usize).filter(|line| !line.is_empty());
     line.map_or(Found::Nothing, |line| Found::Answer(block.slice_ref(line)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,6 +30,15 @@ impl<K: PartialEq, V: Clone> Latest<K, V> {
         }
     }
 
+    /// The same with what takes no more than so many bytes together.
+    pub(crate) fn put_within(&mut self, most_bytes: usize, key: K, value: V)
+    where
+        V: AsRef<[u8]>,
+    {
+        let bytes = |held: &[(K, V)]| held.iter().map(|(_, value)| value.as_ref().len()).sum::<usize>();
+        self.put(key, value, |held| bytes(held) > most_bytes);
+    }
+
     /// Keeps what is wanted of it.
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(&K) -> bool) {
         self.0.retain(|(held, _)| is_wanted(held));

@@ -12,15 +12,18 @@ mod latest;
 mod strings;
 mod tracks;
 
+mod calls;
 mod details;
 mod numbers;
 mod passes;
 mod places;
 mod search;
-mod sight;
 mod table;
 mod tile;
 mod workers;
+
+mod pyramid;
+mod sight;
 
 mod given;
 mod glance;

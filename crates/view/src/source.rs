@@ -12,6 +12,8 @@ use crate::given::Given;
 use crate::glance::{Found, Glance};
 use crate::latest::Latest;
 use crate::passes::{self, CallPasses, Passes};
+use crate::search::Matches;
+use crate::sight::Window;
 use crate::step::{SharedStep, StepView, Wanted};
 use crate::workers::Fleet;
 
@@ -169,24 +171,32 @@ impl Source {
         Ok(made)
     }
 
-    /// The passes that the requests of a sample sat in, call by call. They may stand with the steps around it too, and so may
-    /// who shared them; of those steps, `may_read` says which fit into memory.
+    /// The passes that the requests of a sample sat in, call by call. They may stand with the steps around its own too, and so
+    /// may who shared them; of those steps, `may_read` says which fit into memory. Of others what was kept is asked.
     pub(crate) fn sample_passes(
         &self,
-        view: &StepView,
+        step: StepNumber,
         sample: &SampleTrace,
         may_read: impl Fn(&StepState) -> bool,
     ) -> Result<Vec<CallPasses>, RunError> {
         let Some(time) = time_of_passes(&sample.requests) else { return Ok(Vec::new()) };
-        let own = view.trace().step;
-        let heard = self.run.passes_within(own, &time)?;
+        let heard = self.run.passes_within(step, &time)?;
         if heard.is_empty() {
             return Ok(Vec::new());
         }
         let states: Vec<StepState> = self.tail.lock().steps.values().map(|tally| tally.state).collect();
-        let readable = states.into_iter().filter(|state| state.requests > 0 && may_read(state));
-        let steps: Vec<StepNumber> = readable.map(|state| state.step).collect();
-        let company = Company::around(view.trace(), &steps, &time, |company, other| {
+        let steps = states.into_iter().filter(|state| state.requests > 0);
+        let steps: Vec<StepNumber> = steps.map(|state| state.step).collect();
+        let company = Company::around(step, &steps, |company, other| {
+            if !may_read(&self.state(other)?) {
+                // Of what is not known, those beyond it may tell.
+                let Some(glance) = self.glance(other)? else { return Ok(true) };
+                let Some(tiles) = glance.calls(other) else { return Ok(true) };
+                return Ok(tiles.fold(false, |is_any, tile| company.add(&tile, &time) | is_any));
+            }
+            if other == step {
+                return Ok(company.add(self.step(step)?.trace(), &time));
+            }
             let wanted = self.version(other)?;
             // Looked at in passing, it takes no other's place. One at a time is in memory beside those that are held.
             let held = self.held.lock();
@@ -198,9 +208,24 @@ impl Source {
         Ok(passes::of_sample(sample, &heard, &company))
     }
 
+    /// The calls of a sample, if they were kept.
+    pub(crate) fn kept_calls(&self, step: StepNumber, row: u32) -> Result<Option<SampleTrace>, RunError> {
+        Ok(self.glance(step)?.and_then(|glance| glance.sample_calls(step, row)))
+    }
+
+    /// Where a text is found, if the step's texts were kept.
+    pub(crate) fn find_kept(&self, step: StepNumber, text: &str) -> Result<Option<Matches>, RunError> {
+        Ok(self.glance(step)?.and_then(|glance| glance.find(text)))
+    }
+
     /// What was kept for an answer when the step was sealed, if the step has not grown since.
-    pub(crate) fn glanced(&self, step: StepNumber, wanted: Wanted) -> Result<Found, RunError> {
-        Ok(self.glance(step)?.map_or(Found::NotKept, |glance| glance.answer(wanted)))
+    pub(crate) fn glanced(
+        &self,
+        step: StepNumber,
+        wanted: Wanted,
+        window: Option<Window>,
+    ) -> Result<Found, RunError> {
+        Ok(self.glance(step)?.map_or(Found::NotKept, |glance| glance.answer(wanted, window)))
     }
 
     /// Where its forward passes stand, if that was kept.
@@ -352,7 +377,7 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
-    use rollscope_run::{LogOptions, RunInfo};
+    use rollscope_run::{LogOptions, LogWriter, RunInfo};
     use rollscope_trace::{
         ForwardPass, Join, Leg, LegRole, Nanos, PassLoad, Profile, Report, RequestId, Scalar, UnixNs,
         WorkerRef,
@@ -360,6 +385,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::glance::{Keep, kept};
 
     const SECOND: Nanos = Nanos(1_000_000_000);
 
@@ -376,8 +402,8 @@ mod tests {
         Record::Profile(Box::new(profile))
     }
 
-    #[test]
-    fn steps_that_are_looked_at_in_passing_take_no_place() {
+    /// Six steps with a request each, of which all sat in one pass; the folder lives as long as the first of them.
+    fn six_steps() -> (tempfile::TempDir, Run, LogWriter) {
         let dir = tempfile::tempdir().unwrap();
         let info = RunInfo { producer: "a test".into(), created: UnixNs(0), config: serde_json::Value::Null };
         let run = Run::create(&dir.path().join("run"), &info).unwrap();
@@ -391,10 +417,35 @@ mod tests {
         let pass = ForwardPass { step: Some(StepNumber(4)), worker: Some(worker), scheduled, ..pass };
         writer.append(&Record::ForwardPass(Box::new(pass))).unwrap();
         writer.flush().unwrap();
+        (dir, run, writer)
+    }
+
+    #[test]
+    fn of_steps_that_cannot_be_read_what_was_kept_tells_who_shared_passes() {
+        let (_dir, run, writer) = six_steps();
+        run.sealer(writer.name()).seal(writer.position()).unwrap();
+        for step in (1..=6).map(StepNumber) {
+            let kept = kept(&StepView::new(run.step(step).unwrap()), Keep::Everything).unwrap();
+            run.put_glance(step, run.sealed_state(step).unwrap(), kept).unwrap();
+        }
+        let source = Source::new(run, Given::default());
+        let step = StepNumber(4);
+        let view = source.step(step).unwrap();
+        let read = source.sample_passes(step, view.sample(0).unwrap(), |_| true).unwrap();
+        let calls = source.kept_calls(step, 0).unwrap().unwrap();
+        let kept = source.sample_passes(step, &calls, |_| false).unwrap();
+        assert_eq!(serde_json::to_value(&kept).unwrap(), serde_json::to_value(&read).unwrap());
+        assert_eq!(serde_json::to_value(&kept).unwrap()[0]["shared_with"], json!(5));
+        assert_eq!(source.find_kept(step, "127.0.0.1").unwrap().unwrap(), view.find("127.0.0.1"));
+    }
+
+    #[test]
+    fn steps_that_are_looked_at_in_passing_take_no_place() {
+        let (_dir, run, _writer) = six_steps();
         let source = Source::new(run, Given::default());
         let held = [1, 3, 4].map(|step| source.step(StepNumber(step)).unwrap());
         let shown = &held[2];
-        let calls = source.sample_passes(shown, shown.sample(0).unwrap(), |_| true).unwrap();
+        let calls = source.sample_passes(StepNumber(4), shown.sample(0).unwrap(), |_| true).unwrap();
         let calls = serde_json::to_value(calls).unwrap();
         assert_eq!(calls[0]["shared_with"], json!(5), "of the steps around it, all are looked at: {calls}");
         for before in &held {

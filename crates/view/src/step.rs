@@ -9,6 +9,7 @@ use rollscope_stats::{StepNumbers, step_numbers};
 use rollscope_trace::{Nanos, SampleTrace, StepTrace, UnixNs};
 
 use crate::details::SampleDetails;
+use crate::latest::Latest;
 use crate::numbers::NumbersAnswer;
 use crate::search::{Matches, Texts};
 use crate::sight::{self, Window};
@@ -19,6 +20,9 @@ use crate::workers::{Fleet, Workers};
 /// Requests and spans of the user's of a step that is read: it is read into memory, which takes six kilobytes and a tenth of a
 /// millisecond for each request with its spans.
 pub(crate) const MAX_RECORDS: u64 = 400_000;
+
+/// Answers that were asked for last are held as far as they fit into this.
+const ANSWERS_BYTES: usize = 256 << 20;
 
 /// Spans of the user's that lie further from the step's requests than this, or than the step is long, do not
 /// widen the range that is shown first: the clock that made them is off.
@@ -37,7 +41,8 @@ pub(crate) struct StepView {
     numbers: OnceLock<StepNumbers>,
     workers: OnceLock<Workers>,
     texts: OnceLock<Texts>,
-    answers: Mutex<HashMap<Wanted, Bytes>>,
+    /// What was asked for last.
+    answers: Mutex<Latest<Wanted, Bytes>>,
 }
 
 /// An answer about a step.
@@ -123,7 +128,7 @@ impl StepView {
 
     fn whole(&self, wanted: Wanted) -> Result<Option<Bytes>, serde_json::Error> {
         if let Some(made) = self.answers.lock().get(&wanted) {
-            return Ok(Some(made.clone()));
+            return Ok(Some(made));
         }
         let made = match wanted {
             Wanted::Numbers => {
@@ -142,14 +147,17 @@ impl StepView {
         };
         // Attributes are asked for one sample at a time and cost nothing to make.
         if !matches!(wanted, Wanted::Sample(_)) {
-            self.answers.lock().insert(wanted, made.clone());
+            self.answers.lock().put_within(ANSWERS_BYTES, wanted, made.clone());
         }
         Ok(Some(made))
     }
 
     /// Where a text is found.
     pub(crate) fn find(&self, text: &str) -> Matches {
-        self.texts.get_or_init(|| Texts::of(self)).find(text)
+        let texts = self.texts.get_or_init(|| Texts::of(self, 0..self.rows.len() as u32));
+        let mut matches = Matches::default();
+        texts.find(&text.to_lowercase(), &mut matches);
+        matches
     }
 }
 
@@ -158,11 +166,12 @@ impl StepView {
 impl Wanted {
     /// Of a tile that is too large to be sent whole, what can be seen in a window; anything else as it is.
     pub(crate) fn in_window(self, made: Bytes, window: Option<Window>) -> Bytes {
-        let seen = match (self, window) {
-            (Self::SampleTile(_) | Self::WorkerTile(_), Some(window)) => sight::seen(&made, window),
-            _ => None,
-        };
+        let seen = window.filter(|_| self.is_tile()).and_then(|window| sight::seen(&made, window));
         seen.map_or(made, Bytes::from)
+    }
+
+    pub(crate) fn is_tile(self) -> bool {
+        matches!(self, Self::SampleTile(_) | Self::WorkerTile(_))
     }
 }
 

@@ -25,10 +25,6 @@ impl Strings {
         self.index.insert(text.into(), index);
         index
     }
-
-    pub(crate) fn list(&self) -> &[Box<str>] {
-        &self.list
-    }
 }
 
 impl Serialize for Strings {

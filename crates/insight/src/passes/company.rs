@@ -36,19 +36,18 @@ struct Seat {
 // === impl Company ===
 
 impl Company {
-    /// Of a step, and of the steps before and after it as far as they reach into a time: of `others`, in order, those next to it
-    /// that had a call under way then. `add` reads one and has [`Self::add`] tell whether it had.
+    /// Of a step, and of the steps before and after it as far as they reach into its time: of `others`, in order, those next to it
+    /// that had a call under way then. `add` reads one, the step itself as well, and has [`Self::add`] tell whether it had.
     ///
     /// # Errors
     /// Those of `add`.
     pub fn around<E>(
-        step: &StepTrace,
+        step: StepNumber,
         others: &[StepNumber],
-        within: &RangeInclusive<UnixNs>,
         mut add: impl FnMut(&mut Self, StepNumber) -> Result<bool, E>,
     ) -> Result<Self, E> {
         let mut company = Self::default();
-        company.add(step, within);
+        add(&mut company, step)?;
         let mut reach = |others: &mut dyn Iterator<Item = &StepNumber>| {
             for other in others {
                 if !add(&mut company, *other)? {
@@ -57,8 +56,8 @@ impl Company {
             }
             Ok(())
         };
-        reach(&mut others.iter().rev().filter(|other| **other < step.step))?;
-        reach(&mut others.iter().filter(|other| **other > step.step))?;
+        reach(&mut others.iter().rev().filter(|other| **other < step))?;
+        reach(&mut others.iter().filter(|other| **other > step))?;
         Ok(company)
     }
 

@@ -1,7 +1,8 @@
-//! Tiles that are made of a step's rows, and what of them is kept and can be seen.
+//! Tiles that are made of a step's rows, and what of them can be seen.
+
+use std::collections::HashSet;
 
 use proptest::prelude::*;
-use rollscope_run::{GlanceBlocks, Run, RunInfo};
 use rollscope_trace::{
     Join, Leg, LegRole, Nanos, Profile, Record, Report, RequestId, SampleKey, Scalar, StepNumber, StepTrace,
     UnixNs, UserSpan, WorkerRef,
@@ -9,23 +10,23 @@ use rollscope_trace::{
 
 use super::*;
 use crate::columns::tests::read;
-use crate::glance::{Found, Glance, Keep, kept, put};
-use crate::step::{StepView, Wanted};
+use crate::step::StepView;
 use crate::tile;
 
-const STEP: StepNumber = StepNumber(4);
+pub(crate) const STEP: StepNumber = StepNumber(4);
 
-/// A request of a pair: its sample, begin, length, and the share of it that its prefill takes.
-type Request = (u8, u32, u32, u8);
+/// A request of a pair: its sample, begin, length, and the share of it that its prefill takes; one without a share has failed.
+pub(crate) type Request = (u8, u32, u32, u8);
 /// A span of a sample: its begin and length, or an instant; one without a length has not ended.
-type Own = (u8, u32, Option<u32>);
+pub(crate) type Own = (u8, u32, Option<u32>);
 
-fn step(requests: &[Request], spans: &[Own]) -> StepView {
+pub(crate) fn step(requests: &[Request], spans: &[Own]) -> StepView {
     let leg = |role: LegRole, number: u8, (from, to): (u64, u64), stage: &'static str| {
+        let outcome = if from == to { Outcome::Failed } else { Outcome::Completed };
         let url = format!("http://{}-{number}:1", role.name());
         let worker = WorkerRef { url: url.into(), instance: "w".into() };
         let report = Report::from_pairs([(stage, Scalar::Number((to - from) as f64 / 1e9))]);
-        Leg { report, ..Leg::new(role, worker, Nanos(from), Nanos(to)) }
+        Leg { report, outcome, ..Leg::new(role, worker, Nanos(from), Nanos(to)) }
     };
     let requests = requests.iter().zip(0..).map(|((sample, start, length, share), id)| {
         let (length, share) = (u64::from(*length), u64::from(*share));
@@ -49,7 +50,7 @@ fn step(requests: &[Request], spans: &[Own]) -> StepView {
 }
 
 /// Some of them instants, and some that have not ended.
-fn owns() -> impl Strategy<Value = Vec<Own>> {
+pub(crate) fn owns() -> impl Strategy<Value = Vec<Own>> {
     let length =
         prop_oneof![Just(None), Just(Some(0)), (1_u32..90).prop_map(Some), (1_u32..90).prop_map(Some)];
     prop::collection::vec((0_u8..5, 0_u32..5000, length), 0..60)
@@ -64,19 +65,24 @@ struct Drawn {
     /// Its name and where its details are, by which it is known.
     what: [i64; 5],
     parent: Option<[i64; 5]>,
+    is_mark: bool,
 }
 
-impl Drawn {
-    fn is_instant(&self) -> bool {
-        let [_, kind, ..] = self.run;
-        kind == Kind::User as i64 && self.end <= self.start
+/// What is seen in a window: of all spans of a run that end in one cell the first, and the first mark.
+fn expected(all: &[Drawn], window: Window) -> Vec<Drawn> {
+    let mut cell = 1.0;
+    while cell * 2.0 <= window.pixel {
+        cell *= 2.0;
     }
-
-    /// Whether one that follows is not drawn.
-    fn hides(&self, next: &Self, pixel: f64) -> bool {
-        let is_mark_on_span = next.is_instant() && !self.is_instant();
-        self.run == next.run && next.end < self.end + pixel && !is_mark_on_span
-    }
+    let mut taken = HashSet::new();
+    let mut is_seen = |span: &Drawn| {
+        let at = (span.end / cell).floor() as i64;
+        let is_first = taken.insert((span.run, at, false));
+        let is_first_mark = span.is_mark && taken.insert((span.run, at, true));
+        window.pixel < 1.0 || is_first || is_first_mark
+    };
+    let seen = all.iter().filter(|span| is_seen(span));
+    seen.filter(|span| span.end >= window.from - window.pixel && span.start <= window.to).cloned().collect()
 }
 
 fn drawn(tile: &[u8]) -> Vec<Drawn> {
@@ -89,7 +95,9 @@ fn drawn(tile: &[u8]) -> Vec<Drawn> {
         let spans = first[run] as usize..first[run + 1] as usize;
         drawn.extend(spans.map(|at| {
             let (start, end) = (columns["start_ns"][at], columns["end_ns"][at]);
+            let is_instant = of("run_kind", run) == Kind::User as i64 && end <= start;
             Drawn {
+                is_mark: is_instant || of("outcome", at) != 0 || of("flags", at) != 0,
                 run: ["run_row", "run_kind", "run_lane", "run_track"].map(|name| of(name, run)),
                 start,
                 end: if end.is_nan() { f64::INFINITY } else { end },
@@ -116,12 +124,15 @@ proptest! {
         for whole in tiles.into_iter().flatten() {
             let sent = reduced(Table::of(&whole).unwrap(), window).unwrap();
             let all = drawn(&whole);
-            let mut expected: Vec<Drawn> = Vec::new();
-            for span in &all {
-                let is_hidden = expected.last().is_some_and(|before| before.hides(span, pixel));
-                if !is_hidden && span.end >= window.from && span.start <= window.to {
-                    expected.push(span.clone());
-                }
+            let mut expected = expected(&all, window);
+            // What is left out has no pixel of its own, and what it says is said on its pixel.
+            for span in all.iter().filter(|span| span.end >= from && span.start <= window.to) {
+                let stands_for = |seen: &Drawn| {
+                    seen.run == span.run
+                        && (seen.is_mark || !span.is_mark)
+                        && (seen.what == span.what || (seen.end <= span.start && span.end < seen.end + pixel))
+                };
+                prop_assert!(expected.iter().any(stands_for), "{:?}", span);
             }
             // Of a parent that is left out nothing is told.
             let sent_too: Vec<_> = expected.iter().map(|span| span.what).collect();
@@ -130,29 +141,6 @@ proptest! {
             }
             prop_assert_eq!(&read(&sent).0["left_out"], all.len() - expected.len());
             prop_assert_eq!(drawn(&sent), expected);
-        }
-    }
-}
-
-proptest! {
-    // Each case writes files.
-    #![proptest_config(ProptestConfig::with_cases(16))]
-
-    /// A step that was kept answers as one that is read.
-    #[test]
-    fn a_kept_tile_is_answered_as_its_step_would(
-        requests in prop::collection::vec((0_u8..250, 0_u32..5000, 1_u32..900, any::<u8>()), 1..300),
-    ) {
-        let step = step(&requests, &[]);
-        let dir = tempfile::tempdir().unwrap();
-        let info = RunInfo { producer: "test".into(), created: UnixNs(0), config: serde_json::Value::Null };
-        let run = Run::create(&dir.path().join("run"), &info).unwrap();
-        run.put_glance(STEP, run.sealed_state(STEP).unwrap(), kept(&step, Keep::Everything).unwrap()).unwrap();
-        let glance = Glance::open(run.glance(STEP).unwrap().unwrap()).unwrap();
-        let numbers = (0..4).flat_map(|n| [Wanted::SampleTile(n), Wanted::WorkerTile(n), Wanted::Sample(n * 60)]);
-        for wanted in numbers.chain([Wanted::Numbers, Wanted::Table, Wanted::WorkerTile(99)]) {
-            let expected = step.answer(wanted, None).unwrap().map_or(Found::Nothing, Found::Answer);
-            prop_assert_eq!(glance.answer(wanted), expected, "{:?}", wanted);
         }
     }
 }
@@ -183,21 +171,7 @@ fn what_is_no_tile_is_not_reduced() {
     let beyond = |_| Column::U32((0..=runs).map(|run| if run < runs { 0 } else { spans + 1 }).collect());
     assert!(!is_reduced(&changed("run_first", &beyond)), "spans that are not there");
     for name in table.names().filter(|name| !name.starts_with("transfer_")) {
-        let short = |_| table.picked(name, 0..1).unwrap();
+        let short = |_| Table::gathered(&[&table], name, [(0, 0)].into_iter()).unwrap();
         assert!(!is_reduced(&changed(name, &short)), "one entry of {name}");
     }
-}
-
-#[test]
-fn a_block_that_cannot_be_made_leaves_the_others() {
-    let mut blocks = GlanceBlocks::default();
-    for block in [None, Some(b"a tile".to_vec()), Some(Vec::new())] {
-        put(&mut blocks, block).unwrap();
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let info = RunInfo { producer: "test".into(), created: UnixNs(0), config: serde_json::Value::Null };
-    let run = Run::create(&dir.path().join("run"), &info).unwrap();
-    run.put_glance(STEP, run.sealed_state(STEP).unwrap(), blocks).unwrap();
-    let kept = run.glance(STEP).unwrap().unwrap();
-    assert_eq!([0, 1, 2].map(|number| kept.block(number).unwrap()), [vec![], b"a tile".to_vec(), vec![]]);
 }

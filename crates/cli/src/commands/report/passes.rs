@@ -34,8 +34,12 @@ impl Passes {
         let steps = run.steps().map_err(anyhow::Error::from)?;
         let steps = steps.into_iter().filter(|summary| summary.requests > 0);
         let steps: Vec<StepNumber> = steps.map(|summary| summary.step).collect();
-        passes.company = Company::around(step, &steps, &time, |company, other| {
-            Ok::<_, Failure>(company.add(&read(run, other)?, &time))
+        passes.company = Company::around(step.step, &steps, |company, other| {
+            Ok::<_, Failure>(if other == step.step {
+                company.add(step, &time)
+            } else {
+                company.add(&read(run, other)?, &time)
+            })
         })?;
         Ok(passes)
     }
