@@ -10,7 +10,7 @@ pub(crate) fn join(headers: &HeaderMap) -> Join {
     let mut join = Join::default();
     for name in headers.keys() {
         match name.as_str() {
-            "x-rollscope-step" => join.step = number(name).map(StepNumber),
+            "x-rollscope-step" => join.step = number(name).and_then(StepNumber::new),
             "x-rollscope-group" => join.group = text(name).map(Into::into),
             "x-rollscope-sample" => join.sample = text(name).map(Into::into),
             "x-rollscope-attempt" => {
@@ -22,4 +22,20 @@ pub(crate) fn join(headers: &HeaderMap) -> Join {
         }
     }
     join
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_cannot_be_is_not_said() {
+        for (told, step) in [("7", Some(7)), ("18446744073709551615", None), ("-1", None), ("seven", None)] {
+            let headers = HeaderMap::from_iter([(
+                HeaderName::from_static("x-rollscope-step"),
+                http::HeaderValue::from_static(told),
+            )]);
+            assert_eq!(join(&headers).step, step.map(StepNumber), "{told}");
+        }
+    }
 }

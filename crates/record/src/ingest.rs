@@ -22,7 +22,8 @@
 use std::collections::BTreeMap;
 
 use rollscope_trace::{Attr, Nanos, Record, SampleKey, SampleMark, StepNumber, UnixNs, UserSpan};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The year 2000. Smaller numbers are readings of a clock that counts from a machine's start, and would make a
 /// sample last for half a century.
@@ -46,6 +47,7 @@ enum Line {
 
 #[derive(Deserialize)]
 struct KeyMembers {
+    #[serde(deserialize_with = "step")]
     step: u64,
     #[serde(default)]
     group: Option<Name>,
@@ -114,6 +116,13 @@ struct SampleLine {
 /// played again; of a sample's time it is only where the sample's requests are.
 const FUTURE_NS: i64 = 86_400 * 1_000_000_000;
 
+/// A step that can be: with one that cannot, all that come would be earlier ones.
+fn step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let step = u64::deserialize(deserializer)?;
+    let refused = || D::Error::invalid_value(Unexpected::Unsigned(step), &"a step below 2^53");
+    StepNumber::new(step).map(|step| step.0).ok_or_else(refused)
+}
+
 /// Reads a body of lines that was sent just now; blank ones are passed over.
 pub(crate) fn parse(body: &[u8], now: UnixNs) -> (Vec<Record>, Vec<Rejected>) {
     let (mut records, mut rejected) = (Vec::new(), Vec::new());
@@ -139,13 +148,13 @@ pub(crate) fn parse(body: &[u8], now: UnixNs) -> (Vec<Record>, Vec<Rejected>) {
 pub fn read_line(line: &[u8]) -> Result<Record, serde_json::Error> {
     match serde_json::from_slice(line)? {
         Line::Span(span) => span.record().ok_or_else(|| {
-            serde::de::Error::custom(
+            serde_json::Error::custom(
                 "start and end are seconds since 1970, later than the year 2000, and the end is not before the start",
             )
         }),
         Line::Sample(sample) => sample
             .record()
-            .ok_or_else(|| serde::de::Error::custom("non_generation_time is no number of seconds")),
+            .ok_or_else(|| serde_json::Error::custom("non_generation_time is no number of seconds")),
     }
 }
 
@@ -172,8 +181,7 @@ impl SampleLine {
             Some(seconds) => Some(Nanos::from_secs_f64(seconds)?),
             None => None,
         };
-        Some(Record::Sample(SampleMark {
-            key: self.key.key(),
+        let mut mark = SampleMark {
             reward: self.reward,
             truncated: self.truncated,
             response_tokens: self.response_tokens,
@@ -184,7 +192,10 @@ impl SampleLine {
             top_p_kept: self.top_p_kept,
             dataset: self.dataset.map(Name::text),
             evaluation: self.evaluation,
-        }))
+            ..SampleMark::new(self.key.key())
+        };
+        mark.leave_out_implausible();
+        Some(Record::Sample(mark))
     }
 }
 
@@ -226,6 +237,8 @@ impl Value {
 
 #[cfg(test)]
 mod tests {
+    use rollscope_trace::Fault;
+
     use super::*;
 
     #[test]
@@ -236,11 +249,13 @@ mod tests {
 {"type":"span","step":1,"sample":"s","name":"n","start":1700000002,"end":1700000001}
 {"type":"span","step":1,"sample":"s","name":"perf_counter","start":12345.6,"end":12345.7}
 {"type":"span","step":1,"sample":"s","name":"milliseconds","start":1700000000000}
+{"type":"sample","step":1,"sample":"t","reward":1e300,"response_tokens":18446744073709551615,"truncated":true}
 {"type":"sample","step":1,"sample":"s","reward":NaN}
 {"type":"event","step":1}
 {"type":"sample","sample":"s"}
 {"type":"sample","step":1,"sample":"s","non_generation_time":-1}
 {"type":"span","step":1,"sample":"s","name":"next year","start":1700000000,"end":1732000000}
+{"type":"sample","step":9007199254740993,"sample":"s"}
 "#;
         let (records, rejected) = parse(body, UnixNs(1_700_000_100_000_000_000));
         let key = |group: Option<&str>, sample: &str| SampleKey {
@@ -268,9 +283,15 @@ mod tests {
             repetition: Some(true),
             ..SampleMark::new(key(None, "s"))
         };
-        assert_eq!(records, [Record::Span(span), Record::Sample(mark)]);
+        let implausible = SampleMark {
+            truncated: Some(true),
+            left_out: [Fault::TooLarge; 2].into(),
+            ..SampleMark::new(key(None, "t"))
+        };
+        assert_eq!(records, [Record::Span(span), Record::Sample(mark), Record::Sample(implausible)]);
         let lines: Vec<_> = rejected.iter().map(|rejected| rejected.line).collect();
-        assert_eq!(lines, [4, 5, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(lines, [4, 5, 6, 8, 9, 10, 11, 12, 13]);
+        assert!(rejected[8].error.contains("expected a step below 2^53"), "{rejected:?}");
         assert!(rejected[5].error.contains("missing field `step`"), "{rejected:?}");
         assert!(rejected[4].error.contains("unknown variant `event`"), "{rejected:?}");
     }

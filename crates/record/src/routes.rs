@@ -66,7 +66,7 @@ async fn spans(State(recorder): State<RecorderHandle>, body: Bytes) -> Response 
 }
 
 async fn end_step(State(recorder): State<RecorderHandle>, Path(step): Path<String>, body: Bytes) -> Response {
-    let Ok(number) = step.parse() else { return bad_step(&step) };
+    let Some(number) = step.parse().ok().and_then(StepNumber::new) else { return bad_step(&step) };
     let body =
         if body.is_empty() { Ok(EndBody::default()) } else { serde_json::from_slice::<EndBody>(&body) };
     let end = match body.map(|body| (body.rollout_time.map(Nanos::from_secs_f64), body.num_gpus)) {
@@ -76,11 +76,11 @@ async fn end_step(State(recorder): State<RecorderHandle>, Path(step): Path<Strin
         }
         Ok((time, gpus)) => StepEnd { rollout_time: time.flatten(), gpus },
     };
-    let Ok(closed) = recorder.end_step(StepNumber(number), end) else {
+    let Ok(closed) = recorder.end_step(number, end) else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "the recorder's queue is full or closed");
     };
     match closed.await {
-        Ok(Ok(closed)) => json_body(&json!({"step": number, "data": closed.metrics})).into_response(),
+        Ok(Ok(closed)) => json_body(&json!({"step": number.0, "data": closed.metrics})).into_response(),
         Ok(Err(error)) => failed(&error),
         Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the recorder has ended"),
     }

@@ -20,8 +20,8 @@ pub struct Version {
 
 /// The version in which this crate writes: run.json, segments, parts and manifests share it.
 ///
-/// 1.1 added to what is told of a sample, 1.2 forward passes.
-pub const FORMAT: Version = Version { major: 1, minor: 2 };
+/// 1.1 added to what is told of a sample, 1.2 forward passes, 1.3 more of a sample: counts, and what was left out.
+pub const FORMAT: Version = Version { major: 1, minor: 3 };
 
 // === impl Version ===
 

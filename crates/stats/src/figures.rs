@@ -138,7 +138,7 @@ impl Figures {
 
     fn add_marks(&mut self, marks: Marks<'_>) {
         self.groups = marks.groups.len() as u64;
-        self.anomalies[Fault::NotFinite as usize] += marks.not_finite;
+        self.anomalies.iter_mut().zip(marks.left_out).for_each(|(all, more)| *all += more);
         self.zero_std = samples::zero_std(&marks.groups);
         self.pass_rates = samples::pass_rates(&marks.groups);
         self.categories = marks.category_shares();

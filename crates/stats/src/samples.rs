@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use rollscope_trace::{FinishKind, Nanos, SampleKey, SampleTrace, UnixNs, UserSpan};
+use rollscope_trace::{Fault, FinishKind, Nanos, SampleKey, SampleTrace, UnixNs, UserSpan};
 
 use crate::critical_path::covered;
 use crate::distribution::Distribution;
@@ -45,7 +45,8 @@ pub(crate) struct VersionTally<'a> {
 pub(crate) struct Marks<'a> {
     /// In the order of the samples, finite or not.
     pub(crate) rewards: Vec<f64>,
-    pub(crate) not_finite: u64,
+    /// Values that were left out, in the order of [`Fault::ALL`].
+    pub(crate) left_out: [u64; Fault::ALL.len()],
     pub(crate) repetitions: Vec<bool>,
     /// The finite rewards of each group that was named, in the order in which the groups appear.
     pub(crate) groups: Vec<Vec<f64>>,
@@ -167,8 +168,11 @@ impl<'a> Marks<'a> {
     pub(crate) fn add(&mut self, sample: &'a SampleTrace) {
         let mark = &sample.mark;
         if let Some(reward) = mark.reward {
-            self.not_finite += u64::from(!reward.is_finite());
+            self.left_out[Fault::NotFinite as usize] += u64::from(!reward.is_finite());
             self.rewards.push(reward);
+        }
+        for fault in &mark.left_out {
+            self.left_out[*fault as usize] += 1;
         }
         self.repetitions.extend(mark.repetition);
         if let Some(category) = mark.category.as_deref() {

@@ -90,7 +90,7 @@ impl Sums {
                 }
                 self.generated += generated;
             }
-            if let (Some(prompt), Some(held)) = (tokens.prompt, tokens.cached) {
+            if let (None, Some(prompt), Some(held)) = (&sample.mark.prefix, tokens.prompt, tokens.cached) {
                 self.prompt += prompt;
                 *cached.get_or_insert(0.0) += held;
             }
@@ -99,6 +99,15 @@ impl Sums {
                 let more = [accepted, drafted, tokens.spec_verified.unwrap_or(0.0), generated];
                 spec.get_or_insert([0.0; 4]).iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
             }
+        }
+        // What was told of the sample goes before what its requests add up to.
+        if let Some(told) = &sample.mark.prefix {
+            self.prompt += told.prompt as f64;
+            cached = Some(told.cached as f64);
+        }
+        if let Some(told) = &sample.mark.spec {
+            let told = [told.accepted, told.drafted, told.verified, told.generated];
+            spec = Some(told.map(|count| count as f64));
         }
         if let Some(cached) = cached {
             self.cached.add(cached);

@@ -75,6 +75,17 @@ impl fmt::Debug for RequestId {
 
 // === impl StepNumber ===
 
+impl StepNumber {
+    /// Steps are below this: what a double cannot hold exactly is a mistake, after which all that follow would be
+    /// earlier ones.
+    const END: u64 = 1 << 53;
+
+    /// A step that somebody tells; nothing when it cannot be one.
+    pub fn new(number: u64) -> Option<Self> {
+        (number < Self::END).then_some(Self(number))
+    }
+}
+
 impl fmt::Display for StepNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

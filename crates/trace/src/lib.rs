@@ -24,7 +24,7 @@ pub use measure::{Measure, Side, Unit};
 pub use measures::{MeasureSet, Measures};
 pub use pass::{ForwardPass, PassLoad};
 pub use profile::{BatchSlot, Join, Leg, LegRole, Outcome, Profile};
-pub use record::{CloseReason, DropCount, Record, SampleMark, StepClose, UserSpan};
+pub use record::{CloseReason, DropCount, PrefixCounts, Record, SampleMark, SpecCounts, StepClose, UserSpan};
 pub use report::{Fault, Finish, FinishKind, Reading, Report, ReportReader, Scalar};
 pub use sample::{SampleTrace, StepTrace};
 pub use sentence::sentence;

@@ -3,6 +3,7 @@
 use crate::ids::{SampleKey, StepNumber};
 use crate::pass::ForwardPass;
 use crate::profile::Profile;
+use crate::report::Fault;
 use crate::span::Attr;
 use crate::time::{Nanos, UnixNs};
 
@@ -61,11 +62,50 @@ pub struct SampleMark {
     pub category: Option<Box<str>>,
     /// Vocabulary entries that nucleus sampling kept, summed over its trained tokens.
     pub top_p_kept: Option<u64>,
+    /// What speculative decoding did for it, over all its requests.
+    pub spec: Option<Box<SpecCounts>>,
+    /// Tokens of its prompts, over all its requests.
+    pub prefix: Option<Box<PrefixCounts>>,
+    /// What is wrong with those values told of it that are left out.
+    pub left_out: Box<[Fault]>,
+    /// Its trace as another program carried it along, where nothing of that is a request or a span.
+    pub carrier: Option<Box<str>>,
     /// The evaluation's data set; a sample that has one belongs to an evaluation.
     pub dataset: Option<Box<str>>,
     /// Whether it belongs to an evaluation and not to training.
     pub evaluation: bool,
 }
+
+/// What speculative decoding did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpecCounts {
+    /// Draft tokens that were accepted.
+    pub accepted: u64,
+    /// Draft tokens that were proposed.
+    pub drafted: u64,
+    /// Verifications of drafts.
+    pub verified: u64,
+    /// Tokens generated.
+    pub generated: u64,
+}
+
+/// Tokens of prompts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixCounts {
+    /// All of them.
+    pub prompt: u64,
+    /// Those that the prefix cache held.
+    pub cached: u64,
+}
+
+/// Tokens that a sample can have, as [`Measure`](crate::Measure) has it of a request.
+const MOST_TOKENS: u64 = 1_000_000_000;
+/// Entries of a vocabulary that can be kept for them: a million of each.
+const MOST_KEPT: u64 = MOST_TOKENS * 1_000_000;
+/// Time in the user's code: a week.
+const LONGEST: Nanos = Nanos(7 * 86_400 * 1_000_000_000);
+/// A reward's size; what is beyond was made up by an overflow or a division.
+const LARGEST_REWARD: f64 = 1e12;
 
 /// The end of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -145,6 +185,10 @@ impl SampleMark {
             repetition: None,
             category: None,
             top_p_kept: None,
+            spec: None,
+            prefix: None,
+            left_out: Box::default(),
+            carrier: None,
             dataset: None,
             evaluation: false,
         }
@@ -153,7 +197,7 @@ impl SampleMark {
     /// Whether it tells nothing but its key.
     pub fn says_nothing(&self) -> bool {
         let Self { key: _, reward, truncated, response_tokens, effective_response_tokens, .. } = self;
-        let Self { non_generation_time, repetition, category, top_p_kept, .. } = self;
+        let Self { non_generation_time, repetition, category, top_p_kept, spec, prefix, left_out, .. } = self;
         let counts = [response_tokens, effective_response_tokens, top_p_kept];
         reward.is_none()
             && truncated.is_none()
@@ -161,12 +205,43 @@ impl SampleMark {
             && non_generation_time.is_none()
             && repetition.is_none()
             && category.is_none()
+            && spec.is_none()
+            && prefix.is_none()
+            && left_out.is_empty()
             && !self.is_evaluation()
     }
 
     /// Whether the sample belongs to an evaluation.
     pub fn is_evaluation(&self) -> bool {
         self.evaluation || self.dataset.is_some()
+    }
+
+    /// Takes out the values that cannot be true, and tells so in [`Self::left_out`]. A reward that is not finite stays:
+    /// it is known by itself.
+    pub fn leave_out_implausible(&mut self) {
+        let mut faults = std::mem::take(&mut self.left_out).into_vec();
+        let mut leave_out = |is_out: bool, fault: Fault| faults.extend(is_out.then_some(fault));
+        let reward = self.reward.take_if(|reward| reward.is_finite() && reward.abs() > LARGEST_REWARD);
+        leave_out(reward.is_some(), Fault::TooLarge);
+        for (count, most) in [
+            (&mut self.response_tokens, MOST_TOKENS),
+            (&mut self.effective_response_tokens, MOST_TOKENS),
+            (&mut self.top_p_kept, MOST_KEPT),
+        ] {
+            leave_out(count.take_if(|count| *count > most).is_some(), Fault::TooLarge);
+        }
+        let time = self.non_generation_time.take_if(|time| *time > LONGEST);
+        leave_out(time.is_some(), Fault::TooLarge);
+        let spec = self.spec.take_if(|spec| {
+            [spec.accepted, spec.drafted, spec.verified, spec.generated]
+                .iter()
+                .any(|count| *count > MOST_TOKENS)
+        });
+        leave_out(spec.is_some(), Fault::TooLarge);
+        leave_out(self.prefix.take_if(|prefix| prefix.prompt > MOST_TOKENS).is_some(), Fault::TooLarge);
+        let prefix = self.prefix.take_if(|prefix| prefix.cached > prefix.prompt);
+        leave_out(prefix.is_some(), Fault::MoreThanPrompt);
+        self.left_out = faults.into();
     }
 
     /// Takes over whatever `later` says.
@@ -179,6 +254,12 @@ impl SampleMark {
         self.repetition = later.repetition.or(self.repetition);
         self.category = later.category.clone().or(self.category.take());
         self.top_p_kept = later.top_p_kept.or(self.top_p_kept);
+        self.spec = later.spec.clone().or(self.spec.take());
+        self.prefix = later.prefix.clone().or(self.prefix.take());
+        if !later.left_out.is_empty() {
+            self.left_out.clone_from(&later.left_out);
+        }
+        self.carrier = later.carrier.clone().or(self.carrier.take());
         self.dataset = later.dataset.clone().or(self.dataset.take());
         self.evaluation |= later.evaluation;
     }

@@ -121,7 +121,8 @@ impl Report {
         !self.measures.plausible().and(MeasureSet::DURATIONS).is_empty()
     }
 
-    fn check_cached(&mut self) {
+    /// Flags cached tokens that are more than the prompt has.
+    pub fn check_cached(&mut self) {
         let prompt = self.measures.good(Measure::PromptTokens);
         let cached = self.measures.good(Measure::CachedTokens);
         if let (Some(prompt), Some(cached)) = (prompt, cached)

@@ -1,6 +1,6 @@
 //! The attributes of a sample's spans: what is told of one when it is pointed at.
 
-use rollscope_trace::{Attr, SampleMark, SampleTrace, Span, profile_spans};
+use rollscope_trace::{Attr, Fault, SampleMark, SampleTrace, Span, profile_spans};
 use serde::Serialize;
 
 use crate::strings::{cut, cut_at};
@@ -88,9 +88,16 @@ fn mark(mark: &SampleMark) -> Vec<(&'static str, Value)> {
         ("response_tokens", mark.response_tokens.map(count)),
         ("effective_response_tokens", mark.effective_response_tokens.map(count)),
         ("top_p_kept", mark.top_p_kept.map(count)),
+        ("left_out", left_out(&mark.left_out).as_deref().map(text)),
         ("non_generation_time", mark.non_generation_time.map(|time| Value::Float(time.as_secs_f64()))),
     ];
     told.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// What is wrong with what was left out.
+fn left_out(faults: &[Fault]) -> Option<String> {
+    let names: Vec<_> = faults.iter().map(|fault| fault.name()).collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 fn attr(name: &str, value: &Attr) -> (String, Value) {

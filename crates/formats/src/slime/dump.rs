@@ -125,7 +125,7 @@ fn step_of(head: &[Value]) -> Option<StepNumber> {
 
 fn number(id: &impl Tree) -> Option<StepNumber> {
     match id.scalar()? {
-        Scalar::Int(number) => u64::try_from(number).ok().map(StepNumber),
+        Scalar::Int(number) => u64::try_from(number).ok().and_then(StepNumber::new),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! What a dump says of a sample beside its trace.
 
 use miniz_oxide::deflate::compress_to_vec_zlib;
-use rollscope_trace::{Nanos, SampleKey, SampleMark};
+use rollscope_trace::{Fault, Nanos, PrefixCounts, SampleKey, SampleMark, SpecCounts};
 use serde_json::{Map, Value as Json, json};
 
 use super::sample::SampleOptions;
@@ -14,6 +14,18 @@ const REPETITION: &str = "repetition";
 const CATEGORY: &str = "category";
 const TOP_P_KEPT: &str = "top_p_kept";
 const DATASET: &str = "dataset";
+const LEFT_OUT: &str = "left_out";
+const CARRIER: &str = "carrier";
+
+/// What slime adds up over a sample's requests.
+pub(super) const SPEC: &str = "spec_info";
+pub(super) const PREFIX: &str = "prefix_cache_info";
+
+/// Reads numbers, and notes what is wrong with those that are left out.
+#[derive(Default)]
+struct Judge {
+    left_out: Vec<Fault>,
+}
 
 /// Characters at the end of a response by which it is judged; see [`repeats`].
 const JUDGED_CHARS: usize = 10_000;
@@ -29,38 +41,61 @@ pub(super) fn read<T: Tree>(
     numbers: &mut dyn FnMut(&T) -> Option<Vec<f64>>,
 ) -> SampleMark {
     let scalar = |name: &str| tree.member(name).and_then(|value| value.scalar());
-    let count = |name: &str| tree.member(name).and_then(|value| value.number()).and_then(whole);
+    let mut judge = Judge::default();
     let status = tree.member("status").and_then(|status| status.text());
-    let mask = tree.member("loss_mask").and_then(|mask| list(&mask, numbers));
+    let trained = tree.member("loss_mask").and_then(|mask| list(&mask, numbers));
     let reward = tree.member("reward");
-    let seconds = tree.member("non_generation_time").and_then(|time| time.number());
     // A sample that we wrote says what slime has no member for, or only one that cannot be made from a sum.
     let ours = tree.member(OURS);
     let said = |name: &str| ours.as_ref().and_then(|said| said.member(name)?.scalar());
     let said_count = |name: &str| ours.as_ref().and_then(|said| said.member(name)?.number()).and_then(whole);
-    let effective = mask.as_ref().map(|mask| mask.iter().sum::<f64>()).and_then(whole);
-    let category = || options.category_key.and_then(|key| name(reward.as_ref()?.member(key)?.scalar()?));
+    let effective = trained.as_ref().map(|mask| mask.iter().sum::<f64>()).and_then(whole);
+    let category = || match reward.as_ref()?.member(options.category_key?)?.scalar()? {
+        // slime counts what has no category under Python's word for that.
+        Scalar::Null => Some("None".into()),
+        other => name(other),
+    };
     let dataset = said(DATASET).and_then(name);
-    SampleMark {
-        reward: reward.as_ref().and_then(|reward| reward_of(reward, options.reward_key, numbers)),
+    // What a trainer has dropped trains nothing.
+    let is_removed = scalar("remove_sample") == Some(Scalar::Bool(true));
+    let top_p = || if is_removed { None } else { top_p_kept(tree, trained.as_deref(), numbers) };
+    let top_p_kept = said_count(TOP_P_KEPT).or_else(top_p);
+    // In a sample that we wrote slime's members may be what its requests add up to.
+    let told = ours.as_ref().unwrap_or(tree);
+    let spec = told.member(SPEC).and_then(|info| judge.spec(&info));
+    let prefix = told.member(PREFIX).and_then(|info| judge.prefix(&info));
+    let reward = reward.as_ref().and_then(|reward| judge.reward(reward, options.reward_key, numbers));
+    let mut mark = SampleMark {
+        reward,
         truncated: match status.as_deref() {
             Some("truncated") => Some(true),
-            Some("completed") => Some(false),
+            Some("completed" | "aborted" | "failed") => Some(false),
             _ => None,
         },
-        response_tokens: count("response_length"),
+        response_tokens: judge.count(tree.member("response_length").as_ref()),
         effective_response_tokens: said_count(EFFECTIVE).or(effective),
-        non_generation_time: seconds.and_then(Nanos::from_secs_f64),
+        non_generation_time: judge.time(tree.member("non_generation_time").as_ref()),
         repetition: match said(REPETITION) {
             Some(Scalar::Bool(repeats)) => Some(repeats),
             _ => tree.member("response").and_then(|response| response.text()).map(|text| repeats(&text)),
         },
         category: said(CATEGORY).and_then(name).or_else(category),
-        top_p_kept: said_count(TOP_P_KEPT).or_else(|| top_p_kept(tree, mask.as_deref(), numbers)),
+        top_p_kept,
+        spec,
+        prefix,
+        carrier: said(CARRIER).and_then(name),
         evaluation: options.evaluation || scalar("evaluation") == Some(Scalar::Bool(true)),
         dataset,
         ..SampleMark::new(key)
+    };
+    let names = ours.as_ref().and_then(|said| said.member(LEFT_OUT));
+    let mut known = |name: &T| judge.left_out.extend(name.text().and_then(|name| Fault::from_name(&name)));
+    if let Some(names) = names {
+        names.each_element(&mut known);
     }
+    mark.left_out = judge.left_out.into();
+    mark.leave_out_implausible();
+    mark
 }
 
 /// Whether a response repeats itself, as slime judges it: it has more characters than these, and the last of them are more than
@@ -69,6 +104,75 @@ fn repeats(response: &str) -> bool {
     let judged = response.char_indices().rev().nth(JUDGED_CHARS - 1).map_or(0, |(from, _)| from);
     let last = &response.as_bytes()[judged..];
     judged > 0 && last.len() > REPETITIVE * compress_to_vec_zlib(last, BEST_COMPRESSION).len()
+}
+
+// === impl Judge ===
+
+impl Judge {
+    /// Nothing where nothing was told; what is no number that can be is left out.
+    fn number<T: Tree>(&mut self, told: Option<&T>) -> Option<f64> {
+        let value = match told?.scalar() {
+            Some(Scalar::Null) => return None,
+            Some(Scalar::Int(value)) => value as f64,
+            Some(Scalar::Float(value)) => value,
+            Some(Scalar::Bool(_) | Scalar::Text(_)) | None => return self.leave_out(Fault::NotANumber),
+        };
+        match value {
+            _ if !value.is_finite() => self.leave_out(Fault::NotFinite),
+            _ if value < 0.0 => self.leave_out(Fault::Negative),
+            _ => Some(value),
+        }
+    }
+
+    fn count<T: Tree>(&mut self, told: Option<&T>) -> Option<u64> {
+        let value = self.number(told)?;
+        whole(value).or_else(|| self.leave_out(Fault::TooLarge))
+    }
+
+    fn time<T: Tree>(&mut self, told: Option<&T>) -> Option<Nanos> {
+        let seconds = self.number(told)?;
+        Nanos::from_secs_f64(seconds).or_else(|| self.leave_out(Fault::TooLarge))
+    }
+
+    fn reward<T: Tree>(
+        &mut self,
+        told: &T,
+        key: Option<&str>,
+        numbers: &mut dyn FnMut(&T) -> Option<Vec<f64>>,
+    ) -> Option<f64> {
+        let reward = reward_of(told, key, numbers);
+        let chosen = key.and_then(|key| told.member(key));
+        if let (None, Some(Scalar::Bool(_) | Scalar::Text(_))) =
+            (reward, chosen.as_ref().unwrap_or(told).scalar())
+        {
+            return self.leave_out(Fault::NotANumber);
+        }
+        reward
+    }
+
+    /// Zeros stand there for a sample that had none.
+    fn spec<T: Tree>(&mut self, info: &T) -> Option<Box<SpecCounts>> {
+        let mut count = |name| self.count(info.member(name).as_ref()).unwrap_or(0);
+        let spec = SpecCounts {
+            accepted: count("spec_accept_token_num"),
+            drafted: count("spec_draft_token_num"),
+            verified: count("spec_verify_ct"),
+            generated: count("completion_token_num"),
+        };
+        (spec.drafted > 0 || spec.verified > 0).then(|| Box::new(spec))
+    }
+
+    /// As well.
+    fn prefix<T: Tree>(&mut self, info: &T) -> Option<Box<PrefixCounts>> {
+        let mut count = |name| self.count(info.member(name).as_ref()).unwrap_or(0);
+        let prefix = PrefixCounts { prompt: count("total_prompt_tokens"), cached: count("cached_tokens") };
+        (prefix.prompt > 0).then(|| Box::new(prefix))
+    }
+
+    fn leave_out<T>(&mut self, fault: Fault) -> Option<T> {
+        self.left_out.push(fault);
+        None
+    }
 }
 
 /// A reward that is a number, or of several the one that was asked for; the only one where none was.
@@ -127,8 +231,10 @@ fn name(value: Scalar) -> Option<Box<str>> {
     match value {
         Scalar::Text(text) => Some(Box::from(&*text)),
         Scalar::Int(number) => Some(number.to_string().into()),
-        Scalar::Bool(value) => Some(value.to_string().into()),
-        Scalar::Null | Scalar::Float(_) => None,
+        // As Python writes them.
+        Scalar::Bool(value) => Some(if value { "True" } else { "False" }.into()),
+        Scalar::Float(number) => Some(format!("{number:?}").into()),
+        Scalar::Null => None,
     }
 }
 
@@ -142,6 +248,13 @@ pub(super) fn write(mark: &SampleMark) -> Map<String, Json> {
         (CATEGORY, mark.category.as_deref().map(|category| json!(category))),
         (TOP_P_KEPT, mark.top_p_kept.map(|kept| json!(kept))),
         (DATASET, mark.dataset.as_deref().map(|dataset| json!(dataset))),
+        (SPEC, mark.spec.as_deref().map(spec_json)),
+        (PREFIX, mark.prefix.as_deref().map(prefix_json)),
+        (
+            LEFT_OUT,
+            (!mark.left_out.is_empty()).then(|| mark.left_out.iter().map(|fault| fault.name()).collect()),
+        ),
+        (CARRIER, mark.carrier.as_deref().map(|carrier| json!(carrier))),
     ] {
         if let Some(value) = value {
             ours[name] = value;
@@ -157,6 +270,17 @@ pub(super) fn write(mark: &SampleMark) -> Map<String, Json> {
     put("non_generation_time", mark.non_generation_time.map(|time| json!(time.as_secs_f64())));
     put("evaluation", mark.evaluation.then_some(json!(true)));
     members
+}
+
+pub(super) fn spec_json(spec: &SpecCounts) -> Json {
+    json!({
+        "spec_accept_token_num": spec.accepted, "spec_draft_token_num": spec.drafted,
+        "spec_verify_ct": spec.verified, "completion_token_num": spec.generated,
+    })
+}
+
+pub(super) fn prefix_json(prefix: &PrefixCounts) -> Json {
+    json!({ "cached_tokens": prefix.cached, "total_prompt_tokens": prefix.prompt })
 }
 
 #[cfg(test)]

@@ -153,6 +153,10 @@ impl Draft {
                 ("sglang_request_id", Attr::Text(id)) => report.worker_request_id = Some(id.clone()),
                 // A number that is none, such as a null, is a reading that is left out.
                 _ => match Measure::from_name(name.strip_suffix(JSON_MARK).unwrap_or(name)) {
+                    // An older spelling never replaces the current one.
+                    Some(measure)
+                        if name.strip_suffix(JSON_MARK).unwrap_or(name) != measure.name()
+                            && self.measures.get(measure).is_some() => {}
                     Some(measure) => self.measures.set(measure, stages::reading(measure, value)),
                     None => attrs.push((name.clone(), value.clone())),
                 },
@@ -195,6 +199,7 @@ fn legs(measures: &Measures, mut report: Report, length: Nanos, outcome: Outcome
     let is_prefill = |measure: Measure| measure.side() == Side::Prefill && measure.name().starts_with("pd_");
     let is_pair = measures.iter().any(|(measure, _)| measure.name().starts_with("pd_"));
     report.measures = measures.iter().filter(|(measure, _)| !is_prefill(*measure)).collect();
+    report.check_cached();
     report.bound_by(length);
     let leg = |role, end, report| Leg {
         status: None,

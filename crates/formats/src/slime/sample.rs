@@ -1,7 +1,9 @@
 //! A sample of a dump: its mark, and its trace.
 
-use rollscope_trace::{self as trace, Measure, Profile, Reading, Record, SampleKey, SampleTrace, StepNumber};
-use serde_json::{Map, Value as Json, json};
+use rollscope_trace::{
+    Measure, PrefixCounts, Profile, Record, SampleKey, SampleTrace, SpecCounts, StepNumber,
+};
+use serde_json::{Value as Json, json};
 
 use super::carrier::Carrier;
 use super::element::{Element, Part};
@@ -35,18 +37,20 @@ pub(crate) fn read_sample<T: Tree>(
     let trace = tree.member("trace");
     let carrier = trace.as_ref().and_then(|trace| Carrier::of(trace));
     let key = sample_key(tree, carrier.as_ref(), options.step, position);
-    let mut records = vec![Record::Sample(mark::read(tree, key.clone(), options, numbers))];
+    let mut mark = mark::read(tree, key.clone(), options, numbers);
     let (Some(carrier), Some(trace)) = (carrier, trace) else {
-        return records;
+        return vec![Record::Sample(mark)];
     };
     let mut elements = read::elements(&carrier, &key, || trace.to_json());
     set_weight_versions(tree, &mut elements);
-    set_drafts(tree, &mut elements);
-    records.extend(elements.into_iter().map(|element| match element {
+    if elements.is_empty() && tree.member(mark::OURS).is_none() {
+        mark.carrier = Some(trace.to_json().to_string().into());
+    }
+    let elements = elements.into_iter().map(|element| match element {
         Element::Request(request) => Record::Profile(request),
         Element::Span(span) => Record::Span(span),
-    }));
-    records
+    });
+    [Record::Sample(mark)].into_iter().chain(elements).collect()
 }
 
 fn sample_key(tree: &impl Tree, carrier: Option<&Carrier>, step: StepNumber, position: usize) -> SampleKey {
@@ -93,24 +97,6 @@ fn set_weight_versions(tree: &impl Tree, elements: &mut [Element]) {
     }
 }
 
-/// What speculative decoding did for the sample as a whole; with its last request, so that the sums are right.
-fn set_drafts(tree: &impl Tree, elements: &mut [Element]) {
-    let Some(info) = tree.member("spec_info") else {
-        return;
-    };
-    let leg = requests(elements).last().and_then(|request| request.legs.last_mut());
-    let Some(measures) = leg.map(|leg| &mut leg.report.measures) else {
-        return;
-    };
-    for measure in DRAFTS {
-        let count = info.member(measure.name()).and_then(|count| count.number());
-        // Zeros stand there for a sample that had none.
-        if let Some(count) = count.filter(|count| *count != 0.0) {
-            measures.set(measure, Reading::check(measure, trace::Scalar::Number(count)));
-        }
-    }
-}
-
 fn requests(elements: &mut [Element]) -> impl Iterator<Item = &mut Profile> {
     elements.iter_mut().filter_map(|element| match element {
         // One that we wrote says it itself.
@@ -123,7 +109,9 @@ fn requests(elements: &mut [Element]) -> impl Iterator<Item = &mut Profile> {
 pub(crate) fn sample_json(sample: &SampleTrace) -> Json {
     let requests = sample.requests.iter().map(Part::Request);
     let parts: Vec<Part<'_>> = requests.chain(sample.spans.iter().map(Part::Span)).collect();
-    let trace = write::carrier_json(&sample.key, &parts);
+    let as_it_was = sample.mark.carrier.as_deref().filter(|_| parts.is_empty());
+    let as_it_was = as_it_was.and_then(|carrier| serde_json::from_str(carrier).ok());
+    let trace = as_it_was.unwrap_or_else(|| write::carrier_json(&sample.key, &parts));
     let mut members = mark::write(&sample.mark);
     let mut put = |name: &str, value: Json| members.insert(name.to_owned(), value);
     put("index", trace.get("sample_id").cloned().unwrap_or_default());
@@ -132,13 +120,29 @@ pub(crate) fn sample_json(sample: &SampleTrace) -> Json {
     if versions.len() == sample.requests.len() {
         put("weight_versions", json!(versions));
     }
-    let drafts = DRAFTS.into_iter().filter_map(|measure| {
+    // slime has them of the sample as a whole.
+    let sum = |measure: Measure| {
         let counts = sample.requests.iter().filter_map(|request| request.measure(measure));
-        counts.reduce(|sum, count| sum + count).map(|sum| (measure.name().to_owned(), json!(sum)))
+        counts.reduce(|sum, count| sum + count).map(|sum| sum as u64)
+    };
+    let summed = |measure: Measure| sum(measure).unwrap_or(0);
+    let spec = sample.mark.spec.as_deref().copied().or_else(|| {
+        DRAFTS.into_iter().any(|measure| sum(measure).is_some()).then(|| SpecCounts {
+            accepted: summed(Measure::SpecAcceptTokens),
+            drafted: summed(Measure::SpecDraftTokens),
+            verified: summed(Measure::SpecVerifyCount),
+            generated: summed(Measure::CompletionTokens),
+        })
     });
-    let drafts: Map<String, Json> = drafts.collect();
-    if !drafts.is_empty() {
-        put("spec_info", Json::Object(drafts));
+    let prefix = sample.mark.prefix.as_deref().copied().or_else(|| {
+        let (prompt, cached) = (sum(Measure::PromptTokens)?, sum(Measure::CachedTokens)?);
+        Some(PrefixCounts { prompt, cached })
+    });
+    if let Some(spec) = &spec {
+        put(mark::SPEC, mark::spec_json(spec));
+    }
+    if let Some(prefix) = &prefix {
+        put(mark::PREFIX, mark::prefix_json(prefix));
     }
     put("trace", trace);
     Json::Object(members)

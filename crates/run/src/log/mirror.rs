@@ -8,8 +8,8 @@ mod pass;
 mod profile;
 
 use rollscope_trace::{
-    Attr, CloseReason, DropCount, Measure, Nanos, Record, SampleKey, SampleMark, StepClose, StepNumber,
-    UnixNs, UserSpan,
+    Attr, CloseReason, DropCount, Fault, Measure, Nanos, PrefixCounts, Record, SampleKey, SampleMark,
+    SpecCounts, StepClose, StepNumber, UnixNs, UserSpan,
 };
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +82,17 @@ struct SampleMirror<'a> {
     category: Option<&'a str>,
     #[serde(skip_serializing_if = "is_default")]
     top_p_kept: Option<u64>,
+    /// Accepted, drafted, verified, generated.
+    #[serde(skip_serializing_if = "is_default")]
+    spec: Option<(u64, u64, u64, u64)>,
+    /// Tokens of prompts, and those of them from the prefix cache.
+    #[serde(skip_serializing_if = "is_default")]
+    prefix: Option<(u64, u64)>,
+    /// By [`fault_names`].
+    #[serde(skip_serializing_if = "String::is_empty")]
+    left_out: String,
+    #[serde(borrow, skip_serializing_if = "is_default")]
+    carrier: Option<&'a str>,
     #[serde(borrow, skip_serializing_if = "is_default")]
     dataset: Option<&'a str>,
     #[serde(skip_serializing_if = "is_default")]
@@ -248,6 +259,17 @@ impl<'a> AttrMirror<'a> {
     }
 }
 
+/// The names of faults as one text.
+pub(crate) fn fault_names(faults: &[Fault]) -> String {
+    faults.iter().map(|fault| fault.name()).collect::<Vec<_>>().join(";")
+}
+
+/// Reads [`fault_names`]. A fault that is not known here is still one.
+pub(crate) fn faults_named(names: &str) -> Box<[Fault]> {
+    let names = names.split(';').filter(|name| !name.is_empty());
+    names.map(|name| Fault::from_name(name).unwrap_or(Fault::NotANumber)).collect()
+}
+
 // === impl SampleMirror ===
 
 impl<'a> SampleMirror<'a> {
@@ -264,6 +286,10 @@ impl<'a> SampleMirror<'a> {
             repetition: mark.repetition,
             category: mark.category.as_deref(),
             top_p_kept: mark.top_p_kept,
+            spec: mark.spec.as_deref().map(|of| (of.accepted, of.drafted, of.verified, of.generated)),
+            prefix: mark.prefix.as_deref().map(|of| (of.prompt, of.cached)),
+            left_out: fault_names(&mark.left_out),
+            carrier: mark.carrier.as_deref(),
             dataset: mark.dataset.as_deref(),
             evaluation: mark.evaluation,
         }
@@ -280,6 +306,12 @@ impl<'a> SampleMirror<'a> {
             repetition: self.repetition,
             category: boxed(self.category),
             top_p_kept: self.top_p_kept,
+            spec: self.spec.map(|(accepted, drafted, verified, generated)| {
+                Box::new(SpecCounts { accepted, drafted, verified, generated })
+            }),
+            prefix: self.prefix.map(|(prompt, cached)| Box::new(PrefixCounts { prompt, cached })),
+            left_out: faults_named(&self.left_out),
+            carrier: boxed(self.carrier),
             dataset: boxed(self.dataset),
             evaluation: self.evaluation,
         }

@@ -6,9 +6,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use rollscope_trace::{Nanos, Record, SampleKey, SampleMark, SampleName, StepNumber, UnixNs};
+use rollscope_trace::{
+    Nanos, PrefixCounts, Record, SampleKey, SampleMark, SampleName, SpecCounts, StepNumber, UnixNs,
+};
 
 use crate::error::RunError;
+use crate::log::mirror::{fault_names, faults_named};
 use crate::parts::StepRows;
 use crate::parts::rows::Rows;
 use crate::parts::table::Table;
@@ -49,6 +52,19 @@ pub(super) fn table(samples: &[Tally<'_>]) -> Table {
         rows.bools_or_none("repetition", |of| of.mark()?.repetition);
         rows.texts_or_none("category", |of| of.mark()?.category.as_deref());
         rows.ints_or_none("top_p_kept", |of| of.mark()?.top_p_kept.map(|n| n as i64));
+        let spec = |of: &Tally<'_>| of.mark()?.spec.as_deref().copied();
+        rows.ints_or_none("spec_accept_token_num", |of| spec(of).map(|spec| spec.accepted as i64));
+        rows.ints_or_none("spec_draft_token_num", |of| spec(of).map(|spec| spec.drafted as i64));
+        rows.ints_or_none("spec_verify_ct", |of| spec(of).map(|spec| spec.verified as i64));
+        rows.ints_or_none("spec_completion_token_num", |of| spec(of).map(|spec| spec.generated as i64));
+        let prefix = |of: &Tally<'_>| of.mark()?.prefix.as_deref().copied();
+        rows.ints_or_none("prompt_tokens", |of| prefix(of).map(|prefix| prefix.prompt as i64));
+        rows.ints_or_none("cached_tokens", |of| prefix(of).map(|prefix| prefix.cached as i64));
+        rows.made_texts_or_none("left_out", |of| {
+            let faults = &of.mark()?.left_out;
+            (!faults.is_empty()).then(|| fault_names(faults))
+        });
+        rows.texts_or_none("carrier", |of| of.mark()?.carrier.as_deref());
         rows.texts_or_none("dataset", |of| of.mark()?.dataset.as_deref());
         rows.bools("evaluation", |of| of.mark().is_some_and(|mark| mark.evaluation));
         rows.ints_or_none("start_ns", |of| of.start.map(|at| at.0));
@@ -89,6 +105,20 @@ pub(crate) fn read(step: StepNumber, rows: &Rows) -> Result<Vec<Record>, RunErro
     let (mut non_generation, mut repetition) = (rows.ints("non_generation_ns")?, rows.bools("repetition")?);
     let (mut category, mut dataset) = (rows.texts("category")?, rows.texts("dataset")?);
     let mut top_p_kept = rows.ints("top_p_kept")?;
+    let ints = |name| rows.ints(name).map(|mut cells| move || cells.next().map(|count| count as u64));
+    let (mut accepted, mut drafted) = (ints("spec_accept_token_num")?, ints("spec_draft_token_num")?);
+    let (mut verified, mut generated) = (ints("spec_verify_ct")?, ints("spec_completion_token_num")?);
+    let (mut prompt, mut cached) = (ints("prompt_tokens")?, ints("cached_tokens")?);
+    let mut spec = || {
+        let all = (accepted(), drafted(), verified(), generated());
+        let (Some(accepted), Some(drafted), Some(verified), Some(generated)) = all else { return None };
+        Some(Box::new(SpecCounts { accepted, drafted, verified, generated }))
+    };
+    let mut prefix = || {
+        let (Some(prompt), Some(cached)) = (prompt(), cached()) else { return None };
+        Some(Box::new(PrefixCounts { prompt, cached }))
+    };
+    let (mut left_out, mut carrier) = (rows.texts("left_out")?, rows.texts("carrier")?);
     let mut records = Vec::new();
     for (group, sample) in keys(rows)? {
         let mark = SampleMark {
@@ -101,6 +131,10 @@ pub(crate) fn read(step: StepNumber, rows: &Rows) -> Result<Vec<Record>, RunErro
             repetition: repetition.next(),
             category: category.next_text(),
             top_p_kept: top_p_kept.next().map(|kept| kept as u64),
+            spec: spec(),
+            prefix: prefix(),
+            left_out: faults_named(&left_out.next_text_or_empty()),
+            carrier: carrier.next_text(),
             dataset: dataset.next_text(),
             evaluation: evaluation.next_or_default(),
         };

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
 use rollscope_trace::{
     Attr, BatchSlot, ClockOffset, CloseReason, DropCount, Fault, Finish, FinishKind, ForwardPass, Join, Leg,
-    LegRole, Measure, Measures, Nanos, Outcome, PassLoad, Profile, Reading, Record, Report, RequestId,
-    SampleKey, SampleMark, StepClose, StepNumber, UnixNs, UserSpan, WorkerRef,
+    LegRole, Measure, Measures, Nanos, Outcome, PassLoad, PrefixCounts, Profile, Reading, Record, Report,
+    RequestId, SampleKey, SampleMark, SpecCounts, StepClose, StepNumber, UnixNs, UserSpan, WorkerRef,
 };
 
 /// A new run in a folder of its own.
@@ -281,8 +281,16 @@ fn any_mark(step: u64) -> impl Strategy<Value = SampleMark> {
     let (reward, truth) = (prop::option::of(number()), || prop::option::of(any::<bool>()));
     let (count, name) = (|| prop::option::of(any::<u64>()), || prop::option::of(text()));
     let told = (reward, truth(), truth(), any::<bool>(), count(), count());
-    (key(step), told, count(), count(), name(), name()).prop_map(
-        |(key, told, non_generation_ns, top_p_kept, category, dataset)| {
+    let spec = prop::option::of(any::<[u64; 4]>().prop_map(|[accepted, drafted, verified, generated]| {
+        Box::new(SpecCounts { accepted, drafted, verified, generated })
+    }));
+    let prefix = prop::option::of(
+        any::<[u64; 2]>().prop_map(|[prompt, cached]| Box::new(PrefixCounts { prompt, cached })),
+    );
+    let left_out = prop::collection::vec(prop::sample::select(&Fault::ALL[..]), 0..3);
+    let more = (spec, prefix, left_out, name());
+    (key(step), told, count(), count(), name(), name(), more).prop_map(
+        |(key, told, non_generation_ns, top_p_kept, category, dataset, (spec, prefix, left_out, carrier))| {
             let (reward, truncated, repetition, evaluation, response_tokens, effective_response_tokens) =
                 told;
             SampleMark {
@@ -295,6 +303,10 @@ fn any_mark(step: u64) -> impl Strategy<Value = SampleMark> {
                 repetition,
                 category,
                 top_p_kept,
+                spec,
+                prefix,
+                left_out: left_out.into(),
+                carrier,
                 dataset,
                 evaluation,
             }

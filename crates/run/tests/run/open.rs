@@ -61,7 +61,7 @@ fn a_newer_major_version_is_refused_and_a_newer_minor_one_read() {
     write("2.0");
     assert_eq!(
         refusal(Run::open(dir.path()), dir.path()),
-        "written in format 2.0, which is newer than this program reads (1.2): DIR/run.json"
+        "written in format 2.0, which is newer than this program reads (1.3): DIR/run.json"
     );
     write("1.7");
     let run = Run::open(dir.path()).unwrap();

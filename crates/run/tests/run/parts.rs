@@ -345,8 +345,10 @@ fn the_columns_are_a_contract() {
         columns("samples"),
         "group_id? text, sample_id text, marked boolean, reward? double, truncated? boolean, \
          response_tokens? int64, effective_response_tokens? int64, non_generation_ns? int64, \
-         repetition? boolean, category? text, top_p_kept? int64, dataset? text, evaluation boolean, \
-         start_ns? int64, end_ns? int64, requests int64, user_spans int64"
+         repetition? boolean, category? text, top_p_kept? int64, spec_accept_token_num? int64, \
+         spec_draft_token_num? int64, spec_verify_ct? int64, spec_completion_token_num? int64, \
+         prompt_tokens? int64, cached_tokens? int64, left_out? text, carrier? text, dataset? text, \
+         evaluation boolean, start_ns? int64, end_ns? int64, requests int64, user_spans int64"
     );
 }
 

@@ -68,7 +68,7 @@ pub(crate) const TEXTS: &[Text] = &[
     ("response_len", "Tokens of a response that are trained on; all of them unless told.", "Growth is paid for in the tail.", "响应中参与训练的 token 数；未给出时为全部。", "增长会反映在长尾。"),
     ("truncated_ratio", "Responses that hit the limit of tokens.", "Raise the limit or punish length.", "触及 token 上限的响应比例。", "提高上限或惩罚长度。"),
     ("repetition_frac", "Share of responses that repeat themselves, of those that it was told of.", "The policy is breaking down.", "重复自身的响应比例（仅计已给出的）。", "策略在退化。"),
-    ("zero_std/count", "Groups of two samples and more whose rewards are all the same: nothing to learn from.", "Prompts too easy or too hard.", "至少两个样本且奖励全相同的组数：无可学习。", "提示词过易或过难。"),
+    ("zero_std/count", "Groups of two samples and more whose rewards are all the same: nothing to learn from. slime counts groups of one sample as well.", "Prompts too easy or too hard.", "至少两个样本且奖励全相同的组数：无可学习。slime 把单样本的组也计入。", "提示词过易或过难。"),
     ("zero_std/count_REWARD", "The same by that reward, to one decimal; absent with more than 16 of them.", "", "按该奖励（一位小数）分列；超过 16 种时不给出。", ""),
     ("pass@K", "Chance that of K samples of a prompt one is right (reward 1); K is 1, 2, 4 ….", "", "同一提示词的 K 个样本中至少一个正确（奖励为 1）的概率；K 为 1、2、4……", ""),
     ("prefix_cache_hit_rate", "Share of prompt tokens that the prefix cache held.", "Low in groups: send a group to one worker.", "前缀缓存命中的提示词 token 比例。", "组内偏低：同组发往同一 worker。"),
