@@ -16,6 +16,8 @@ const { ROLLSCOPE, RUN } = process.env;
 const SAMPLES = 96;
 /** How unsure the clocks are. */
 const BOUND_NS = 30_000_000;
+/** So much later is what the second weights answered, so that their mark stands apart, however fast the recorded run began. */
+const LATER_S = 1;
 /** Where rows begin in the timeline, and below its axis. */
 const [GUTTER, AXIS] = [168, 24];
 
@@ -40,11 +42,17 @@ function made(name, bound_ns, steps) {
   const ends = samples.map(({ trace }) => trace.events.at(-1).ts);
   const middle = ends.sort((a, b) => a - b)[ends.length >> 1];
   for (const { trace } of samples) {
-    for (const { attrs } of trace.events) {
-      for (const leg of attrs?.rollscope?.request?.legs ?? []) {
+    const isLater = bound_ns > 0 && trace.events.at(-1).ts > middle;
+    for (const event of trace.events) {
+      const { request, span } = event.attrs?.rollscope ?? {};
+      for (const leg of request?.legs ?? []) {
         leg.clock_ns = [0, bound_ns];
-        leg.weight_version = bound_ns > 0 && trace.events.at(-1).ts > middle ? '2' : '1';
+        leg.weight_version = isLater ? '2' : '1';
       }
+      if (!isLater) continue;
+      event.ts += LATER_S;
+      if (request !== undefined) request.arrival_ns += LATER_S * 1e9;
+      for (const end of ['start_ns', 'end_ns']) if (span?.[end]) span[end] += LATER_S * 1e9;
     }
   }
   const lines = Array.from({ length: steps }, (_, step) => JSON.stringify({ ...rest, rollout_id: step + 1, samples }));
