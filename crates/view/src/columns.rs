@@ -85,9 +85,11 @@ impl Columns {
     }
 
     fn extend<T: Copy, const N: usize>(&mut self, values: &[T], bytes_of: fn(T) -> [u8; N]) -> usize {
+        let first = self.data.len();
         self.data.reserve(values.len() * N + ALIGNMENT);
-        for value in values {
-            self.data.extend(bytes_of(*value));
+        self.data.resize(first + values.len() * N, 0);
+        for (bytes, value) in self.data[first..].as_chunks_mut().0.iter_mut().zip(values) {
+            *bytes = bytes_of(*value);
         }
         values.len()
     }

@@ -153,7 +153,7 @@ fn first_sight(step: &StepView, places: Option<Places>) -> Result<Vec<u8>, serde
             continue;
         }
         answers.push((name.to_owned(), answer.len()));
-        bytes.extend(answer);
+        bytes.extend_from_slice(&answer);
     }
     let mut block = serde_json::to_vec(&Head { version: VERSION, answers, places })?;
     block.push(b'\n');
