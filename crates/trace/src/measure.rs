@@ -190,13 +190,24 @@ static SLOTS: [Option<(&str, Measure)>; 256] = {
 
 /// By the name's length and its last 16 bytes, in which all names differ.
 const fn slot_of(name: &str) -> usize {
-    let name = name.as_bytes();
-    let (mut hash, mut at) = (name.len(), name.len().saturating_sub(16));
-    while at < name.len() {
-        hash = hash.wrapping_mul(31).wrapping_add(name[at] as usize);
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let (before, last) = last_word(name.as_bytes());
+    let (_, before_last) = last_word(before);
+    let hash = (name.len() as u64 ^ last).wrapping_mul(ODD) ^ before_last;
+    (hash.wrapping_mul(ODD) >> 56) as usize
+}
+
+/// The last eight bytes, or what there is, and what is before them.
+const fn last_word(text: &[u8]) -> (&[u8], u64) {
+    if let Some((before, last)) = text.split_last_chunk() {
+        return (before, u64::from_le_bytes(*last));
+    }
+    let (mut word, mut at) = (0, 0);
+    while at < text.len() {
+        word = word << 8 | text[at] as u64;
         at += 1;
     }
-    (hash ^ hash >> 8) % 256
+    (&[], word)
 }
 
 // === impl Measure ===

@@ -122,6 +122,18 @@ impl Measures {
         self.faults = faults.into();
     }
 
+    /// Flags those of a set that are there.
+    pub(crate) fn flag(&mut self, set: MeasureSet, fault: Fault) {
+        let set = self.present.and(set);
+        if set.is_empty() {
+            return;
+        }
+        let faulty = self.faulty.or(set);
+        let before = |measure| self.faulty.place(measure).map(|at| self.faults[at]);
+        let fault_of = |measure| if set.has(measure) { Some(fault) } else { before(measure) };
+        (self.faults, self.faulty) = (faulty.iter().filter_map(fault_of).collect(), faulty);
+    }
+
     /// All readings, in the order of [`Measure`].
     pub fn iter(&self) -> impl Iterator<Item = (Measure, Reading)> {
         let reading = |(measure, value): (Measure, &f64)| {

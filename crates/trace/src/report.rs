@@ -108,12 +108,10 @@ impl Report {
     /// Flags durations that are longer than the call itself.
     pub fn bound_by(&mut self, leg: Nanos) {
         let bound = leg.as_secs_f64() * (1.0 + LEG_SLACK_SHARE) + LEG_SLACK_S;
-        let too_long = |(measure, value)| (value > bound).then_some(measure);
-        let too_long: Vec<Measure> =
-            self.measures.plausible_of(MeasureSet::DURATIONS).filter_map(too_long).collect();
-        for measure in too_long {
-            self.measures.set_fault(measure, Some(Fault::LongerThanLeg));
-        }
+        let durations = self.measures.plausible_of(MeasureSet::DURATIONS);
+        let too_long = durations.filter(|(_, value)| *value > bound).map(|(measure, _)| measure);
+        let too_long = too_long.fold(MeasureSet::NONE, MeasureSet::with);
+        self.measures.flag(too_long, Fault::LongerThanLeg);
     }
 
     /// Whether it holds a plausible duration.

@@ -28,11 +28,39 @@ pub(crate) fn literal(word: &[u8]) -> Option<Scalar<'static>> {
         b"Infinity" => Scalar::Number(f64::INFINITY),
         b"-Infinity" => Scalar::Number(f64::NEG_INFINITY),
         // A digit first: Rust's parser would also take `inf`, `+1` and `.5`.
-        [b'0'..=b'9', ..] | [b'-', b'0'..=b'9', ..] => {
-            Scalar::Number(std::str::from_utf8(word).ok()?.parse().ok()?)
-        }
+        [b'0'..=b'9', ..] | [b'-', b'0'..=b'9', ..] => Scalar::Number(number(word)?),
         _ => return None,
     })
+}
+
+/// Reads a number as Rust's parser does. Most have few digits and no exponent: a double holds their digits and the power of
+/// ten exactly, so that one division rounds as it should (Clinger, "How to read floating point numbers accurately", 1990).
+fn number(word: &[u8]) -> Option<f64> {
+    small_number(word).or_else(|| std::str::from_utf8(word).ok()?.parse().ok())
+}
+
+/// The number, where it is as simple as that.
+fn small_number(word: &[u8]) -> Option<f64> {
+    const POWERS: [f64; 16] =
+        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+    let unsigned = word.strip_prefix(b"-").unwrap_or(word);
+    // Fifteen digits and a point; more may not fit.
+    if unsigned.len() > POWERS.len() {
+        return None;
+    }
+    let (mut digits, mut behind_point) = (0_u64, None);
+    for byte in unsigned {
+        match byte {
+            b'0'..=b'9' => {
+                digits = digits * 10 + u64::from(byte - b'0');
+                behind_point = behind_point.map(|count: usize| count + 1);
+            }
+            b'.' if behind_point.is_none() => behind_point = Some(0),
+            _ => return None,
+        }
+    }
+    let value = digits as f64 / POWERS.get(behind_point.unwrap_or(0))?;
+    Some(if unsigned.len() < word.len() { -value } else { value })
 }
 
 /// Whether a word is a number, `true`, `false` or `null`, without its value.
@@ -215,6 +243,35 @@ mod tests {
         assert!(matches!(literal(b"NaN"), Some(Scalar::Number(value)) if value.is_nan()));
         for word in ["", "nan", "inf", "+1", ".5", "-", "truely", "nul", "1x", "0x10", "--1", "'a'"] {
             assert_eq!(literal(word.as_bytes()), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_of_rusts_parser() {
+        let check = |word: &str| {
+            let expected = word.parse::<f64>().ok().map(f64::to_bits);
+            assert_eq!(number(word.as_bytes()).map(f64::to_bits), expected, "{word}");
+        };
+        for word in
+            ["0", "-0", "-0.0", "1.", "-7.", "999999999999999", "9999999999999999", "0.1328473", "1e5"]
+        {
+            check(word);
+        }
+        for word in
+            ["9007199254740993", "0.00000000000001", "0.000000000000001", "1760000000.123456", "1.2.3"]
+        {
+            check(word);
+        }
+        let mut digits = 1_u64;
+        for _ in 0..200 {
+            digits = digits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            for count in 1..=17_u32 {
+                let whole = (digits % 10_u64.pow(count)).to_string();
+                check(&whole);
+                for point in 1..whole.len() {
+                    check(&format!("-{}.{}", &whole[..point], &whole[point..]));
+                }
+            }
         }
     }
 

@@ -76,11 +76,12 @@ fn faults_text(measures: &Measures) -> Option<String> {
     if measures.faults().is_empty() {
         return None;
     }
-    let faults: Vec<_> = measures
-        .iter()
-        .filter_map(|(measure, reading)| Some(format!("{}={}", measure.name(), reading.fault?.name())))
-        .collect();
-    Some(faults.join(";"))
+    let mut text = String::new();
+    for (measure, fault) in measures.iter().filter_map(|(measure, reading)| Some((measure, reading.fault?))) {
+        let separator = if text.is_empty() { "" } else { ";" };
+        text.extend([separator, measure.name(), "=", fault.name()]);
+    }
+    Some(text)
 }
 
 /// Reads [`faults_text`]. A fault that is not known here is still one.
