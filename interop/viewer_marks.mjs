@@ -1,23 +1,22 @@
 // What the page draws besides bars, by its pixels: arrows of KV transfers, bounds of clocks, marks where weights changed,
 // lines of steps; brushing in the scatter; and what it says of a step that is too large.
 //
-// The run that it shows is made of a recorded one: three steps of it, in which every clock is unsure by some time and half of
-// the samples were answered by the weights that came next.
+// Marks are looked for in runs that are made up, so that nothing hangs on how fast a machine is: three steps, in which every
+// clock is unsure by some time and half of the samples were answered by the weights that came next.
 
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { cpSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { crc32 } from 'node:zlib';
 
 import { eventually, launch, open, rangeOf, settled, shapesOf, start, stateOf } from './browser.mjs';
+import { BEGIN_S, END_S, asked, imported, samplesOf } from './dumps.mjs';
 
-const { ROLLSCOPE, RUN } = process.env;
-/** Samples of the recorded run that are taken: those of the first tile. */
-const SAMPLES = 96;
+const { RUN } = process.env;
+const SAMPLES = 8;
 /** How unsure the clocks are. */
 const BOUND_NS = 30_000_000;
-/** So much later is what the second weights answered, so that their mark stands apart, however fast the recorded run began. */
-const LATER_S = 1;
+/** How much later a worker begins than it is asked. */
+const LATE_S = 0.1;
 /** Where rows begin in the timeline, and below its axis. */
 const [GUTTER, AXIS] = [168, 24];
 
@@ -32,33 +31,24 @@ try {
   await browser.close();
 }
 
-/** Some steps of the recorded run's samples; with clocks that are unsure, and then with two weights. */
+/** Some steps of the same samples; with clocks that are unsure, and then with two weights, of which the second answered later. */
 function made(name, bound_ns, steps) {
-  execFileSync(ROLLSCOPE, ['export', RUN, '--to', 'slime-json', 'recorded.json']);
-  const dump = JSON.parse(readFileSync('recorded.json', 'utf8').split('\n')[0]);
-  // Beyond 2^53 a number is another one: what was told at the end is told anew.
-  const { rollscope: _, ...rest } = dump;
-  const samples = dump.samples.slice(0, SAMPLES);
-  const ends = samples.map(({ trace }) => trace.events.at(-1).ts);
-  const middle = ends.sort((a, b) => a - b)[ends.length >> 1];
-  for (const { trace } of samples) {
-    const isLater = bound_ns > 0 && trace.events.at(-1).ts > middle;
-    for (const event of trace.events) {
-      const { request, span } = event.attrs?.rollscope ?? {};
-      for (const leg of request?.legs ?? []) {
-        leg.clock_ns = [0, bound_ns];
-        leg.weight_version = isLater ? '2' : '1';
-      }
-      if (!isLater) continue;
-      event.ts += LATER_S;
-      if (request !== undefined) request.arrival_ns += LATER_S * 1e9;
-      for (const end of ['start_ns', 'end_ns']) if (span?.[end]) span[end] += LATER_S * 1e9;
+  const samples = samplesOf(SAMPLES);
+  for (const [place, { trace }] of samples.entries()) {
+    const isLater = bound_ns > 0 && place >= SAMPLES / 2;
+    const later_s = isLater ? END_S - BEGIN_S : 0;
+    for (const event of trace.events) event.ts += later_s;
+    const request = asked({ trace });
+    request.arrival_ns += 1e9 * later_s;
+    for (const leg of request.legs) {
+      Object.assign(leg, { clock_ns: [0, bound_ns], weight_version: isLater ? '2' : '1' });
+      // The worker's own clock tells when it began, within a request that is longer than what it did.
+      leg.readings.push(['request_received_ts', BEGIN_S + later_s + LATE_S, null]);
+      leg.end_ns += 2e9 * LATE_S;
     }
+    request.end_ns += 2e9 * LATE_S;
   }
-  const lines = Array.from({ length: steps }, (_, step) => JSON.stringify({ ...rest, rollout_id: step + 1, samples }));
-  writeFileSync(`${name}.jsonl`, `${lines.join('\n')}\n`);
-  execFileSync(ROLLSCOPE, ['import', `${name}.jsonl`, '--out', name]);
-  return name;
+  return imported(name, ...Array.from({ length: steps }, () => samples));
 }
 
 /** Looks at a run; nothing may be complained of but what is expected. */
@@ -85,8 +75,8 @@ async function zoomed(page) {
   const { from, to } = await rangeOf(page);
   const width = await page.evaluate(() => document.querySelector('#canvas').getBoundingClientRect().width);
   const at_s = (x) => (from + ((x - GUTTER) / (width - GUTTER)) * (to - from)) / 1e9;
-  const range = { from: at_s(longest.x) - 0.3, to: at_s(longest.x + longest.width) + 0.3 };
-  await page.evaluate(({ from, to }) => (location.hash = `#step=1&from=${from}&to=${to}`), range);
+  const range = { from: at_s(longest.x) - 0.7, to: at_s(longest.x + longest.width) + 0.7 };
+  await page.evaluate(({ from, to }) => (location.hash = `#step=0&from=${from}&to=${to}`), range);
   await eventually('the URL is followed', () => rangeOf(page), (shown) => Math.abs(shown.from / 1e9 - range.from) < 1e-3);
   await settled(page);
   const shapes = (await shapesOf(page)).filter(({ sample }) => sample === longest.sample);
@@ -200,7 +190,7 @@ async function sparklines() {
 
 /** A box that is dragged over the scatter becomes a filter of both fields, which leaves the samples in it. */
 async function scatter() {
-  await shown(RUNS.sure, async (page) => {
+  await shown(RUN, async (page) => {
     await page.click('[data-tab=charts]');
     await page.selectOption('#chart-field', 'duration');
     await page.selectOption('#chart-other', 'tokens');

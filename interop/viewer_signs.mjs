@@ -7,9 +7,9 @@
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
 
 import { eventually, launch, onPage, open, rangeOf, settled, shapesOf, start, stateOf } from './browser.mjs';
+import { BEGIN_S, END_S, add, asked, imported, samplesOf, span } from './dumps.mjs';
 
 const { ROLLSCOPE, RUN } = process.env;
 /** Where rows begin in the timeline, and below its axis. */
@@ -26,8 +26,6 @@ const PASSES = /api\/steps\/\d+\/passes/;
 /** What is done to each sample, by its place. */
 const ODD = { plain: 0, instants: 1, again: 2, open: 3, impossible: 4, failed: 5 };
 const LABELS = Object.values(ODD).map((place) => `${place}/0`);
-/** When samples begin and end, as long after the epoch. */
-const [BEGIN_S, END_S] = [1_700_000_000, 1_700_000_001];
 /** Rewards of samples, in order. */
 const REWARDS = [0, 3, 3, 3, 7, 12, 12, 18, 20, 24];
 const RUNS = { odd: odd(), late: late(), rewarded: rewarded(), recorded: RUN };
@@ -52,58 +50,6 @@ try {
   }
 } finally {
   await browser.close();
-}
-
-/** A run of so many steps, of these samples each. */
-function imported(name, ...steps) {
-  const lines = steps.map((samples, step) => JSON.stringify({ rollout_id: step, samples }));
-  writeFileSync(`${name}.jsonl`, `${lines.join('\n')}\n`);
-  execFileSync(ROLLSCOPE, ['import', `${name}.jsonl`, '--out', name]);
-  return name;
-}
-
-/** So many samples, each of one call of a pair, all at the same time. */
-function samplesOf(count) {
-  return Array.from({ length: count }, (_, place) => {
-    const sample = { group_index: place, index: 0, rollscope: { group: String(place), sample: '0' }, reward: 0.5, response_length: 13, status: 'completed' };
-    sample.trace = { version: 1, attempt: 0, group_id: place, sample_id: 0, trace_id: place.toString(16).padStart(32, '0'), events: [] };
-    add(sample, ...span('sglang_generate', '9', BEGIN_S, END_S, { rollscope: { request: requestOf(place) } }));
-    return sample;
-  });
-}
-
-/** A request as a dump tells it; a decode worker has it from its begin to its end. */
-function requestOf(place) {
-  const rid = `asked ${place}`;
-  const took_ns = 1e9 * (END_S - BEGIN_S);
-  const leg = (role, dispatch_ns, end_ns, readings) => ({
-    ...{ role, worker: `http://${role}`, instance: role, weight_version: 'default', worker_request_id: rid, status: 200, outcome: 'completed', error: null },
-    ...{ dispatch_ns, first_byte_ns: end_ns, end_ns, clock_ns: [0, 1], finish: ['stop', null, null] },
-    readings: Object.entries({ prompt_tokens: 9, completion_tokens: 13, ...readings }).map(([name, value]) => [name, value, null]),
-  });
-  const prefill = { pd_prefill_bootstrap_queue_duration: 0.1, pd_prefill_forward_duration: 0.2, pd_prefill_transfer_queue_duration: 0.1, queue_time: 0.1 };
-  const decode = { pd_decode_prealloc_duration: 0.2, pd_decode_transfer_duration: 0.3, pd_decode_forward_duration: 0.4, queue_time: 0.1 };
-  return {
-    ...{ id: (place + 1).toString(16).padStart(32, '0'), rid, endpoint: '/generate', stream: false, batch: null, session: null, traceparent: null, own_sample: false, attempt: 0, retries: 0 },
-    ...{ decision: 'only one', attrs: [], status: 200, outcome: 'completed', error: null, arrival_ns: 1e9 * BEGIN_S, first_byte_ns: took_ns, end_ns: took_ns },
-    legs: [leg('prefill', 0, took_ns / 2, prefill), leg('decode', 0, took_ns, decode)],
-  };
-}
-
-/** The request of a sample. */
-function asked({ trace }) {
-  return trace.events.map(({ attrs }) => attrs?.rollscope?.request).find((request) => request !== undefined);
-}
-
-function add({ trace }, ...events) {
-  const { attempt, group_id, sample_id, trace_id } = trace;
-  trace.events.push(...events.map((event) => ({ attempt, group_id, sample_id, trace_id, ...event })));
-}
-
-/** A span, which stays open without an end. */
-function span(name, id, from, to, attrs = {}) {
-  const events = [{ type: 'span_start', name, span_id: id.repeat(32), ts: from }];
-  return to === undefined ? events : [...events, { type: 'span_end', name, span_id: id.repeat(32), ts: to, attrs }];
 }
 
 /** A run of samples with the instant, the try, the open span … that is to be seen. */
