@@ -77,7 +77,8 @@ async def main(servers):
         await client.post(f"{gateway.url}/abort_request", json={"rid": "nobody's"})
         await leave(client, gateway)
     servers.stop()
-    check_run(run, completed=GROUP + 4)
+    # A reply that was whole before its client left is completed too.
+    check_run(run, completed=(GROUP + 4, GROUP + 5))
 
 
 async def register(client, gateway, prefill, decode):
@@ -183,7 +184,7 @@ def check_run(run, completed):
     )
     steps = json.loads(report.stdout)["steps"]
     counted = sum(step["metrics"]["perf/request/e2e_latency/count"] for step in steps)
-    assert counted == completed, (counted, steps)
+    assert counted in completed, (counted, steps)
     print(f"recorded {counted:.0f} completed requests")
 
 
