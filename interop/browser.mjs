@@ -18,7 +18,7 @@ const CHROMIUM_ARGS = [
   '--disable-sync',
 ];
 /** Beyond this the page hangs: not a bar of its speed, which no check of this folder has. */
-const HANGS_MS = 120_000;
+export const HANGS_MS = 120_000;
 
 const running = new Set();
 process.on('exit', () => running.forEach((child) => child.kill()));

@@ -109,15 +109,18 @@ def publisher_is_heard(sglang):
     publisher = sglang._FpmPublisherThread(endpoint, "w", 0)
     command = [os.environ["ROLLSCOPE"], "fpm", "tail", endpoint, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tail:
-        # The first line is a heartbeat: from here on nothing is missed. Others may come between the passes.
-        told = [json.loads(tail.stdout.readline())]
-        for tokens in range(1, PASSES + 1):
-            scheduled = sglang.ScheduledRequestMetrics(num_prefill_requests=1, sum_prefill_tokens=tokens)
-            publisher.publish(sglang.ForwardPassMetrics(worker_id="w", wall_time=0.25, scheduled_requests=scheduled))
-            while told[-1]["metrics"]["scheduled_requests"]["sum_prefill_tokens"] != tokens:
-                told.append(json.loads(tail.stdout.readline()))
-        tail.send_signal(signal.SIGTERM)
-        assert tail.wait(60) == 0
+        try:
+            # The first line is a heartbeat: from here on nothing is missed. Others may come between the passes.
+            told = [json.loads(tail.stdout.readline())]
+            for tokens in range(1, PASSES + 1):
+                scheduled = sglang.ScheduledRequestMetrics(num_prefill_requests=1, sum_prefill_tokens=tokens)
+                publisher.publish(sglang.ForwardPassMetrics(worker_id="w", wall_time=0.25, scheduled_requests=scheduled))
+                while told[-1]["metrics"]["scheduled_requests"]["sum_prefill_tokens"] != tokens:
+                    told.append(json.loads(tail.stdout.readline()))
+            tail.send_signal(signal.SIGTERM)
+            assert tail.wait(60) == 0
+        finally:
+            tail.kill()
     publisher.shutdown()
     numbers = [message["sequence"] for message in told]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), numbers

@@ -62,7 +62,7 @@ def start(servers, is_pair, model_path):
 
 
 def get(url):
-    with urllib.request.urlopen(url) as reply:
+    with urllib.request.urlopen(url, timeout=120) as reply:
         return json.load(reply)
 
 

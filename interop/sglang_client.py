@@ -40,7 +40,7 @@ def main(servers):
 def call(gateway, path, body=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(gateway.url + path, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as reply:
+    with urllib.request.urlopen(request, timeout=120) as reply:
         return reply.read()
 
 
@@ -49,7 +49,7 @@ def stream(gateway, body):
     data = json.dumps(body).encode()
     request = urllib.request.Request(f"{gateway.url}/generate", data, {"Content-Type": "application/json"})
     last = None
-    with urllib.request.urlopen(request) as reply:
+    with urllib.request.urlopen(request, timeout=120) as reply:
         for line in reply:
             line = line.decode().strip()
             if line == "data: [DONE]":

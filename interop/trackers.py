@@ -85,7 +85,7 @@ class MlflowServer:
         deadline = time.monotonic() + 240
         while True:
             try:
-                with urllib.request.urlopen(f"{self.url}/health") as reply:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=10) as reply:
                     return reply.read()
             except OSError:
                 assert self.process.poll() is None, Path("mlflow.log").read_text()

@@ -7,7 +7,7 @@ import { writeFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-import { eventually, launch, open, settled, shapesOf, start } from './browser.mjs';
+import { HANGS_MS, eventually, launch, open, settled, shapesOf, start } from './browser.mjs';
 
 const { ROLLSCOPE } = process.env;
 const HOSTILE = '</script><script>window.bad = 1</script><img src=x onerror="window.bad = 1">\u202e';
@@ -47,7 +47,9 @@ async function shown(what, dump) {
     const { page, complaints } = await open(browser, viewer.url);
     await eventually('something is told', () => page.evaluate(() => (window.rollscope?.samples().length ?? 0) + document.querySelector('#message').textContent.length), (told) => told > 0);
     if (await page.evaluate(() => window.rollscope.samples().length > 0)) await settled(page);
-    const shapes = (await shapesOf(page)).length;
+    const shapes = await shapesOf(page);
+    const isGood = ({ name }) => name === 'good';
+    assert.equal(shapes.some(isGood), dump.events.flat().some(isGood), 'what is good beside it is in sight');
     const { from, to } = await page.evaluate(() => window.rollscope.range());
     assert.ok(Number.isFinite(from) && Number.isFinite(to) && to > from, `a view from ${from} to ${to}`);
     for (const arrange of ['workers', 'both', 'samples']) await page.selectOption('#arrange', arrange);
@@ -60,7 +62,7 @@ async function shown(what, dump) {
     assert.equal(await page.evaluate(() => window.bad), undefined, 'nothing that was recorded was run');
     assert.deepEqual(complaints, [], 'nothing to complain of');
     await page.context().close();
-    return `${shapes} spans in sight`;
+    return `${shapes.length} spans in sight`;
   } finally {
     await viewer.stop();
   }
@@ -68,7 +70,7 @@ async function shown(what, dump) {
 
 /** What the program says of a file that it does not show. */
 function refusal(file) {
-  const { status, stderr } = spawnSync(ROLLSCOPE, ['view', file, '--no-open'], { encoding: 'utf8', maxBuffer: 1 << 24 });
+  const { status, stderr } = spawnSync(ROLLSCOPE, ['view', file, '--no-open'], { encoding: 'utf8', maxBuffer: 1 << 24, timeout: HANGS_MS });
   assert.equal(status, 1, `it ended with ${status}: ${stderr}`);
   assert.match(stderr, /^rollscope: .+\n$/, 'one sentence');
   assert.ok(stderr.length < 2000 && !stderr.includes('panicked'), stderr.slice(0, 2000));

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { closeSync, openSync, writeSync } from 'node:fs';
 
-import { eventually, launch, open, rangeOf, settled, shapesOf, start } from './browser.mjs';
+import { HANGS_MS, eventually, launch, open, rangeOf, settled, shapesOf, start } from './browser.mjs';
 
 const { ROLLSCOPE, LARGE_RUN } = process.env;
 /** Samples of the large run, of four requests with 13 spans each. */
@@ -80,7 +80,7 @@ async function longAttribute(mib) {
   writeSync(to, tail);
   closeSync(to);
 
-  const { status, stderr } = spawnSync(ROLLSCOPE, ['import', file, '--out', `run-${mib}`], { encoding: 'utf8' });
+  const { status, stderr } = spawnSync(ROLLSCOPE, ['import', file, '--out', `run-${mib}`], { encoding: 'utf8', timeout: HANGS_MS });
   if (status !== 0) {
     assert.equal(status, 1, stderr);
     assert.match(stderr, /^rollscope: .*(longer|larger) than .+\n$/, 'one sentence');
