@@ -34,7 +34,8 @@ pub(super) enum Load {
     FirstEvent,
     /// Many streams at once, which stay open until their memory has been taken.
     Streams,
-    /// As `Closed`, before a gateway of its own each round: what recording costs until all is sealed.
+    /// As `Closed`, before gateways of their own each round, which serve a second each in turns: what recording costs until all
+    /// is sealed.
     Recording,
 }
 

@@ -6,16 +6,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::case::{Case, Load};
-use super::figure::{Figure, Figures};
+use super::figure::{Figure, Figures, Measured};
 use super::http::call;
 use super::process::Process;
 use super::share::SHARE;
-use super::system::{Fleet, Running};
+use super::system::{Fleet, Running, System};
 use super::tools::Tools;
 use crate::host::output;
 
@@ -96,7 +96,7 @@ impl<'a> Generator<'a> {
             Load::Closed | Load::Held => self.closed_round(&running).map(|figures| (figures, Some(running))),
             Load::FirstEvent => self.first_event(&running).map(|figures| (figures, Some(running))),
             Load::Streams => self.streams(&running).map(|figures| (figures, None)),
-            Load::Recording => self.recording(running).map(|figures| (figures, None)),
+            Load::Recording => bail!("what records is measured in turns"),
         }
     }
 
@@ -165,24 +165,46 @@ impl<'a> Generator<'a> {
         ]))
     }
 
-    /// Without a recorder there is nothing to drop and nothing to seal, and the figures are what to compare with.
-    fn recording(&self, mut running: Running) -> Result<Figures> {
+    /// What the threads that serve take: systems that were started for a round serve in turns, a second each, so that what
+    /// else the machine does is seen by all of them. Gives how many requests each has served.
+    pub(super) fn serve_in_turns(
+        &self,
+        running: &BTreeMap<System, Running>,
+        measured: &mut Measured,
+    ) -> Result<BTreeMap<System, u64>> {
+        let mut served = BTreeMap::new();
+        for (system, running) in running {
+            served.insert(*system, self.closed(running, 1)?.requests);
+        }
+        for turn in 0..self.seconds {
+            let in_order: Vec<_> =
+                if turn % 2 == 0 { running.iter().collect() } else { running.iter().rev().collect() };
+            for (system, running) in in_order {
+                let process = running.process.as_ref().context("recording is measured in a gateway")?;
+                let before = serving_cpu(&process.cpu_by_thread()?);
+                let closed = self.closed(running, 1)?;
+                let used = serving_cpu(&process.cpu_by_thread()?).saturating_sub(before);
+                let mut figures = closed.figures();
+                figures.insert(Figure::ServingCpu, per_request_us(used, closed.requests));
+                measured.add(*system, figures);
+                *served.entry(*system).or_default() += closed.requests;
+            }
+        }
+        Ok(served)
+    }
+
+    /// What a system has taken for its requests by its end, when all is sealed. Without a recorder there is nothing to drop and
+    /// nothing to seal, and the figures are what to compare with.
+    pub(super) fn end_recording(mut running: Running, served: u64) -> Result<Figures> {
         let process = running.process.take().context("recording is measured in a gateway")?;
-        let warm = self.closed(&running, 1)?;
-        let before = serving_cpu(&process.cpu_by_thread()?);
-        let closed = self.closed(&running, self.seconds)?;
-        let serving = serving_cpu(&process.cpu_by_thread()?).saturating_sub(before);
         let dropped = counter(&running, "rollscope_records_dropped_total")?;
         let memory = mib(process.resident_bytes()?);
         let whole = process.stop()?;
-        let mut figures = closed.figures();
-        figures.extend([
-            (Figure::ServingCpu, per_request_us(serving, closed.requests)),
-            (Figure::WholeCpu, per_request_us(whole, warm.requests + closed.requests)),
+        Ok(Figures::from([
+            (Figure::WholeCpu, per_request_us(whole, served)),
             (Figure::Dropped, dropped),
             (Figure::Memory, memory),
-        ]);
-        Ok(figures)
+        ]))
     }
 
     fn client(&self, mode: &str, running: &Running) -> Command {

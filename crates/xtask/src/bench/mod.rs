@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 
 use crate::workspace::{Workspace, say, say_aside};
-use case::{CASES, Case};
+use case::{CASES, Case, Load};
 use figure::Measured;
 use load::Generator;
 use report::Report;
@@ -71,8 +71,22 @@ fn measure(case: &Case, tools: &Tools, plan: &Plan<'_>) -> Result<Measured> {
     let generator = Generator::new(case, tools, &fleet, &dir, plan.seconds)?;
     let systems: Vec<System> = case.systems.iter().copied().filter(|system| tools.has(*system)).collect();
     let start = |system: System| system.start(case, &fleet, tools, &dir);
-    let mut running: BTreeMap<System, Running> = BTreeMap::new();
     let mut measured = Measured::default();
+    if case.load == Load::Recording {
+        for round in 1..=plan.rounds {
+            let ready: Result<BTreeMap<System, Running>> =
+                systems.iter().map(|system| Ok((*system, start(*system)?))).collect();
+            let ready = ready?;
+            let served = generator.serve_in_turns(&ready, &mut measured)?;
+            for (system, running) in ready {
+                let served = served.get(&system).copied().unwrap_or_default();
+                measured.add(system, Generator::end_recording(running, served)?);
+            }
+            say_aside(&format!("   {} round {round} of {}", case.name, plan.rounds));
+        }
+        return Ok(measured);
+    }
+    let mut running: BTreeMap<System, Running> = BTreeMap::new();
     for round in 1..=plan.rounds {
         for system in &systems {
             let ready = match running.remove(system) {

@@ -71,7 +71,7 @@ impl Process {
         for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
             let name = std::fs::read_to_string(task.join("comm"))?.trim().to_owned();
-            *threads.entry(name).or_default() += Stat::read(&task.display().to_string())?.cpu;
+            *threads.entry(name).or_default() += thread_cpu(&task)?;
         }
         Ok(threads)
     }
@@ -140,6 +140,15 @@ impl Drop for Process {
         // Nobody is there any more to be told of a failure.
         drop(Command::new("kill").arg("-9").args(ids).stderr(Stdio::null()).status());
         drop(self.child.wait());
+    }
+}
+
+/// CPU time of a thread to the nanosecond, where the kernel tells it; in ticks otherwise.
+fn thread_cpu(task: &Path) -> Result<Duration> {
+    let told = std::fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+    match told.split_whitespace().next().and_then(|used| used.parse().ok()) {
+        Some(used_ns) => Ok(Duration::from_nanos(used_ns)),
+        None => Ok(Stat::read(&task.display().to_string())?.cpu),
     }
 }
 

@@ -43,6 +43,7 @@ impl Report {
                 "value": verdict.value.map(|[median, ..]| median),
                 "least": verdict.value.map(|[_, least, _]| least),
                 "most": verdict.value.map(|[.., most]| most),
+                "median_95": verdict.interval,
                 "is_met": verdict.is_met,
             })).collect::<Vec<_>>(),
         }));
@@ -94,7 +95,9 @@ fn line(verdict: &Verdict) -> String {
     };
     match verdict.value {
         Some([median, least, most]) => {
-            format!("{word} {}: {median:.3} ({least:.3} to {most:.3})", verdict.bar)
+            let interval = verdict.interval.map(|[from, to]| format!("; 95%: {from:.3} to {to:.3}"));
+            let interval = interval.unwrap_or_default();
+            format!("{word} {}: {median:.3} ({least:.3} to {most:.3}{interval})", verdict.bar)
         }
         None => format!("{word} {}: not measured", verdict.bar),
     }
