@@ -24,15 +24,20 @@ pub(crate) fn arg(spec: &OptionSpec) -> Arg {
     };
     let name = spec.value_name.map_or_else(|| value_name(item), str::to_owned);
     match item {
-        Kind::Flag => {
-            arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).value_name("true|false")
-        }
+        Kind::Flag => last(arg).num_args(0..=1).require_equals(true).value_name("true|false"),
         Kind::List(item) if matches!(**item, Kind::Pair(..)) => {
             arg.action(ArgAction::Append).num_args(1..=2).value_name(name)
         }
-        Kind::List(_) => arg.action(ArgAction::Append).num_args(1..).value_name(name),
-        _ => arg.action(ArgAction::Set).value_name(name),
+        // Scripts give a list that may be empty as `--worker-urls $URLS`.
+        Kind::List(_) => arg.action(ArgAction::Append).num_args(0..).value_name(name),
+        _ => last(arg).value_name(name),
     }
+}
+
+/// Given several times, the last one counts: scripts put what was asked for behind what they have themselves.
+fn last(arg: Arg) -> Arg {
+    let name = arg.get_id().clone();
+    arg.action(ArgAction::Set).overrides_with(name)
 }
 
 /// The value given by flag.

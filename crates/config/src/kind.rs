@@ -96,7 +96,7 @@ impl Kind {
                 Value::Array(vec![one, two])
             }
             (Self::Pair(first, _), value) => Value::Array(vec![first.normalize(value), Value::Null]),
-            (Self::Optional(inner), Value::String(word)) if word == "none" && **inner != Self::Text => {
+            (Self::Optional(inner), Value::String(word)) if is_none(&word) && **inner != Self::Text => {
                 Value::Null
             }
             (Self::Optional(inner), value) => inner.normalize(value),
@@ -161,7 +161,7 @@ impl Kind {
                 first.item(std::slice::from_ref(word))?,
                 if rest.is_empty() { Value::Null } else { second.item(rest)? },
             ]),
-            (Self::Optional(inner), [word]) if word == "none" && **inner != Self::Text => Value::Null,
+            (Self::Optional(inner), [word]) if is_none(word) && **inner != Self::Text => Value::Null,
             (Self::Optional(inner), _) => return inner.item(words),
             (Self::Flag, []) => Value::Bool(true),
             (_, [word]) => self.scalar(word).ok_or_else(|| Unfit::words(words))?,
@@ -183,6 +183,11 @@ impl Kind {
             _ => Some(Value::String(word.to_owned())),
         }
     }
+}
+
+/// In whatever case, as SGLang's router takes it.
+fn is_none(word: &str) -> bool {
+    word.eq_ignore_ascii_case("none")
 }
 
 /// What is allowed, as a noun phrase.

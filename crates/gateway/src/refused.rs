@@ -77,6 +77,9 @@ const REFUSED: &[Refused] = &[
     many("jwt_role_mapping", TOKENS),
 ];
 
+/// Values of options that there are: the option, the value, and why it is refused.
+const REFUSED_VALUES: &[(&str, &str, &str)] = &[("prefill_policy", "bucket", BUCKET)];
+
 const fn flag(name: &'static str, reason: &'static str) -> Refused {
     Refused { name, takes: Takes::Nothing, only: None, reason }
 }
@@ -91,6 +94,13 @@ const fn many(name: &'static str, reason: &'static str) -> Refused {
 
 // === impl RefusedOptions ===
 
+impl RefusedOptions {
+    /// Values that are refused of options that there are: the flag, the value, and the reason.
+    pub fn values() -> impl Iterator<Item = (String, &'static str, &'static str)> {
+        REFUSED_VALUES.iter().map(|(name, value, reason)| (one(name, reason).spec().flag, *value, *reason))
+    }
+}
+
 impl OptionSet for RefusedOptions {
     fn specs() -> Vec<OptionSpec> {
         REFUSED.iter().map(Refused::spec).collect()
@@ -103,6 +113,13 @@ impl OptionSet for RefusedOptions {
             let is_so_anyway = refused.only.is_some() && given.as_str() == refused.only;
             if Some(&given) != spec.default.as_ref() && !is_so_anyway {
                 return Err(ConfigError::Refused { flag: spec.flag, reason: spec.help });
+            }
+        }
+        for (name, value, reason) in REFUSED_VALUES {
+            let spec = one(name, reason).spec();
+            if values(&spec)?.as_str() == Some(value) {
+                let flag = format!("{} {value}", spec.flag);
+                return Err(ConfigError::Refused { flag, reason: spec.help });
             }
         }
         Ok(Self)

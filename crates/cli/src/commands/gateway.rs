@@ -60,7 +60,7 @@ options! {
 }
 
 /// What the command takes.
-pub(crate) type Options = (GatewayOptions, RefusedOptions, RecordingOptions, LifetimeOptions);
+pub(crate) type Options = (RefusedOptions, GatewayOptions, RecordingOptions, LifetimeOptions);
 
 pub(crate) fn command() -> Command {
     let command = RefusedOptions::args(GatewayOptions::command("gateway"));
@@ -68,7 +68,7 @@ pub(crate) fn command() -> Command {
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let (options, RefusedOptions, recording, lifetime) = resolve::<Options>(matches)?;
+    let (RefusedOptions, options, recording, lifetime) = resolve::<Options>(matches)?;
     if recording.record.is_none() && !recording.track.is_empty() {
         return Err(Failure::Usage(anyhow!("--track needs --record: what is sent is taken from a run")));
     }

@@ -45,6 +45,10 @@ fn resolve(flag: &str, words: &str) -> Result<(), String> {
         _ => &[],
     };
     let args = beside.iter().copied().chain([flag.as_str()]).chain(words.split_whitespace());
+    read(args)
+}
+
+fn read<'a>(args: impl Iterator<Item = &'a str>) -> Result<(), String> {
     let matches = command().no_binary_name(true).try_get_matches_from(args);
     let matches = matches.map_err(|error| error.to_string())?;
     Options::resolve(&matches, &Sources::none()).map(drop).map_err(|error| error.to_string())
@@ -73,7 +77,23 @@ fn every_option_of_sglangs_router_is_one_here_or_refused_by_name() {
     assert_eq!(resolve("history-backend", "none"), Ok(()));
     let unknown = refused.iter().find(|spec| !router_options().any(|option| has(spec, option.flag)));
     assert!(unknown.is_none(), "the router has no such option: {unknown:?}");
-    assert!(resolve("prefill-policy", "bucket").unwrap_err().contains("prefix_hash"));
+    for (flag, value, reason) in RefusedOptions::values() {
+        let refusal = format!("--{flag} {value} is not an option here: {reason}");
+        assert_eq!(resolve(&flag, value), Err(refusal));
+    }
+}
+
+#[test]
+fn command_lines_that_the_router_takes_are_taken() {
+    for line in [
+        "--worker-urls --port 1",
+        "--cors-allowed-origins --request-id-headers --ca-cert-paths --control-plane-api-keys",
+        "--port 1 --port 2 --policy random --policy cache_aware --cache-threshold 0.1 --cache-threshold 0.2",
+        "--disable-retries --disable-retries --api-key a --api-key b",
+        "--pd-disaggregation --pd-disaggregation --prefill http://a:1 NONE --prefill http://b:1 None --decode http://c:1",
+    ] {
+        assert_eq!(read(line.split_whitespace()), Ok(()), "{line}");
+    }
 }
 
 #[test]
@@ -86,7 +106,11 @@ fn the_page_of_the_routers_options_is_what_the_code_says() {
         } else {
             let spec = specs.iter().find(|spec| has(spec, flag)).unwrap();
             let default = spec.default_text().map_or(String::new(), |default| format!("`{default}`"));
-            (default, spec.help.split("\n\n").next().unwrap().replace('\n', " "))
+            let mut meaning = spec.help.split("\n\n").next().unwrap().replace('\n', " ");
+            for (_, value, reason) in RefusedOptions::values().filter(|(refused, ..)| refused == flag) {
+                meaning.extend([" `", value, "` is refused: ", reason]);
+            }
+            (default, meaning)
         };
         let meaning = meaning.replace('|', "\\|");
         let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
