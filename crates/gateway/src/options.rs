@@ -87,6 +87,11 @@ options! {
             request_timeout_secs: u64 = 3600, range(1..=604_800);
             /// Seconds until a connection to a worker that does not come about is given up.
             connect_timeout_secs: f64 = 5.0, range(0.01..=600.0);
+            /// Seconds that a connection to a worker is kept for the next request.
+            ///
+            /// It must be shorter than the worker keeps it (SGLang's do for 5 s): a request that comes as the worker closes its
+            /// connection is lost.
+            worker_idle_timeout_secs: f64 = 4.0, range(0.0..=600.0);
             /// Seconds that a worker may take to answer a call that goes to all of them, such as /flush_cache or
             /// /abort_request.
             control_timeout_secs: u64 = 60, range(1..=604_800);

@@ -32,6 +32,7 @@ use crate::transport::Transport;
 pub(crate) struct Links {
     /// Threads that serve.
     threads: usize,
+    max_idle: Duration,
     tls: Arc<ClientConfig>,
 }
 
@@ -42,6 +43,9 @@ pub(crate) struct Pool {
     shelves: Box<[Mutex<Shelf>]>,
     /// What the worker is sent as Authorization, in place of what the client has sent.
     authorization: Option<HeaderValue>,
+    /// An older idle connection is not used: a request sent into one that the worker is closing is lost and must not be sent
+    /// twice.
+    max_idle: Duration,
     /// Who has named the worker.
     pub(crate) origin: Origin,
     tls: Arc<ClientConfig>,
@@ -79,9 +83,6 @@ struct Idle {
     since: Instant,
 }
 
-/// Shorter than the 5 s after which uvicorn, which SGLang runs on, closes an idle connection: a request sent
-/// into a closing connection is lost and must not be sent twice.
-const MAX_IDLE: Duration = Duration::from_secs(4);
 /// More connections than this are closed instead of kept.
 const MAX_IDLE_CONNECTIONS: usize = 1024;
 
@@ -98,7 +99,8 @@ pub(crate) fn claim_shelf(thread: usize) {
 
 impl Links {
     pub(crate) fn new(options: &GatewayOptions) -> Result<Self, ConfigError> {
-        Ok(Self { threads: options.threads(), tls: tls::to_workers(options)? })
+        let max_idle = Duration::from_secs_f64(options.worker_idle_timeout_secs);
+        Ok(Self { threads: options.threads(), max_idle, tls: tls::to_workers(options)? })
     }
 
     /// No connections yet, to a worker that wants this key.
@@ -106,6 +108,7 @@ impl Links {
         Ok(Pool {
             shelves: shelves(self.threads + 1),
             authorization: key.map(bearer).transpose()?,
+            max_idle: self.max_idle,
             origin,
             tls: Arc::clone(&self.tls),
             is_in_doubt: AtomicBool::new(false),
@@ -131,6 +134,7 @@ impl Pool {
         Self {
             shelves: shelves(self.shelves.len()),
             authorization: self.authorization.clone(),
+            max_idle: self.max_idle,
             origin,
             tls: Arc::clone(&self.tls),
             is_in_doubt: AtomicBool::new(false),
@@ -157,7 +161,7 @@ impl Pool {
     pub(crate) fn take(&self) -> Option<Connection> {
         let idle = &mut self.shelf().lock().idle;
         while let Some(Idle { mut connection, since }) = idle.pop() {
-            if since.elapsed() >= MAX_IDLE {
+            if since.elapsed() >= self.max_idle {
                 // What lies below has been idle for longer.
                 idle.clear();
             } else if connection.is_idle() {
@@ -178,7 +182,7 @@ impl Pool {
 
     /// Closes what this thread has had idle for too long, and what the worker has closed.
     pub(crate) fn tidy(&self) {
-        let is_kept = |idle: &mut Idle| idle.since.elapsed() < MAX_IDLE && idle.connection.is_idle();
+        let is_kept = |idle: &mut Idle| idle.since.elapsed() < self.max_idle && idle.connection.is_idle();
         let Shelf { idle, timers } = &mut *self.shelf().lock();
         idle.retain_mut(is_kept);
         timers.truncate(idle.len());

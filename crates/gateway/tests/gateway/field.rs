@@ -133,6 +133,9 @@ async fn a_finish_by_error_is_no_success_whatever_the_status() {
     let error = r#"{"meta_info":{"finish_reason":{"type":"error","message":"worker gone"}}}"#;
     let (prefill, decode) = pair_of(Script::json(200, error), Script::new().hang()).await;
     let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
-    assert_eq!(gateway.generate("{}").await.text().await, error);
+    let reply = gateway.generate("{}").await;
+    // The worker's own, as is its body.
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.text().await, error);
     gateway.settled(&[("failed", 1), ("completed", 0)]).await;
 }

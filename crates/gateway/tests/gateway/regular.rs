@@ -60,6 +60,19 @@ async fn connections_are_kept_and_a_broken_one_is_not_the_clients_business() {
 }
 
 #[tokio::test]
+async fn connections_are_kept_no_longer_than_is_asked_for() {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::json(200, "{}"));
+    let args = format!("--worker-urls {} --worker-idle-timeout-secs 0", worker.url());
+    let gateway = TestGateway::start(&args).await;
+    for _ in 0..3 {
+        assert_eq!(gateway.generate("{}").await.text().await, "{}");
+    }
+    let connections: BTreeSet<usize> = worker.calls("/generate").iter().map(|call| call.connection).collect();
+    assert_eq!(connections.len(), 3);
+}
+
+#[tokio::test]
 async fn a_request_that_may_have_been_seen_is_not_sent_twice() {
     let worker = FakeWorker::start().await;
     worker.on_next("/generate", [Script::json(200, "{}"), Script::new().reset()]);
