@@ -306,12 +306,14 @@ async fn a_stream_that_falls_silent_is_given_up() {
     gateway.settled(&[("truncated", 1)]).await;
 }
 
-/// Sends pieces without end until the peer takes no more; then tells how many bytes it took.
-async fn pour(mut stream: TcpStream, stalled: oneshot::Sender<usize>) {
-    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
-    let (piece, mut taken) = (vec![b'x'; 64 << 10], 0);
+/// Sends pieces of a body without end until the peer takes no more; then tells how many bytes it took.
+async fn pour(mut stream: TcpStream, content_type: &str, piece: &str, stalled: oneshot::Sender<usize>) {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let (piece, mut taken) = (piece.as_bytes(), 0);
     while taken < POURED_BYTES {
-        match stream.try_write(&piece) {
+        // A piece of which a part was taken goes on where that ended.
+        match stream.try_write(&piece[taken % piece.len()..]) {
             Ok(count) => taken += count,
             // Whoever is not ready for so long has stopped reading; on a slow machine it may only seem so, and less was taken.
             Err(_) if tokio::time::timeout(STALL, stream.writable()).await.is_err() => break,
@@ -326,19 +328,30 @@ const STALL: std::time::Duration = std::time::Duration::from_millis(500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_does_not_read_stops_the_worker_and_not_the_gateway() {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let (stalled, taken) = oneshot::channel();
-    let worker = tokio::spawn(async move { pour(generation(&listener).await, stalled).await });
-    let gateway = TestGateway::start(&format!("--worker-urls {url}")).await;
-    let request = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
-    let client = sent(gateway.address, request).await;
-    let taken = patient("the worker's stop", taken).await.unwrap();
-    // What the sockets of both sides hold, a few megabytes each, and little more.
-    assert!(taken < 64 << 20, "{taken} bytes");
-    drop(client);
-    worker.await.unwrap();
-    gateway.settled(&[("aborted", 1)]).await;
+    let event = format!("data: {{\"text\":\"{}\",\"meta_info\":{{}}}}\n\n", "x".repeat(60_000));
+    let prefill = FakeWorker::start().await;
+    prefill.on("/generate", Script::json(200, r#"{"meta_info":{"pd_prefill_retry_count":0}}"#));
+    for (content_type, piece, fleet) in [
+        ("text/plain", "x".repeat(64 << 10), "--worker-urls".to_owned()),
+        ("text/event-stream", event.clone(), "--worker-urls".to_owned()),
+        ("text/event-stream", event, format!("--pd-disaggregation --prefill {} --decode", prefill.url())),
+    ] {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (stalled, taken) = oneshot::channel();
+        let worker = tokio::spawn(async move {
+            pour(generation(&listener).await, content_type, &piece, stalled).await;
+        });
+        let gateway = TestGateway::start(&format!("{fleet} {url}")).await;
+        let request = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+        let client = sent(gateway.address, request).await;
+        let taken = patient("the worker's stop", taken).await.unwrap();
+        // What the sockets of both sides hold, a few megabytes each, and little more.
+        assert!(taken < 64 << 20, "{taken} bytes of {content_type}");
+        drop(client);
+        worker.await.unwrap();
+        gateway.settled(&[("aborted", 1)]).await;
+    }
 }
 
 #[tokio::test]

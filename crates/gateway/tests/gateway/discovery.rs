@@ -1,6 +1,6 @@
 //! Workers that a file or a name tells of, and what workers say of their load.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -173,7 +173,7 @@ async fn workers_are_found_behind_a_name() {
     .await;
 }
 
-/// A DNS server that knows a service of these ports at one host, which has the address 127.0.0.1.
+/// A DNS server that knows two services of these ports, each at a host: one has the address 127.0.0.1, the other `::1`.
 async fn dns_server(ports: Arc<Mutex<Vec<u16>>>) -> SocketAddr {
     let socket = UdpSocket::bind(("127.0.0.1", 0)).await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -183,12 +183,15 @@ async fn dns_server(ports: Arc<Mutex<Vec<u16>>>) -> SocketAddr {
             // RFC 1035, 4: a header of 12 bytes, then the question's name, type and class.
             let end = 12 + asked[12..length].iter().position(|byte| *byte == 0).unwrap() + 5;
             let (name, kind) = (&asked[12..end - 4], asked[end - 3]);
-            let host = b"\x04host\x07example\0";
+            let (host, host6) = (&b"\x04host\x07example\0"[..], &b"\x05host6\x07example\0"[..]);
             let answers: Vec<Vec<u8>> = match kind {
                 1 if name == host => vec![vec![127, 0, 0, 1]],
+                // RFC 3596: an address of IPv6.
+                28 if name == host6 => vec![Ipv6Addr::LOCALHOST.octets().to_vec()],
                 // RFC 2782: priority, weight, port, target.
-                33 if name == b"\x05_http\x04_tcp\x07example\0" => {
-                    let service = |port: &u16| [&[0, 1, 0, 1], &port.to_be_bytes()[..], host].concat();
+                33 if name.ends_with(b"\x04_tcp\x07example\0") && !name.starts_with(b"\x05_none") => {
+                    let target = if name.starts_with(b"\x06_http6") { host6 } else { host };
+                    let service = |port: &u16| [&[0, 1, 0, 1], &port.to_be_bytes()[..], target].concat();
                     ports.lock().iter().map(service).collect()
                 }
                 _ => Vec::new(),
@@ -221,6 +224,12 @@ async fn a_service_tells_its_workers_and_their_ports() {
     let port = second.address().port();
     let gateway = TestGateway::start(&format!("--discover host.example.:{port} {asked}")).await;
     registered(&gateway, vec![second.url()]).await;
+    let at_ipv6 = |port: u16| format!("http://[::1]:{port}");
+    let gateway = TestGateway::start(&format!("--discover host6.example.:{port} {asked}")).await;
+    registered(&gateway, vec![at_ipv6(port)]).await;
+    ports.lock().push(9);
+    let gateway = TestGateway::start(&format!("--discover _http6._tcp.example. {asked}")).await;
+    registered(&gateway, vec![at_ipv6(port), at_ipv6(9)]).await;
     let gateway = TestGateway::start(&format!("--discover _none._tcp.example. {asked}")).await;
     gateway.tells("_none._tcp.example.: the name can not be resolved").await;
 }

@@ -156,6 +156,15 @@ async fn check(fault: &Fault, failing_role: LegRole, shape: Shape) {
     let gateway = TestGateway::pair(prefill, decode, more).await;
     let reply = Client::post(gateway.address, route, shape.request()).await;
     assert_eq!(reply.status, fault.status, "{what}");
+    // Who is given up is so before the client has its answer.
+    if !hangs {
+        let figures = gateway.figures().await;
+        let is_others =
+            |name: &str| name.starts_with("rollscope_worker_in_flight{") && name.contains(&other.url());
+        let others: Vec<u64> =
+            figures.iter().filter(|(name, _)| is_others(name)).map(|(_, count)| *count).collect();
+        assert_eq!(others, [0], "{what}: {figures:#?}");
+    }
     let code = if prefill_fails { "prefill_server_error" } else { "decode_server_error" };
     let body = reply.text().await;
     assert!(body.contains(fault.body), "{what}: {body}");

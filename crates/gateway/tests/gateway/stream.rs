@@ -1,9 +1,9 @@
 //! Streams of pairs: the first event at once, the merge into what follows, and breaks.
 
-use rollscope_testkit::{CallEnd, Client, End, FakeWorker, Gate, Reply, Script};
+use rollscope_testkit::{CallEnd, Client, End, FakeWorker, Gate, Reply, Script, patient};
 use serde_json::Value;
 
-use crate::harness::TestGateway;
+use crate::harness::{TestGateway, legs};
 use crate::pair::{PREFILL, pair_of, waiting};
 
 const SHARE: &str = r#""pd_prefill_forward_duration":0.10000000149011612,"pd_transfer_total_mb":1.50,"#;
@@ -128,6 +128,29 @@ async fn logprobs_are_joined_in_the_event_that_has_them() {
             events.iter().map(|event| event["meta_info"]["input_token_logprobs"][1][1] == 2).collect();
         assert_eq!(joined, if list_first { vec![true, false] } else { vec![true] }, "{body}");
     }
+}
+
+#[tokio::test]
+async fn logprobs_of_an_event_that_was_held_in_vain_are_joined_in_the_last_one() {
+    let with_list = r#"{"meta_info":{"finish_reason":null,"input_token_logprobs":[]}}"#;
+    let last = r#"{"meta_info":{"finish_reason":{"type":"stop"}}}"#;
+    let (of_prefill, of_decode) = (Gate::new(), Gate::new());
+    let stream = Script::sse().event(with_list).wait(&of_decode).event(last).event("[DONE]").end();
+    let (prefill, decode) = pair_of(waiting(&of_prefill, PREFILL), stream).await;
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "--merge-wait-secs 0.05").await;
+    let mut reply = gateway.generate(r#"{"stream":true,"return_logprob":true}"#).await;
+    assert_eq!(piece(&mut reply).await, sse(&[with_list]));
+    of_prefill.open();
+    patient("the end of the prefill's leg", async {
+        while legs(&gateway.figures().await, prefill.address(), "completed") == 0 {}
+    })
+    .await;
+    of_decode.open();
+    let joined = r#""input_token_logprobs":[[null,1,null],[-0.5,2,null]],"#;
+    let merged = last.replacen(r#""meta_info":{"#, &format!("\"meta_info\":{{{SHARE}{joined}"), 1);
+    assert_eq!(reply.rest().await, (sse(&[&merged, "[DONE]"]), End::Clean));
+    let figures = gateway.settled(&[("completed", 1)]).await;
+    assert_eq!(figures["rollscope_merges_total{result=\"merged\"}"], 1);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rollscope_wire::{Chunks, LogprobJoin, PrefillShare, Reply};
 use serde_json::{Value, json};
 
-use crate::json::{cut, cuts, text, tree};
+use crate::json::{cut, cuts, occurrences, text, tree};
 
 const FINISHED: &str = r#"{"type":"stop"}"#;
 
@@ -48,6 +48,26 @@ proptest! {
         let told = if says_start { json!(start) } else { Value::Null };
         prop_assert_eq!(&merged["routed_experts_start_len"], &told);
     }
+}
+
+#[test]
+fn of_what_is_written_one_occurrence_remains() {
+    let (prompts, own) = (STANDARD.encode([1; 8]), STANDARD.encode([2; 4]));
+    let prefill = Chunks::from(
+        format!(r#"{{"meta_info":{{"prompt_tokens":2,"routed_experts":"{prompts}"}}}}"#).into_bytes(),
+    );
+    let experts = format!(r#""routed_experts":"x","routed_experts":null,"routed_expert\u0073":"{own}""#);
+    let start = r#""routed_experts_start_len":7,"routed_experts_start_len":2"#;
+    let counts = r#""completion_tokens":2,"finish_reason":"stop""#;
+    let decode = Chunks::from(format!(r#"{{"meta_info":{{{experts},{start},{counts}}}}}"#).into_bytes());
+    let mut share = PrefillShare::default();
+    share.add(&Reply::scan(&prefill).unwrap());
+    let merged = text(&Reply::scan(&decode).unwrap().merge(&share, LogprobJoin::Never).unwrap().unwrap());
+    let meta_info = &merged[r#"{"meta_info":"#.len()..merged.len() - 1];
+    for name in ["routed_experts", "routed_experts_start_len"] {
+        assert_eq!(occurrences(meta_info, name), 1, "{merged}");
+    }
+    assert_eq!(tree(meta_info)["routed_experts"], json!(STANDARD.encode([[1; 4], [1; 4], [2; 4]].concat())));
 }
 
 #[test]

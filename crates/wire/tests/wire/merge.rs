@@ -9,6 +9,7 @@ use crate::json::{
 };
 use crate::pairs_of;
 
+const LISTS: [&str; 3] = ["input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs"];
 const META_NAMES: &[&str] = &[
     "id",
     "finish_reason",
@@ -18,6 +19,7 @@ const META_NAMES: &[&str] = &[
     "pd_decode_forward_duration",
     "input_token_logprobs",
     "input_top_logprobs",
+    "input_token_ids_logprobs",
     "cached_tokens",
     "cached_tokens_details",
     "queue_time",
@@ -297,7 +299,7 @@ fn oracle(decode: &mut Value, prefill: &Value, join: LogprobJoin) {
             decode.insert((*shared).to_owned(), value.clone());
         }
     }
-    for list in ["input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs"] {
+    for list in LISTS {
         let Some(Value::Array(prompts)) = prefill.get(list) else { continue };
         if prompts.is_empty() || join == LogprobJoin::Never {
             continue;
@@ -316,7 +318,7 @@ fn meta_info() -> impl Strategy<Value = String> {
     let field = prop_oneof![
         4 => member(name(META_NAMES), scalar()),
         1 => member(name(META_NAMES), value()),
-        2 => member(prop_oneof![spelled("input_token_logprobs"), spelled("input_top_logprobs")], logprobs()),
+        2 => member(name(&LISTS), logprobs()),
     ]
     .boxed();
     object(field)
@@ -379,15 +381,50 @@ proptest! {
             LogprobJoin::Always,
         ).unwrap();
         let merged = &merged[r#"{"meta_info":"#.len()..merged.len() - 1];
+        let (of_decode, of_prefill) = (tree(&decode), tree(&prefill));
+        let is_told = |name: &str| of_prefill.get(name).is_some_and(|value| !value.is_null());
         let is_written = |name: &str| {
-            let of_timing = TIMINGS.iter().any(|(timing, shared)| {
-                *shared == name && tree(&prefill).get(timing).is_some_and(|value| !value.is_null())
-            });
-            of_timing || name.starts_with("pd_prefill_") && occurrences(&prefill, name) > 0
+            if LISTS.contains(&name) {
+                let own = of_decode.get(name).unwrap_or(&Value::Null);
+                let is_list = of_prefill.get(name).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+                return is_list && (own.is_null() || own.is_array());
+            }
+            let is_of_prefill = name.starts_with("pd_prefill_") || name.starts_with("pd_transfer_");
+            is_of_prefill && occurrences(&prefill, name) > 0
+                || name.starts_with("cached_tokens") && is_told(name)
+                || TIMINGS.iter().any(|(timing, shared)| *shared == name && is_told(timing))
         };
         for name in META_NAMES.iter().filter(|name| is_written(name)) {
             prop_assert_eq!(occurrences(merged, name), 1, "{}", name);
         }
+    }
+
+    #[test]
+    fn what_is_not_written_stays_byte_for_byte(
+        decode in prop_oneof![reply().boxed(), list(reply())], cuts in cuts(), join in join()
+    ) {
+        // No member of decode's has this name, so all that is written is put in.
+        let (put, more) = (r#""pd_prefill_of_its_own":1"#, r#""pd_prefill_of_its_own":1,"#);
+        let samples = tree(&decode).as_array().map(Vec::len);
+        let prefill = |meta_info: &str| {
+            let element = format!(r#"{{"meta_info":{{{meta_info}}}}}"#);
+            samples.map_or(element.clone(), |samples| format!("[{}]", vec![element; samples].join(",")))
+        };
+        let chunks = cut(&decode, &cuts);
+        let reply = Reply::scan(&chunks).unwrap();
+        let merged = |meta_info: &str| {
+            let prefill = Chunks::from(prefill(meta_info).into_bytes());
+            let mut share = PrefillShare::default();
+            share.add(&Reply::scan(&prefill).unwrap());
+            reply.merge(&share, join).unwrap()
+        };
+        prop_assert_eq!(merged(""), None);
+        let merged = merged(put).as_ref().map_or_else(|| decode.clone(), text);
+        let puts = merged.matches(put).count();
+        let has_place = |reply: &Value| usize::from(reply.get("meta_info").is_some_and(Value::is_object));
+        let of_decode = tree(&decode);
+        prop_assert_eq!(puts, of_decode.as_array().map_or(has_place(&of_decode), |all| all.iter().map(has_place).sum()));
+        prop_assert_eq!(merged.replace(more, "").replace(put, ""), decode);
     }
 
     #[test]

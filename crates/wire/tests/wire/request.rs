@@ -156,6 +156,24 @@ proptest! {
     }
 
     #[test]
+    fn what_is_not_written_stays_byte_for_byte(
+        body in object(member(name(&["text", "stream", "rid", "extra"]), value())), cuts in cuts()
+    ) {
+        let chunks = cut(&body, &cuts);
+        let request = GenerateRequest::scan(&chunks, Dialect::Generate).unwrap();
+        let rooms: Vec<u64> = (1..=request.shape.samples() as u64).collect();
+        let out = text(&request.placed(Some(&Bootstrap { host: "h:1", port: Some(9), rooms: &rooms }), Ranks::default()));
+        let fields = match request.shape {
+            Shape::Single => json!({"bootstrap_host": "h:1", "bootstrap_port": 9, "bootstrap_room": 1}),
+            Shape::Batch(n) => json!({"bootstrap_host": vec!["h:1"; n], "bootstrap_port": vec![9; n], "bootstrap_room": rooms}),
+        };
+        let fields = fields.to_string();
+        let fields = fields.trim_matches(['{', '}']);
+        prop_assert_eq!(out.matches(fields).count(), 1);
+        prop_assert_eq!(out.replace(&format!("{fields},"), "").replace(fields, ""), body);
+    }
+
+    #[test]
     fn a_request_that_is_cut_off_is_malformed(body in request(), place in any::<prop::sample::Index>()) {
         let body = Chunks::from(body.as_bytes()[..place.index(body.len())].to_vec());
         prop_assert!(GenerateRequest::scan(&body, Dialect::Generate).is_err());
