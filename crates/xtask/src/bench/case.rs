@@ -214,6 +214,18 @@ pub(super) const CASES: &[Case] = &[
 // === impl Case ===
 
 impl Case {
+    /// What is told beside the bars: latency against no proxy at all, and against a plain one.
+    pub(super) fn told(&self) -> Vec<Bar> {
+        let figure = match self.load {
+            Load::Closed => Figure::P50,
+            Load::FirstEvent => Figure::FirstEventP50,
+            Load::Held | Load::Streams | Load::Recording => return Vec::new(),
+        };
+        let takes_part = |system: &System| self.systems.contains(system);
+        let against = [System::Direct, System::Nginx].into_iter().filter(takes_part);
+        against.map(|system| Bar::told(figure, system)).collect()
+    }
+
     /// What is posted: 128 tokens, and what the case is about.
     pub(super) fn request(&self) -> String {
         let ids: Vec<String> = (0..128_u32).map(|token| (token * 7919 % 50_000).to_string()).collect();

@@ -66,6 +66,8 @@ enum Against {
 enum Limit {
     AtMost(f64),
     AtLeast(f64),
+    /// There is nothing to reach: it is only told.
+    None,
 }
 
 /// A bar with what came of it.
@@ -188,6 +190,11 @@ impl Bar {
         Self { of: System::Rollscope, figure, against: Against::Nothing, limit: Limit::AtMost(most) }
     }
 
+    /// How many times another system's figure ours is, whatever that is.
+    pub(super) const fn told(figure: Figure, system: System) -> Self {
+        Self { of: System::Rollscope, figure, against: Against::Times(system), limit: Limit::None }
+    }
+
     /// The same of another system than plain Rollscope.
     pub(super) const fn of(mut self, system: System) -> Self {
         self.of = system;
@@ -204,9 +211,10 @@ impl Bar {
         };
         let interval = interval(values.clone());
         let value = spread(values);
-        let is_met = value.map(|[median, ..]| match self.limit {
-            Limit::AtMost(most) => median <= most,
-            Limit::AtLeast(least) => median >= least,
+        let is_met = value.and_then(|[median, ..]| match self.limit {
+            Limit::AtMost(most) => Some(median <= most),
+            Limit::AtLeast(least) => Some(median >= least),
+            Limit::None => None,
         });
         Verdict { bar: self.text(), value, interval, is_met }
     }
@@ -221,6 +229,7 @@ impl Bar {
         match self.limit {
             Limit::AtMost(most) => format!("{what} <= {most}"),
             Limit::AtLeast(least) => format!("{what} >= {least}"),
+            Limit::None => what,
         }
     }
 }
@@ -282,6 +291,7 @@ mod tests {
             (Bar::at_least(Figure::Cpu, 1.2, System::Nginx), Some([1.2, 1.0, 3.0]), Some(true)),
             (Bar::over(Figure::Cpu, 3.9, System::Nginx), Some([4.0, 0.0, 20.0]), Some(false)),
             (Bar::below(Figure::Cpu, 24.0), Some([24.0, 10.0, 30.0]), Some(true)),
+            (Bar::told(Figure::Cpu, System::Nginx), Some([1.2, 1.0, 3.0]), None),
             (Bar::at_most(Figure::Cpu, 1.0, System::Smg), None, None),
         ] {
             let verdict = bar.judge(&measured(&[ours, theirs]));

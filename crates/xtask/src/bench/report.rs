@@ -26,7 +26,8 @@ impl Report {
     /// Prints a case and keeps it.
     pub(super) fn add(&mut self, case: &Case, measured: &Measured) {
         table(measured);
-        let verdicts: Vec<Verdict> = case.bars.iter().map(|bar| Bar::judge(bar, measured)).collect();
+        let verdicts: Vec<Verdict> =
+            case.bars.iter().chain(&case.told()).map(|bar| Bar::judge(bar, measured)).collect();
         for verdict in &verdicts {
             say(&format!("  {}", line(verdict)));
             if verdict.is_met == Some(false) {
