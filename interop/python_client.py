@@ -5,6 +5,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import subprocess
 import time
 
@@ -43,17 +44,19 @@ STAGES = [
     "pd_decode_forward_duration",
 ]
 GROUP = 8
+DECODED_BY = set()
 
 
 async def main(servers):
     run = os.path.join(os.getcwd(), "run")
-    gateway = servers.start("gateway", "--pd-disaggregation", "--port", "0", "--record", run)
+    policy = ("--policy", "consistent_hashing")
+    gateway = servers.start("gateway", "--pd-disaggregation", *policy, "--port", "0", "--record", run)
     common = ("engine", "--model-path", "bundled", "--port", "0", "--disaggregation-mode")
     prefill = servers.start(*common, "prefill", "--disaggregation-bootstrap-port", "0")
-    decode = servers.start(*common, "decode")
+    decodes = [servers.start(*common, "decode") for _ in range(2)]
     # As slime sets it up: no proxies, no limit on how long a sample takes.
     async with httpx.AsyncClient(timeout=httpx.Timeout(None), trust_env=False) as client:
-        await register(client, gateway, prefill, decode)
+        await register(client, gateway, prefill, decodes)
         greedy = await generate(client, gateway, GREEDY)
         check_sample(greedy, "greedy")
         assert ANSWER in greedy["text"], greedy["text"]
@@ -71,7 +74,8 @@ async def main(servers):
         ids = {sample["meta_info"]["id"] for sample in group}
         assert len(ids) == GROUP, f"replies share ids: {ids}"
 
-        await hang_up(client, gateway, decode)
+        await hang_up(client, gateway, decodes)
+        await check_figures(client, gateway, [prefill, *decodes])
         await generate(client, gateway, GREEDY)
         # Best effort, to the router's URL; whatever the router makes of it, samples go on.
         await client.post(f"{gateway.url}/abort_request", json={"rid": "nobody's"})
@@ -81,29 +85,38 @@ async def main(servers):
     check_run(run, completed=(GROUP + 4, GROUP + 5))
 
 
-async def register(client, gateway, prefill, decode):
+async def register(client, gateway, prefill, decodes):
     """As slime's engines make themselves known to the router."""
     info = (await client.get(f"{prefill.url}/server_info")).raise_for_status().json()
     assert info["disaggregation_mode"] == "prefill", info["disaggregation_mode"]
     bootstrap_port = info["internal_states"][0]["disaggregation_bootstrap_port"]
     workers = [
         {"url": prefill.url, "worker_type": "prefill", "bootstrap_port": bootstrap_port},
-        {"url": decode.url, "worker_type": "decode"},
+        *({"url": decode.url, "worker_type": "decode"} for decode in decodes),
     ]
     for worker in workers:
         (await client.post(f"{gateway.url}/workers", json=worker)).raise_for_status()
     listed = (await client.get(f"{gateway.url}/workers")).raise_for_status().json()["workers"]
-    assert {worker["url"] for worker in listed} == {prefill.url, decode.url}, listed
-    for url in (prefill.url, decode.url, gateway.url):
+    urls = [worker["url"] for worker in workers]
+    assert {worker["url"] for worker in listed} == set(urls), listed
+    for url in (*urls, gateway.url):
         (await client.get(f"{url}/health")).raise_for_status()
     print("registered", [worker["url"] for worker in listed])
 
 
 async def generate(client, gateway, sampling_params):
     payload = {"input_ids": INPUT_IDS, "sampling_params": sampling_params, "return_logprob": True}
-    headers = {"X-SMG-Routing-Key": "session-1"}
+    headers = {"X-SMG-Routing-Key": "session-1", "x-rollscope-explain": "1"}
     response = await client.post(f"{gateway.url}/generate", json=payload, headers=headers)
-    return response.raise_for_status().json()
+    reply = response.raise_for_status().json()
+    # All turns of a session are decoded where the first was, unless that worker has more than its share.
+    decision = response.headers["x-rollscope-decision"]
+    decode = re.search(r"decode consistent_hashing: by routing key(.*); (worker \d of 2)", decision)
+    assert decode, decision
+    if not decode[1]:
+        DECODED_BY.add(decode[2])
+    assert len(DECODED_BY) == 1, DECODED_BY
+    return reply
 
 
 async def generate_streamed(client, gateway, sampling_params):
@@ -127,7 +140,7 @@ async def generate_streamed(client, gateway, sampling_params):
     return reply, chunks
 
 
-async def hang_up(client, gateway, decode):
+async def hang_up(client, gateway, decodes):
     """As slime aborts a streamed sample: it closes the connection, and the worker gets free."""
     payload = {
         "text": PROMPT,
@@ -140,7 +153,7 @@ async def hang_up(client, gateway, decode):
             if line.startswith("data:"):
                 break
     deadline = time.monotonic() + 60
-    while await live_requests(client, decode) > 0:
+    while sum([await live_requests(client, decode) for decode in decodes]) > 0:
         assert time.monotonic() < deadline, "a request whose client has left still runs"
         await asyncio.sleep(0.1)
 
@@ -148,6 +161,17 @@ async def hang_up(client, gateway, decode):
 async def live_requests(client, engine):
     loads = (await client.get(f"{engine.url}/v1/loads?include=core")).raise_for_status().json()["loads"]
     return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
+
+
+async def check_figures(client, gateway, workers):
+    """The engines' own figures are one page, on which each says whose it is."""
+    page = (await client.get(f"{gateway.url}/engine_metrics")).raise_for_status().text
+    for worker in workers:
+        up = re.search(rf'^rollscope_engine_up{{[^}}]*worker="{worker.url}"[^}}]*}} (\d)', page, re.MULTILINE)
+        assert up and up[1] == "1", (worker.url, page[:2000])
+        figures = re.findall(rf'^sglang[:_]\w+{{[^}}]*worker="{worker.url}"', page, re.MULTILINE)
+        assert figures, (worker.url, page[:2000])
+    print(f"figures of {len(workers)} engines on one page")
 
 
 async def leave(client, gateway):

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use common::{Server, call, call_with, get, is_alive, post, run, run_well, signal, stderr, until};
 use rollscope_run::Run;
+use rollscope_testkit::{Client, End, FakeWorker, Gate, Script};
 use rollscope_trace::{Attr, StepNumber};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 const ENGINE: [&str; 5] = ["engine", "--model-path", "bundled", "--port", "0"];
 
@@ -111,6 +113,23 @@ async fn servers_end_orderly_when_told() {
     gateway.stop();
     decode.stop();
     prefill.stop();
+}
+
+#[tokio::test]
+async fn a_live_stream_ends_whole_though_the_gateway_is_told_to_end() {
+    let (gate, worker) = (Gate::new(), FakeWorker::start().await);
+    let last = r#"{"meta_info":{"finish_reason":{"type":"stop"}}}"#;
+    worker.on("/generate", Script::sse().event("{}").wait(&gate).event(last).event("[DONE]").end());
+    let gateway =
+        Server::start(&["gateway", "--port", "0", "--worker-urls", &worker.url(), "--disable-health-check"]);
+    let address = gateway.url.trim_start_matches("http://").parse().unwrap();
+    let mut reply = Client::post(address, "/generate", r#"{"stream":true}"#).await;
+    assert_eq!(reply.next().await.unwrap(), "data: {}\n\n");
+    signal(gateway.pid(), "-TERM");
+    until("the gateway takes no more", async || TcpStream::connect(address).await.is_err()).await;
+    gate.open();
+    assert_eq!(reply.rest().await, (format!("data: {last}\n\ndata: [DONE]\n\n"), End::Clean));
+    assert_eq!(gateway.exit_code(), Some(0));
 }
 
 #[tokio::test]
