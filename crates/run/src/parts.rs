@@ -10,6 +10,7 @@
 //! A request that names no sample is a sample of its own, named by its id.
 
 mod attrs;
+mod column;
 mod legs;
 mod passes;
 mod requests;

@@ -3,41 +3,29 @@
 //! A column is a truth, a whole number, a number, a text or the id of a request, required or optional. What a table consists
 //! of is said by the code that fills it, a column after the other for some rows at a time: a loop over one column is short,
 //! and the rows are still in the processor's cache when the next one is filled. A large table is written in pieces.
-//!
-//! Values are written as what costs least: whole numbers by their differences, texts that repeat by a dictionary (to build
-//! one of values that do not costs more than all else), and only what can become much smaller is compressed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::iter;
-use std::mem;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use crc32fast::Hasher;
-use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::basic::Compression;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use parquet::schema::types::{ColumnPath, Type};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::Type;
 use rollscope_trace::{RequestId, SampleName};
 
 use crate::error::RunError;
 use crate::files;
+use crate::parts::column::{Column, Texts, Values};
 use crate::version::FORMAT;
 
 /// Key under which a file tells its version.
 pub(crate) const VERSION_KEY: &str = "rollscope.version";
-
-/// By so many of a column's first values it is told whether they repeat.
-const LOOKED_AT: usize = 256;
-
-/// Texts that do not repeat and are no longer than this are not compressed.
-const SHORT_BYTES: usize = 40;
 
 /// Rows that are filled in at once.
 const ROWS_AT_ONCE: usize = 128;
@@ -72,33 +60,6 @@ struct SummedFile {
     file: File,
     bytes: u64,
     hasher: Hasher,
-}
-
-#[derive(Debug)]
-struct Column {
-    name: &'static str,
-    required: bool,
-    values: Values,
-    /// Per row 1 for a value and 0 for none; not used by a required column.
-    levels: Vec<i16>,
-}
-
-#[derive(Debug)]
-enum Values {
-    Bool(Vec<bool>),
-    Int(Vec<i64>),
-    Double(Vec<f64>),
-    Text(Texts),
-    /// Texts of which no two are alike, and which nobody looks for by their order.
-    Id(Texts),
-}
-
-/// Texts, one after the other: an allocation for each would cost more than all else.
-#[derive(Debug, Default)]
-struct Texts {
-    bytes: Vec<u8>,
-    /// Where each ends.
-    ends: Vec<usize>,
 }
 
 // === impl Table ===
@@ -331,132 +292,4 @@ fn level_of<V>(value: Option<V>, take: impl FnOnce(V)) -> i16 {
     let level = i16::from(value.is_some());
     value.map(take);
     level
-}
-
-// === impl Column ===
-
-impl Column {
-    fn schema(&self) -> Result<Arc<Type>, ParquetError> {
-        let (physical, logical) = match self.values {
-            Values::Bool(_) => (Physical::BOOLEAN, None),
-            Values::Int(_) => (Physical::INT64, None),
-            Values::Double(_) => (Physical::DOUBLE, None),
-            Values::Text(_) | Values::Id(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
-        };
-        let repetition = if self.required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
-        let builder = Type::primitive_type_builder(self.name, physical).with_repetition(repetition);
-        builder.with_logical_type(logical).build().map(Arc::new)
-    }
-
-    /// Says how it is to be written, by its first values.
-    fn choose(&self, properties: WriterPropertiesBuilder) -> WriterPropertiesBuilder {
-        let path = ColumnPath::from(self.name);
-        match &self.values {
-            Values::Int(_) => properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
-            Values::Double(values) if do_repeat(values.iter().map(|value| value.to_bits())) => {
-                properties.set_column_compression(path, Compression::SNAPPY)
-            }
-            Values::Text(texts) if do_repeat((0..texts.ends.len()).map(|at| texts.get(at))) => properties
-                .set_column_dictionary_enabled(path.clone(), true)
-                .set_column_compression(path, Compression::SNAPPY),
-            Values::Text(texts) if !texts.are_short() => {
-                properties.set_column_compression(path, Compression::SNAPPY)
-            }
-            Values::Id(_) => properties.set_column_statistics_enabled(path, EnabledStatistics::None),
-            Values::Bool(_) | Values::Double(_) | Values::Text(_) => properties,
-        }
-    }
-
-    fn encode_into(self, group: &mut SerializedRowGroupWriter<'_, SummedFile>) -> Result<(), ParquetError> {
-        let levels = (!self.required).then_some(&self.levels[..]);
-        match self.values {
-            Values::Bool(values) => encode::<BoolType>(group, &values, levels),
-            Values::Int(values) => encode::<Int64Type>(group, &values, levels),
-            Values::Double(values) => encode::<DoubleType>(group, &values, levels),
-            Values::Text(texts) | Values::Id(texts) => {
-                encode::<ByteArrayType>(group, &texts.into_shared(), levels)
-            }
-        }
-    }
-}
-
-// === impl Values ===
-
-impl Values {
-    /// Makes room for values of so many rows, which come behind those of others; with the first values for as many as are
-    /// still to come.
-    fn reserve(&mut self, rows: usize, before: usize, expected: usize) {
-        let left = expected.saturating_sub(before).max(rows);
-        match self {
-            Self::Bool(values) => reserve(values, rows, left),
-            Self::Int(values) => reserve(values, rows, left),
-            Self::Double(values) => reserve(values, rows, left),
-            Self::Text(texts) | Self::Id(texts) => {
-                if before == rows {
-                    texts.bytes.reserve(texts.bytes.len() * left / rows);
-                }
-                reserve(&mut texts.ends, rows, left);
-            }
-        }
-    }
-}
-
-fn reserve<V>(values: &mut Vec<V>, rows: usize, left: usize) {
-    if values.capacity() == 0 {
-        values.reserve_exact(left);
-    }
-    values.reserve(rows);
-}
-
-/// Whether most values are likely to be among those before them.
-fn do_repeat<V: Ord>(values: impl Iterator<Item = V>) -> bool {
-    let mut seen: Vec<V> = values.take(LOOKED_AT).collect();
-    let count = seen.len();
-    seen.sort_unstable();
-    seen.dedup();
-    count > 0 && 2 * seen.len() <= count
-}
-
-// === impl Texts ===
-
-impl Texts {
-    fn push(&mut self, text: &str) {
-        self.push_bytes(text.as_bytes());
-    }
-
-    fn push_bytes(&mut self, text: &[u8]) {
-        self.bytes.extend_from_slice(text);
-        self.ends.push(self.bytes.len());
-    }
-
-    fn get(&self, at: usize) -> &[u8] {
-        &self.bytes[self.range(at)]
-    }
-
-    /// Whether they are as names and ids are: few of their bytes would be found to repeat.
-    fn are_short(&self) -> bool {
-        !self.ends.is_empty() && self.bytes.len() / self.ends.len() <= SHORT_BYTES
-    }
-
-    /// The texts, which share their bytes.
-    fn into_shared(mut self) -> Vec<ByteArray> {
-        let bytes = Bytes::from(mem::take(&mut self.bytes));
-        (0..self.ends.len()).map(|at| bytes.slice(self.range(at)).into()).collect()
-    }
-
-    fn range(&self, at: usize) -> Range<usize> {
-        at.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[at]
-    }
-}
-
-fn encode<T: DataType>(
-    group: &mut SerializedRowGroupWriter<'_, SummedFile>,
-    values: &[T::T],
-    levels: Option<&[i16]>,
-) -> Result<(), ParquetError> {
-    let Some(mut column) = group.next_column()? else {
-        return Err(ParquetError::General("more columns than the schema has".to_owned()));
-    };
-    column.typed::<T>().write_batch(values, levels, None)?;
-    column.close()
 }

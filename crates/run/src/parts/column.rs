@@ -1,0 +1,182 @@
+//! Columns of a table: how their values are held, and as what they are written.
+//!
+//! Values are written as what costs least: whole numbers by their differences, texts that repeat by a dictionary (to build
+//! one of values that do not costs more than all else), and only what can become much smaller is compressed.
+
+use std::io::Write;
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding, LogicalType, Repetition, Type as Physical};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterPropertiesBuilder};
+use parquet::file::writer::SerializedRowGroupWriter;
+use parquet::schema::types::{ColumnPath, Type};
+
+/// By so many of a column's first values it is told whether they repeat.
+const LOOKED_AT: usize = 256;
+
+/// Texts that do not repeat and are no longer than this are not compressed.
+const SHORT_BYTES: usize = 40;
+
+/// A column of a table.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    pub(super) required: bool,
+    pub(super) values: Values,
+    /// Per row 1 for a value and 0 for none; not used by a required column.
+    pub(super) levels: Vec<i16>,
+}
+
+#[derive(Debug)]
+pub(super) enum Values {
+    Bool(Vec<bool>),
+    Int(Vec<i64>),
+    Double(Vec<f64>),
+    Text(Texts),
+    /// Texts of which no two are alike, and which nobody looks for by their order.
+    Id(Texts),
+}
+
+/// Texts, one after the other: an allocation for each would cost more than all else.
+#[derive(Debug, Default)]
+pub(super) struct Texts {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+// === impl Column ===
+
+impl Column {
+    pub(super) fn schema(&self) -> Result<Arc<Type>, ParquetError> {
+        let (physical, logical) = match self.values {
+            Values::Bool(_) => (Physical::BOOLEAN, None),
+            Values::Int(_) => (Physical::INT64, None),
+            Values::Double(_) => (Physical::DOUBLE, None),
+            Values::Text(_) | Values::Id(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        };
+        let repetition = if self.required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
+        let builder = Type::primitive_type_builder(self.name, physical).with_repetition(repetition);
+        builder.with_logical_type(logical).build().map(Arc::new)
+    }
+
+    /// Says how it is to be written, by its first values.
+    pub(super) fn choose(&self, properties: WriterPropertiesBuilder) -> WriterPropertiesBuilder {
+        let path = ColumnPath::from(self.name);
+        match &self.values {
+            Values::Int(_) => properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
+            Values::Double(values) if do_repeat(values.iter().map(|value| value.to_bits())) => {
+                properties.set_column_compression(path, Compression::SNAPPY)
+            }
+            Values::Text(texts) if do_repeat((0..texts.ends.len()).map(|at| texts.get(at))) => properties
+                .set_column_dictionary_enabled(path.clone(), true)
+                .set_column_compression(path, Compression::SNAPPY),
+            Values::Text(texts) if !texts.are_short() => {
+                properties.set_column_compression(path, Compression::SNAPPY)
+            }
+            Values::Id(_) => properties.set_column_statistics_enabled(path, EnabledStatistics::None),
+            Values::Bool(_) | Values::Double(_) | Values::Text(_) => properties,
+        }
+    }
+
+    pub(super) fn encode_into<W: Write + Send>(
+        self,
+        group: &mut SerializedRowGroupWriter<'_, W>,
+    ) -> Result<(), ParquetError> {
+        let levels = (!self.required).then_some(&self.levels[..]);
+        match self.values {
+            Values::Bool(values) => encode::<BoolType, _>(group, &values, levels),
+            Values::Int(values) => encode::<Int64Type, _>(group, &values, levels),
+            Values::Double(values) => encode::<DoubleType, _>(group, &values, levels),
+            Values::Text(texts) | Values::Id(texts) => {
+                encode::<ByteArrayType, _>(group, &texts.into_shared(), levels)
+            }
+        }
+    }
+}
+
+// === impl Values ===
+
+impl Values {
+    /// Makes room for values of so many rows, which come behind those of others; with the first values for as many as are
+    /// still to come.
+    pub(super) fn reserve(&mut self, rows: usize, before: usize, expected: usize) {
+        let left = expected.saturating_sub(before).max(rows);
+        match self {
+            Self::Bool(values) => reserve(values, rows, left),
+            Self::Int(values) => reserve(values, rows, left),
+            Self::Double(values) => reserve(values, rows, left),
+            Self::Text(texts) | Self::Id(texts) => {
+                if before == rows {
+                    texts.bytes.reserve(texts.bytes.len() * left / rows);
+                }
+                reserve(&mut texts.ends, rows, left);
+            }
+        }
+    }
+}
+
+fn reserve<V>(values: &mut Vec<V>, rows: usize, left: usize) {
+    if values.capacity() == 0 {
+        values.reserve_exact(left);
+    }
+    values.reserve(rows);
+}
+
+/// Whether most values are likely to be among those before them.
+fn do_repeat<V: Ord>(values: impl Iterator<Item = V>) -> bool {
+    let mut seen: Vec<V> = values.take(LOOKED_AT).collect();
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    count > 0 && 2 * seen.len() <= count
+}
+
+// === impl Texts ===
+
+impl Texts {
+    pub(super) fn push(&mut self, text: &str) {
+        self.push_bytes(text.as_bytes());
+    }
+
+    pub(super) fn push_bytes(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn get(&self, at: usize) -> &[u8] {
+        &self.bytes[self.range(at)]
+    }
+
+    /// Whether they are as names and ids are: few of their bytes would be found to repeat.
+    fn are_short(&self) -> bool {
+        !self.ends.is_empty() && self.bytes.len() / self.ends.len() <= SHORT_BYTES
+    }
+
+    /// The texts, which share their bytes.
+    fn into_shared(mut self) -> Vec<ByteArray> {
+        let bytes = Bytes::from(mem::take(&mut self.bytes));
+        (0..self.ends.len()).map(|at| bytes.slice(self.range(at)).into()).collect()
+    }
+
+    fn range(&self, at: usize) -> Range<usize> {
+        at.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[at]
+    }
+}
+
+fn encode<T: DataType, W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &[T::T],
+    levels: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    let Some(mut column) = group.next_column()? else {
+        return Err(ParquetError::General("more columns than the schema has".to_owned()));
+    };
+    column.typed::<T>().write_batch(values, levels, None)?;
+    column.close()
+}
