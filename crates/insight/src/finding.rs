@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
-use rollscope_stats::{Breakdown, Figures, Part, SlowestSample, StepNumbers, population, where_time_went};
-use rollscope_trace::{Attr, Nanos, Profile, SampleTrace, StepTrace};
+use rollscope_stats::{
+    Breakdown, Figures, Part, SlowestSample, StepNumbers, WorkerFigures, population, where_time_went,
+};
+use rollscope_trace::{Attr, Leg, Nanos, Profile, SampleTrace, StepTrace};
 
 use crate::checks::CHECKS;
 
@@ -72,6 +74,20 @@ impl<'a> Step<'a> {
             self.samples.iter().flat_map(|sample| sample.requests.iter().map(move |of| (*sample, of)));
         let valued = requests.filter_map(|(sample, request)| Some((sample, request, of(request)?)));
         valued.reduce(|worst, other| if other.2 > worst.2 { other } else { worst })
+    }
+}
+
+impl Step<'_> {
+    /// Evidence: a worker, and its longest call by its sample and time.
+    pub(crate) fn evidence_of_worker(&self, worker: &WorkerFigures) -> Vec<(Cow<'static, str>, Attr)> {
+        let longest = |request: &Profile| {
+            let is_of = |leg: &&Leg| leg.role == worker.role && leg.worker.is(&worker.worker);
+            request.legs.iter().filter(is_of).map(|leg| leg.duration().as_secs_f64()).max_by(f64::total_cmp)
+        };
+        let mut evidence = vec![("worker".into(), Attr::from(&*worker.worker.url))];
+        let call = evidence_of(self.worst(longest), "duration_s");
+        evidence.extend(call.into_iter().filter(|(name, _)| !name.ends_with("worker")));
+        evidence
     }
 }
 

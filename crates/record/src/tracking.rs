@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rollscope_run::{MetricsFollow, Run, SentMetrics};
-use rollscope_track::{Numbers, Origin, Target, Tracker};
+use rollscope_track::{Numbers, Origin, Target, TrackError, Tracker};
 use serde_json::Value;
 
 use crate::{OnTrouble, RecordError};
@@ -62,17 +62,21 @@ fn send_new(
     tracker: &mut Tracker,
     abandoned: &AtomicBool,
 ) -> Result<u64, RecordError> {
-    let mut sent = 0;
+    let (mut sent, mut left_out) = (0, None);
     metrics.each_new(|SentMetrics { step, data }| {
         if !abandoned.load(Ordering::Relaxed) && !tracker.has(step.0) {
             let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
             let numbers: Numbers = data.into_iter().filter_map(number).collect();
-            tracker.send(step.0, &numbers)?;
+            match tracker.send(step.0, &numbers) {
+                // The step is there, and those that follow are sent as well.
+                Err(error @ TrackError::LeftOut { .. }) => left_out = left_out.take().or(Some(error)),
+                sent => sent?,
+            }
             sent += 1;
         }
         Ok::<_, RecordError>(())
     })?;
-    Ok(sent)
+    left_out.map_or(Ok(sent), |error| Err(error.into()))
 }
 
 /// What a tracker is told of a run.

@@ -23,6 +23,7 @@ mod step;
 mod requests;
 mod samples;
 mod sums;
+mod told;
 mod workers;
 
 mod catalog;

@@ -1,5 +1,6 @@
 //! The numbers of a step: figures under the names that trackers know.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use rollscope_trace::{SampleTrace, StepNumber, StepTrace};
@@ -7,6 +8,7 @@ use rollscope_trace::{SampleTrace, StepNumber, StepTrace};
 use crate::catalog::{Kind, NUMBERS};
 use crate::figures::Figures;
 use crate::step::named;
+use crate::told::name_part;
 
 /// Data sets of an evaluation that get names of their own; with more, those of the rest are left out, so that names
 /// stay bounded.
@@ -33,8 +35,8 @@ pub fn step_numbers(trace: &StepTrace) -> StepNumbers {
     let unnamed = trace.samples.len() - evaluation.len() - training.len();
     let mut metrics = BTreeMap::new();
     for dataset in datasets(&evaluation) {
-        let of_it = evaluation.iter().filter(|sample| sample.mark.dataset.as_deref() == Some(dataset));
-        put_dataset(&mut metrics, dataset, &Figures::of(&of_it.copied().collect::<Vec<_>>()));
+        let of_it = evaluation.iter().filter(|sample| dataset_of(sample).as_ref() == Some(&dataset));
+        put_dataset(&mut metrics, &dataset, &Figures::of(&of_it.copied().collect::<Vec<_>>()));
     }
     let mut evaluation = (!evaluation.is_empty()).then(|| Figures::of(&evaluation));
     let mut training = Figures::of(&training);
@@ -89,10 +91,14 @@ fn put_one(metrics: &mut BTreeMap<String, f64>, name: String, value: f64) {
 }
 
 /// The data sets, by name.
-fn datasets<'a>(evaluation: &[&'a SampleTrace]) -> impl Iterator<Item = &'a str> + use<'a> {
-    let names: BTreeSet<&str> =
-        evaluation.iter().filter_map(|sample| sample.mark.dataset.as_deref()).collect();
+fn datasets<'a>(evaluation: &[&'a SampleTrace]) -> impl Iterator<Item = Cow<'a, str>> + use<'a> {
+    let names: BTreeSet<_> = evaluation.iter().filter_map(|sample| dataset_of(sample)).collect();
     names.into_iter().take(MOST_DATASETS)
+}
+
+/// What a sample's data set is called in names.
+fn dataset_of(sample: &SampleTrace) -> Option<Cow<'_, str>> {
+    sample.mark.dataset.as_deref().map(name_part)
 }
 
 // === impl StepNumbers ===

@@ -145,7 +145,7 @@ impl Requests {
                 let counted = measures.plausible().and(self.of_answer.or(self.of_prefill.without(said)));
                 self.answer_layout.read(measures, counted, &mut self.values, &mut tokens);
             }
-            let timed = !measures.plausible().and(MeasureSet::DURATIONS).is_empty();
+            let timed = !measures.plausible().and(MeasureSet::TIMINGS).is_empty();
             profiled |= timed;
             self.workers.add(profile.arrival, leg, timed);
         }

@@ -1,5 +1,6 @@
 //! Figures of samples: what was told of them, and what their requests add up to.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rollscope_trace::{Fault, FinishKind, Nanos, SampleKey, SampleTrace, UnixNs, UserSpan};
@@ -7,6 +8,7 @@ use rollscope_trace::{Fault, FinishKind, Nanos, SampleKey, SampleTrace, UnixNs, 
 use crate::critical_path::covered;
 use crate::distribution::Distribution;
 use crate::sums::{Mean, SampleFacts};
+use crate::told::name_part;
 
 /// Tokens over time, of all tokens or of those that are trained on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -193,11 +195,14 @@ impl<'a> Marks<'a> {
     /// Share of samples by the category that was told of them, among those of which one was told.
     pub(crate) fn category_shares(&self) -> BTreeMap<String, f64> {
         let all: u64 = self.categories.values().sum();
-        let mut counts: Vec<_> = self.categories.iter().collect();
-        counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let mut named: BTreeMap<Cow<'_, str>, u64> = BTreeMap::new();
+        for (category, count) in &self.categories {
+            *named.entry(name_part(category)).or_default() += count;
+        }
+        let mut counts: Vec<_> = named.into_iter().collect();
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         counts.truncate(MOST_NAMES);
-        let share = |(name, count): (&&str, &u64)| ((*name).to_owned(), *count as f64 / all as f64);
-        counts.into_iter().map(share).collect()
+        counts.into_iter().map(|(name, count)| (name.into_owned(), count as f64 / all as f64)).collect()
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollscope_trace::{Leg, LegRole, Measure, Nanos, Outcome, UnixNs, WorkerRef};
+use rollscope_trace::{Leg, LegRole, Measure, MeasureSet, Nanos, Outcome, UnixNs, WorkerRef};
 
 /// A worker with fewer requests is not judged by its speed.
 const JUDGED_REQUESTS: u64 = 8;
@@ -28,6 +28,8 @@ pub struct WorkerFigures {
     pub completed: u64,
     /// Those for which it reported timings.
     pub timed: u64,
+    /// Those for which it reported stages of a prefill/decode pair.
+    pub staged: u64,
     /// Tokens: generated ones, or of prompts for a prefill worker; nothing where it reported none, as when all it was asked
     /// has failed.
     pub tokens: Option<f64>,
@@ -64,6 +66,7 @@ struct Tally {
     requests: u64,
     completed: u64,
     timed: u64,
+    staged: u64,
     /// All of them, and those of its longest request, as far as they were reported.
     tokens: Option<Tokens>,
     work_s: f64,
@@ -86,6 +89,7 @@ impl Workers {
         tally.requests += 1;
         tally.completed += u64::from(leg.outcome == Outcome::Completed);
         tally.timed += u64::from(timed);
+        tally.staged += u64::from(!measures.plausible().and(MeasureSet::STAGES).is_empty());
         tally.busy.add(arrival.after(leg.dispatch), arrival.after(leg.end));
         let (tokens, stage) = match leg.role {
             LegRole::Prefill => {
@@ -151,6 +155,11 @@ impl WorkerFigures {
     pub fn is_silent(&self) -> bool {
         self.completed > 0 && self.timed == 0
     }
+
+    /// Whether it is of a pair, and told how long calls waited but not by stages.
+    pub fn is_without_stages(&self) -> bool {
+        self.role != LegRole::Regular && self.completed > 0 && self.timed > 0 && self.staged == 0
+    }
 }
 
 // === impl Tally ===
@@ -174,6 +183,7 @@ impl Tally {
             requests: 0,
             completed: 0,
             timed: 0,
+            staged: 0,
             tokens: None,
             work_s: 0.0,
             busy: Busy::default(),
@@ -190,6 +200,7 @@ impl Tally {
             requests: self.requests,
             completed: self.completed,
             timed: self.timed,
+            staged: self.staged,
             tokens,
             max_tokens: self.tokens.map(|tokens| tokens.max),
             idle_share: (1.0 - busy_share).clamp(0.0, 1.0),

@@ -186,6 +186,10 @@ impl MeasureSet {
         }
         set
     };
+    /// Those of them that a worker tells only where it was started to; its whole time every one tells by itself.
+    pub const TIMINGS: Self = Self(Self::DURATIONS.0 & !(1 << Measure::E2eLatency as u64));
+    /// Those of the stages of a prefill/decode pair.
+    pub const STAGES: Self = Self(Self::TIMINGS.0 & !(1 << Measure::QueueTime as u64));
 
     /// Those for which something holds.
     pub fn of(holds: impl Fn(Measure) -> bool) -> Self {
@@ -291,6 +295,9 @@ mod tests {
     fn durations_are_those_in_seconds() {
         assert_eq!(MeasureSet::DURATIONS, MeasureSet::of(|measure| measure.unit() == Unit::Seconds));
         assert!(MeasureSet::DURATIONS.has(Measure::E2eLatency));
+        let stages = MeasureSet::DURATIONS.iter().filter(|measure| measure.name().starts_with("pd_"));
+        assert!(stages.eq(MeasureSet::STAGES.iter()));
+        assert!(MeasureSet::TIMINGS.iter().eq(MeasureSet::STAGES.iter().chain([Measure::QueueTime])));
         assert!(!MeasureSet::DURATIONS.has(Measure::RequestReceivedTs) && MeasureSet::NONE.is_empty());
     }
 }

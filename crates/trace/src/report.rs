@@ -114,9 +114,9 @@ impl Report {
         self.measures.flag(too_long, Fault::LongerThanLeg);
     }
 
-    /// Whether it holds a plausible duration.
+    /// Whether it holds a plausible duration other than the whole, which a worker without `--enable-metrics` tells as well.
     pub fn has_timings(&self) -> bool {
-        !self.measures.plausible().and(MeasureSet::DURATIONS).is_empty()
+        !self.measures.plausible().and(MeasureSet::TIMINGS).is_empty()
     }
 
     /// Flags cached tokens that are more than the prompt has.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a step could not be sent. All of it may be tried again.
+/// Why a step could not be sent. All but [`Self::LeftOut`] may be tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackError {
     /// The operating system refused.
@@ -32,6 +32,18 @@ pub enum TrackError {
         url: String,
         /// Why not.
         source: Box<ureq::Error>,
+    },
+    /// The server took a step but for some of its numbers; the step need not be sent again.
+    #[error(
+        "the tracker's server takes step {step} without {count} of its numbers, the first of them: {first}"
+    )]
+    LeftOut {
+        /// Which step.
+        step: u64,
+        /// How many.
+        count: usize,
+        /// The name of one.
+        first: String,
     },
     /// The server refused.
     #[error("the tracker's server refuses ({status}): {url}: {answer}")]

@@ -40,6 +40,10 @@ const EXPERIMENT: &str = "rollscope";
 const TAG: &str = "rollscope.run";
 /// More numbers are not taken at once.
 const MOST_IN_BATCH: usize = 1_000;
+/// With more of a step's numbers refused one by one it is not they that are at fault.
+const MOST_REFUSED: usize = 16;
+/// A name that is longer is not taken; characters.
+const MOST_IN_NAME: usize = 250;
 /// A call that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Of a refusal this much is told; characters.
@@ -80,10 +84,37 @@ impl Mlflow {
             let there = self.server.latest_of(&self.run, step)?;
             metrics.retain(|metric| metric["key"].as_str().is_none_or(|key| !there.contains(key)));
         }
+        let mut refused = Vec::new();
         for batch in metrics.chunks(MOST_IN_BATCH) {
-            self.server.post("runs/log-batch", &json!({"run_id": self.run, "metrics": batch}))?;
+            self.log(batch, &mut refused)?;
         }
         self.steps.insert(step);
+        match refused.first() {
+            Some(first) => Err(TrackError::LeftOut { step, count: refused.len(), first: first.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a batch. Of one that is refused for what is in it each half by itself, down to the number that is at fault,
+    /// which is left out: one text of a user's must not keep all that follows away. The step's own number, which comes
+    /// last, is not: without it the step is not there.
+    fn log(&self, batch: &[Value], refused: &mut Vec<String>) -> Result<(), TrackError> {
+        let sent = self.server.post("runs/log-batch", &json!({"run_id": self.run, "metrics": batch}));
+        let Err(TrackError::Refused { status: 400, .. }) = &sent else { return sent.map(drop) };
+        match batch {
+            [] => {}
+            [number] => match number["key"].as_str() {
+                Some(name) if name != STEP_NAME && refused.len() < MOST_REFUSED => {
+                    refused.push(name.to_owned());
+                }
+                _ => return sent.map(drop),
+            },
+            several => {
+                let (first, second) = several.split_at(several.len() / 2);
+                self.log(first, refused)?;
+                self.log(second, refused)?;
+            }
+        }
         Ok(())
     }
 
@@ -98,10 +129,12 @@ impl Mlflow {
     }
 }
 
-/// A name that MLflow takes.
+/// A name that MLflow takes: of these characters, not too long, and as a path the same when it is normalized.
 fn usable(name: &str) -> String {
     let taken = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ' | ':' | '/');
-    name.chars().map(|c| if taken(c) { c } else { '_' }).collect()
+    let name: String = name.chars().take(MOST_IN_NAME).map(|c| if taken(c) { c } else { '_' }).collect();
+    let parts = name.split('/').map(|part| if matches!(part, "" | "." | "..") { "_" } else { part });
+    parts.collect::<Vec<_>>().join("/")
 }
 
 fn authorization() -> Option<String> {
@@ -231,9 +264,84 @@ fn answer(
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    use super::*;
+
+    /// A server that refuses a batch with a name that holds `refused`, and tells the names of each that it takes.
+    fn server() -> (String, Receiver<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (taken, names) = sync_channel(64);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = BufReader::new(stream.unwrap());
+                let (mut line, mut length) = (String::new(), 0);
+                while stream.read_line(&mut line).unwrap() > 2 {
+                    if let Some(told) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                        length = told.trim().parse().unwrap();
+                    }
+                    line.clear();
+                }
+                let mut body = vec![0; length];
+                stream.read_exact(&mut body).unwrap();
+                let batch: Value = serde_json::from_slice(&body).unwrap();
+                let metrics = batch["metrics"].as_array().unwrap().iter();
+                let names: Vec<String> = metrics.map(|of| of["key"].as_str().unwrap().to_owned()).collect();
+                let refuses = names.iter().any(|name| name.contains("refused"));
+                // Before the answer, so that whoever has that finds them.
+                if !refuses && taken.send(names).is_err() {
+                    return;
+                }
+                let status = if refuses { "400 Bad Request" } else { "200 OK" };
+                let head = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
+                stream.get_mut().write_all(head.as_bytes()).unwrap();
+            }
+        });
+        (url, names)
+    }
+
+    #[test]
+    fn a_number_that_is_refused_keeps_no_other_away() {
+        let (url, taken) = server();
+        let agent = Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false).build();
+        let mut mlflow = Mlflow {
+            steps: BTreeSet::new(),
+            server: Server { agent: agent.into(), url, authorization: None },
+            experiment: "1".to_owned(),
+            run: "r".to_owned(),
+        };
+        let numbers = |bad: &str| -> Numbers {
+            (0..10).map(|n| (format!("{n}{}", if n == 6 { bad } else { "" }), 1.0)).collect()
+        };
+        let refused = mlflow.send(3, &numbers(" refused")).unwrap_err();
+        assert!(
+            matches!(&refused, TrackError::LeftOut { step: 3, count: 1, first } if first == "6 refused"),
+            "{refused}"
+        );
+        assert!(mlflow.steps.contains(&3));
+        let all: Vec<String> = taken.try_iter().flatten().collect();
+        let expected = ["0", "1", "2", "3", "4", "5", "7", "8", "9", STEP_NAME];
+        assert_eq!(all, expected, "the step's own number is last");
+        mlflow.send(4, &numbers("")).unwrap();
+        assert_eq!(taken.try_iter().count(), 1, "a batch that is taken goes out once");
+        // Where all are refused it is not they that are at fault: the step is not there, and will be sent again.
+        let all_refused: Numbers = (0..40).map(|n| (format!("refused {n}"), 1.0)).collect();
+        assert!(matches!(mlflow.send(5, &all_refused), Err(TrackError::Refused { status: 400, .. })));
+        assert!(!mlflow.steps.contains(&5));
+    }
+
     #[test]
     fn names_become_such_as_are_taken() {
-        assert_eq!(super::usable("rollout/pass@4"), "rollout/pass_4");
-        assert_eq!(super::usable("perf/request/e2e_latency/p99"), "perf/request/e2e_latency/p99");
+        assert_eq!(usable("rollout/pass@4"), "rollout/pass_4");
+        for (name, expected) in
+            [("", "_"), ("a//b", "a/_/b"), ("..", "_"), ("eval/", "eval/_"), ("/a/./b", "_/a/_/b")]
+        {
+            assert_eq!(usable(name), expected, "{name}");
+        }
+        assert_eq!(usable(&"x".repeat(300)), "x".repeat(250));
+        assert_eq!(usable("perf/request/e2e_latency/p99"), "perf/request/e2e_latency/p99");
     }
 }

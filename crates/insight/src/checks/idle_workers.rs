@@ -20,6 +20,9 @@ pub(super) fn check(step: &Step<'_>) -> Option<Found> {
     }
     let of_role = step.figures.workers.iter().filter(|worker| worker.role == role);
     let idlest = of_role.clone().max_by(|a, b| a.idle_share.total_cmp(&b.idle_share))?;
+    let mut evidence = step.evidence_of_worker(idlest);
+    evidence.push(("idle_share".into(), idlest.idle_share.into()));
+    evidence.push(("requests".into(), Attr::Int(idlest.requests as i64)));
     Some(Found {
         explain: format!(
             "{} workers had nothing to do for {} of the step, {} most with {}: send more at a time, spread it \
@@ -29,11 +32,7 @@ pub(super) fn check(step: &Step<'_>) -> Option<Found> {
             idlest.worker.url,
             percent(idlest.idle_share),
         ),
-        evidence: vec![
-            ("worker".into(), Attr::from(&*idlest.worker.url)),
-            ("idle_share".into(), idlest.idle_share.into()),
-            ("requests".into(), Attr::Int(idlest.requests as i64)),
-        ],
+        evidence,
         stake: of_role.fold(Nanos(0), |sum, worker| sum.plus(part_of(whole, worker.idle_share))),
     })
 }

@@ -1,4 +1,4 @@
-//! A worker reports no timings, so what it did with its time is not known.
+//! A worker reports no timings, or none by stages, so what it did with its time is not known.
 
 use rollscope_stats::Part;
 use rollscope_trace::{Attr, LegRole};
@@ -7,26 +7,28 @@ use crate::finding::{Found, Step, part_of};
 
 pub(super) fn check(step: &Step<'_>) -> Option<Found> {
     let workers = &step.figures.workers;
-    let silent: Vec<_> = workers.iter().filter(|worker| worker.is_silent()).collect();
-    let first = silent.first()?;
+    let silent = workers.iter().filter(|worker| worker.is_silent());
+    let without_stages = workers.iter().filter(|worker| worker.is_without_stages());
+    let found: Vec<_> = silent.chain(without_stages).collect();
+    let first = found.first()?;
     let (unknown, _) = step.in_parts(&[Part::Other, Part::Forward]);
-    let calls: u64 = silent.iter().map(|worker| worker.completed).sum();
+    let calls: u64 = found.iter().map(|worker| worker.completed).sum();
     let all: u64 = workers.iter().map(|worker| worker.completed).sum();
-    let is_pair = silent.iter().any(|worker| worker.role != LegRole::Regular);
-    let stages = if is_pair { ", with a build that reports `pd_*` stages in `meta_info`" } else { "" };
-    Some(Found {
-        explain: format!(
-            "{} of {} workers report no timings, {} first: start them with `--enable-metrics`{stages}, and call \
-             `/generate` rather than an OpenAI route, whose replies carry none",
-            silent.len(),
-            workers.len(),
-            first.worker.url,
+    let told = format!("{} of {} workers report no", found.len(), workers.len());
+    let url = &first.worker.url;
+    let with_stages = "with a build that reports `pd_*` stages in `meta_info`";
+    let openai = "call `/generate` rather than an OpenAI route, whose replies carry none";
+    let explain = match first.role {
+        _ if !first.is_silent() => format!("{told} `pd_*` stages, {url} first: start them {with_stages}"),
+        LegRole::Regular => {
+            format!("{told} timings, {url} first: start them with `--enable-metrics`, and {openai}")
+        }
+        LegRole::Prefill | LegRole::Decode => format!(
+            "{told} timings, {url} first: start them with `--enable-metrics`, {with_stages}, and {openai}"
         ),
-        evidence: silent
-            .iter()
-            .take(8)
-            .map(|worker| ("worker".into(), Attr::from(&*worker.worker.url)))
-            .collect(),
-        stake: part_of(unknown, calls as f64 / all.max(1) as f64),
-    })
+    };
+    let mut evidence = step.evidence_of_worker(first);
+    evidence
+        .extend(found.iter().skip(1).take(7).map(|worker| ("also".into(), Attr::from(&*worker.worker.url))));
+    Some(Found { explain, evidence, stake: part_of(unknown, calls as f64 / all.max(1) as f64) })
 }

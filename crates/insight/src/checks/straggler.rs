@@ -19,17 +19,16 @@ pub(super) fn check(step: &Step<'_>) -> Option<Found> {
         more => format!(" (and {more} more)"),
     };
     let (role, url) = (worst.role.name(), &worst.worker.url);
+    let mut evidence = step.evidence_of_worker(worst);
+    evidence.push(("tokens_per_sec".into(), own.into()));
+    evidence.push(("others_tokens_per_sec".into(), others.into()));
+    evidence.push(("requests".into(), Attr::Int(worst.requests as i64)));
     Some(Found {
         explain: format!(
             "the {role} worker {url}{more} gave {own:.0} tokens/s to a request where its peers gave {others:.0}: \
              look at its GPU's clock, its neighbours and its batch sizes, or take it out"
         ),
-        evidence: vec![
-            ("worker".into(), Attr::from(&**url)),
-            ("tokens_per_sec".into(), own.into()),
-            ("others_tokens_per_sec".into(), others.into()),
-            ("requests".into(), Attr::Int(worst.requests as i64)),
-        ],
+        evidence,
         stake: rated.iter().fold(Nanos(0), |sum, (.., lost)| sum.plus(*lost)),
     })
 }

@@ -32,6 +32,8 @@ struct Ill {
     outcome: Outcome,
     worker: u32,
     silent: bool,
+    /// What every worker tells by itself; else nothing.
+    told: &'static [(&'static str, f64)],
 }
 
 fn healthy(number: u32) -> Ill {
@@ -49,6 +51,7 @@ fn healthy(number: u32) -> Ill {
         outcome: Outcome::Completed,
         worker: number % 4,
         silent: false,
+        told: &[],
     }
 }
 
@@ -57,7 +60,7 @@ fn seconds(seconds: f64) -> Nanos {
 }
 
 fn leg(role: LegRole, worker: u32, end: Nanos, of: &Ill, pairs: &[(&str, f64)]) -> Leg {
-    let pairs = if of.silent { &[] } else { pairs };
+    let pairs = if of.silent { of.told } else { pairs };
     let numbers = pairs.iter().map(|(name, value)| (*name, Scalar::Number(*value)));
     let url = format!("http://{}-{worker}:30000", role.name());
     Leg {
@@ -143,7 +146,10 @@ fn check(name: &str, said: &str, make_ill: impl Fn(u32, &mut Ill)) {
     let finding = finding.unwrap_or_else(|| panic!("{name} is not among {:?}", checks(&found)));
     assert!(finding.explain.contains(said), "{}", finding.explain);
     assert!(finding.explain.chars().any(|c| c.is_ascii_digit()), "it has its number: {}", finding.explain);
-    assert!(finding.evidence.len() > 1, "{finding:?}");
+    let has = |wanted: &str| finding.evidence.iter().any(|(name, _)| name == wanted);
+    assert!(has("sample") && has("start_unix_s") && has("time_at_stake_s"), "{finding:?}");
+    // What is the user's own is on no worker.
+    assert!(has("worker") || name == "user_code_slow", "{finding:?}");
 }
 
 #[test]
@@ -192,6 +198,20 @@ fn each_illness_is_found_by_its_check() {
         if of.silent {
             // The prefill workers are two; the odd one and two decode workers say nothing.
             of.worker = 1;
+        }
+    });
+    check("no_timings", "of 5 workers report no timings, http://prefill-1:30000 first", |number, of| {
+        of.silent = number % 2 == 1;
+        of.told = &[("e2e_latency", 2.0), ("prompt_tokens", 100.0), ("completion_tokens", 200.0)];
+        if of.silent {
+            of.worker = 1;
+        }
+    });
+    check("no_timings", "2 of 5 workers report no `pd_*` stages, http://prefill-1:30000 first", |_, of| {
+        of.silent = of.worker == 1;
+        of.told = &[("e2e_latency", 2.0), ("queue_time", 0.1)];
+        if of.worker == 3 {
+            of.worker = 0;
         }
     });
     check("user_code_slow", "`reward` with 2.0 s", |_, of| of.reward = 2.0);

@@ -385,6 +385,36 @@ fn loaded() -> Vec<Record> {
 }
 
 #[test]
+fn no_text_of_the_users_makes_a_name_that_a_tracker_refuses() {
+    let long = "x".repeat(300);
+    let texts = ["", "/", "a//b", "../x", ".", "line\nbreak", &long, "fine/as it is"];
+    let records: Vec<Record> = texts
+        .iter()
+        .zip(["0", "1", "2", "3", "4", "5", "6", "7"])
+        .flat_map(|(text, number)| {
+            let told =
+                |mark: &mut SampleMark| (mark.reward, mark.category) = (Some(1.0), Some((*text).into()));
+            let evaluated = |mark: &mut SampleMark| {
+                (mark.reward, mark.dataset, mark.category) =
+                    (Some(1.0), Some((*text).into()), Some((*text).into()));
+            };
+            [mark(("g", number), told), mark(("e", number), evaluated)]
+        })
+        .collect();
+    let names: Vec<String> = numbers(records).metrics.into_keys().collect();
+    // As MLflow judges them.
+    for name in &names {
+        assert!(name.len() <= 250 && !name.contains(char::is_control), "{name:?}");
+        assert!(name.split('/').all(|part| !matches!(part, "" | "." | "..")), "{name:?}");
+    }
+    for name in
+        ["rollout/error_cat/fine/as it is", "eval/a/_/b/reward/mean", "eval/_", "rollout/error_cat/_/x"]
+    {
+        assert!(names.iter().any(|other| other == name), "{name} of {names:?}");
+    }
+}
+
+#[test]
 fn what_is_told_of_samples_gives_the_numbers_of_a_rollout() {
     check(
         &numbers(loaded()),
