@@ -9,12 +9,7 @@
 //! *confidence* is one less the chance of ranks at least as uneven if nothing had changed. It takes
 //! requests as independent; those of one batch are not quite, so that a little above 95% says less than it seems.
 
-use rollscope_stats::{Distribution, SERIES, Series, population};
-use rollscope_trace::StepTrace;
-
-/// The values of each series, of one step or of several.
-#[derive(Clone, Debug)]
-pub struct Values(Vec<Vec<f64>>);
+use rollscope_stats::{Distribution, RequestValues, Series};
 
 /// What became of a stage.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,29 +43,10 @@ pub enum Magnitude {
 /// A side with fewer values says nothing; the normal approximation is good from here on.
 const FEWEST: f64 = 8.0;
 
-// === impl Values ===
-
-impl Default for Values {
-    fn default() -> Self {
-        Self(vec![Vec::new(); SERIES.len()])
-    }
-}
-
-impl Values {
-    /// Takes the requests of a step, those that it is judged by.
-    pub fn add(&mut self, trace: &StepTrace) {
-        for request in population(trace).flat_map(|sample| &sample.requests) {
-            for (series, values) in SERIES.iter().zip(&mut self.0) {
-                values.extend(series.value(request));
-            }
-        }
-    }
-}
-
-/// Every stage that both sides have, in the order of [`SERIES`].
-pub fn compare(before: Values, after: Values) -> Vec<Change> {
-    let both = SERIES.iter().zip(before.0.into_iter().zip(after.0));
-    let change = |(series, (before, after)): (&'static Series, (Vec<f64>, Vec<f64>))| {
+/// Every stage that both sides have, in the order of [`rollscope_stats::SERIES`].
+pub fn compare(before: RequestValues, after: RequestValues) -> Vec<Change> {
+    let both = before.into_columns().zip(after.into_columns());
+    let change = |((series, before), (_, after)): ((&'static Series, Vec<f64>), (_, Vec<f64>))| {
         let uneven = Uneven::of(&before, &after);
         Some(Change {
             series,
@@ -170,6 +146,8 @@ impl Uneven {
 
 #[cfg(test)]
 mod tests {
+    use rollscope_stats::SERIES;
+
     use super::*;
 
     #[test]

@@ -11,7 +11,7 @@ mod passes;
 mod plan;
 mod workers;
 
-pub use compare::{Change, Magnitude, Values, compare};
+pub use compare::{Change, Magnitude, compare};
 pub use finding::{Finding, findings};
 pub use passes::{Basis, Company, LegPasses, Shared, request_passes, time_of_passes};
 pub use plan::{Fit, MIN_SAMPLES, NoFit, PassKind, Plan, plan};

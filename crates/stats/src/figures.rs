@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollscope_trace::{Fault, Nanos, Outcome, Profile, SampleTrace};
+use rollscope_trace::{Fault, Nanos, SampleTrace};
 
 use crate::distribution::Distribution;
 use crate::requests::{Requests, Tokens};
@@ -10,6 +10,7 @@ use crate::samples::{self, LateSample, Marks, Tail, TokenFigures, VersionTally, 
 use crate::series::Series;
 use crate::slowest::{SlowestSample, last_sample};
 use crate::sums::{SampleFacts, Sums};
+use crate::values::{REACHED_SAMPLES, RequestCounts};
 use crate::workers::WorkerFigures;
 
 /// What is known of a population of samples. A figure that nothing was reported for is absent.
@@ -81,20 +82,6 @@ pub struct Figures {
     pub anomalies: [u64; Fault::ALL.len()],
 }
 
-/// Requests, by how they ended. `count` is the sum of the four outcomes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RequestCounts {
-    /// All of them.
-    pub count: u64,
-    /// Those for which a worker reported a timing.
-    pub profiled: u64,
-    /// In the order of [`Outcome::ALL`].
-    pub by_outcome: [u64; Outcome::ALL.len()],
-}
-
-/// Samples whose requests are asked for at once.
-const REACHED_SAMPLES: usize = 32;
-
 // === impl Figures ===
 
 impl Figures {
@@ -118,9 +105,9 @@ impl Figures {
         let (tail, late_samples) = samples::tail(samples, &facts).unzip();
         let mut figures = Self {
             samples: samples.len() as u64,
-            requests: requests.counts,
+            requests: requests.values.counts(),
             rollout_time: requests.window.map(|(first, last)| last.since(first)),
-            series: requests.series(),
+            series: requests.values.statistics(),
             retries: requests.retries,
             versions: versions.versions(),
             tail,
@@ -185,20 +172,5 @@ impl Figures {
     /// A number of tokens over the rollout's time for each accelerator.
     pub(crate) fn per_gpu_per_second(&self, tokens: f64) -> Option<f64> {
         Some(self.per_second(tokens)? / f64::from(self.gpus?))
-    }
-}
-
-// === impl RequestCounts ===
-
-impl RequestCounts {
-    pub(crate) fn add(&mut self, request: &Profile, profiled: bool) {
-        self.count += 1;
-        self.profiled += u64::from(profiled);
-        self.by_outcome[request.outcome as usize] += 1;
-    }
-
-    /// Requests that ended in one way.
-    pub fn ended(&self, outcome: Outcome) -> u64 {
-        self.by_outcome[outcome as usize]
     }
 }

@@ -20,6 +20,8 @@ mod critical_path;
 mod slowest;
 mod step;
 
+mod values;
+
 mod requests;
 mod samples;
 mod sums;
@@ -34,10 +36,11 @@ pub use breakdown::{Breakdown, Part, Row};
 pub use catalog::{Kind, NUMBERS, Number};
 pub use critical_path::request_breakdown;
 pub use distribution::Distribution;
-pub use figures::{Figures, RequestCounts};
+pub use figures::Figures;
 pub use numbers::{StepNumbers, step_numbers};
 pub use samples::{LateSample, Tail, TokenFigures, Versions, is_truncated, own_time};
 pub use series::{SERIES, Series};
 pub use slowest::{SlowestSample, slowest_sample};
 pub use step::{population, where_time_went};
+pub use values::{RequestCounts, RequestValues};
 pub use workers::WorkerFigures;

@@ -1,6 +1,6 @@
 //! Every per-request value of which statistics are made: one table of names and sources.
 
-use rollscope_trace::{Measure, Outcome, Profile, Unit};
+use rollscope_trace::{Measure, Side, Unit};
 
 /// A value that each request of a step may have.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,34 +56,27 @@ const fn worker(name: &'static str, measure: Measure, unit: Unit) -> Series {
 // === impl Series ===
 
 impl Series {
-    /// The measure that it is made of; nothing where it is not simply the value of one.
-    pub(crate) fn measure(&self) -> Option<Measure> {
+    /// Where in [`SERIES`] that of the gateway's own clock stands.
+    pub(crate) const GATEWAY: usize = {
+        let mut at = 0;
+        while !matches!(SERIES[at].source, Source::Gateway) {
+            at += 1;
+        }
+        at
+    };
+
+    /// Whether a prefill worker's value of a measure is its value.
+    pub(crate) fn of_prefill(&self, measure: Measure) -> bool {
         match self.source {
-            Source::Worker(measure) => Some(measure),
-            Source::PrefillQueue | Source::Gateway => None,
+            Source::Worker(own) => own == measure && measure.side() == Side::Prefill,
+            Source::PrefillQueue => measure == Measure::QueueTime,
+            Source::Gateway => false,
         }
     }
 
-    pub(crate) fn is_prefill_queue(&self) -> bool {
-        self.source == Source::PrefillQueue
-    }
-
-    pub(crate) fn is_gateway(&self) -> bool {
-        self.source == Source::Gateway
-    }
-
-    /// The gateway's own clock over a request, in seconds; nothing unless it completed.
-    pub(crate) fn gateway_latency(profile: &Profile) -> Option<f64> {
-        (profile.outcome == Outcome::Completed).then(|| profile.end.as_secs_f64())
-    }
-
-    /// The value of one request; nothing where it was not reported or is implausible.
-    pub fn value(&self, profile: &Profile) -> Option<f64> {
-        match self.source {
-            Source::Worker(measure) => profile.measure(measure),
-            Source::PrefillQueue => profile.prefill()?.report.measures.good(Measure::QueueTime),
-            Source::Gateway => Self::gateway_latency(profile),
-        }
+    /// Whether the value of a measure is its value, where the worker that answers reports it and no prefill worker has.
+    pub(crate) fn of_answer(&self, measure: Measure) -> bool {
+        self.source == Source::Worker(measure)
     }
 }
 

@@ -82,13 +82,13 @@ struct Tokens {
 // === impl Workers ===
 
 impl Workers {
-    pub(crate) fn add(&mut self, arrival: UnixNs, leg: &Leg, timed: bool) {
+    pub(crate) fn add(&mut self, arrival: UnixNs, leg: &Leg) {
         let index = self.index(leg);
         let tally = &mut self.tallies[index];
         let measures = &leg.report.measures;
         tally.requests += 1;
         tally.completed += u64::from(leg.outcome == Outcome::Completed);
-        tally.timed += u64::from(timed);
+        tally.timed += u64::from(leg.report.has_timings());
         tally.staged += u64::from(!measures.plausible().and(MeasureSet::STAGES).is_empty());
         tally.busy.add(arrival.after(leg.dispatch), arrival.after(leg.end));
         let (tokens, stage) = match leg.role {

@@ -8,36 +8,40 @@ use crate::time::{ClockOffset, Nanos, UnixNs};
 
 /// All that is known of a request. Times without a date are elapsed since `arrival`, from the gateway's
 /// monotonic clock.
+///
+/// The fields lie as they are written: those that statistics read of every request stand first, beside each other, since of a
+/// million each further place in memory is waited for.
 #[derive(Clone, Debug, PartialEq)]
+#[repr(C)]
 pub struct Profile {
-    /// The gateway's own id for it.
-    pub id: RequestId,
-    /// How it is joined to its sample.
-    pub join: Join,
-    /// Path that was called, e.g. `/generate`.
-    pub endpoint: Box<str>,
-    /// Whether the client asked for a stream.
-    pub stream: bool,
-    /// Its place in a batch; nothing when it came alone.
-    pub batch: Option<BatchSlot>,
+    /// Upstream calls in order of dispatch; after a retry the earlier ones stay.
+    pub legs: Vec<Leg>,
     /// When the gateway had the request's head.
     pub arrival: UnixNs,
-    /// First byte of the reply's body to the client.
-    pub first_byte: Option<Nanos>,
     /// End of the request, in whatever way it ended.
     pub end: Nanos,
-    /// HTTP status the client got; nothing when it left before.
-    pub status: Option<u16>,
     /// How it ended.
     pub outcome: Outcome,
+    /// Whether the client asked for a stream.
+    pub stream: bool,
+    /// HTTP status the client got; nothing when it left before.
+    pub status: Option<u16>,
+    /// Further tries after the first.
+    pub retries: u32,
+    /// How it is joined to its sample.
+    pub join: Join,
+    /// The gateway's own id for it.
+    pub id: RequestId,
+    /// Path that was called, e.g. `/generate`.
+    pub endpoint: Box<str>,
+    /// Its place in a batch; nothing when it came alone.
+    pub batch: Option<BatchSlot>,
+    /// First byte of the reply's body to the client.
+    pub first_byte: Option<Nanos>,
     /// Why it did not complete, in one sentence.
     pub error: Option<Box<str>>,
     /// Why these workers: the policies and what they went by.
     pub decision: Box<str>,
-    /// Further tries after the first.
-    pub retries: u32,
-    /// Upstream calls in order of dispatch; after a retry the earlier ones stay.
-    pub legs: Vec<Leg>,
     /// Anything more: what its source said, where it was imported; and the texts of prompt and reply, where a gateway was
     /// told to record them.
     pub attrs: Vec<(Box<str>, Attr)>,
@@ -84,29 +88,30 @@ pub enum Outcome {
     Aborted,
 }
 
-/// One upstream call.
+/// One upstream call. As in a [`Profile`], what statistics read of every one stands first.
 #[derive(Clone, Debug, PartialEq)]
+#[repr(C)]
 pub struct Leg {
     /// What was asked of the worker.
     pub role: LegRole,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// HTTP status of the worker.
+    pub status: Option<u16>,
+    /// What the worker said of it.
+    pub report: Report,
     /// Which worker.
     pub worker: WorkerRef,
     /// Begin of the call.
     pub dispatch: Nanos,
-    /// First byte of the reply's body.
-    pub first_byte: Option<Nanos>,
     /// Last byte, or the moment it was given up.
     pub end: Nanos,
-    /// HTTP status of the worker.
-    pub status: Option<u16>,
-    /// How it ended.
-    pub outcome: Outcome,
+    /// First byte of the reply's body.
+    pub first_byte: Option<Nanos>,
     /// Why it did not complete.
     pub error: Option<Box<str>>,
     /// The worker's clock as it was known from all exchanges by then, for the end of the leg.
     pub clock: Option<ClockOffset>,
-    /// What the worker said of it.
-    pub report: Report,
 }
 
 /// What a worker is asked to do.

@@ -17,8 +17,10 @@ pub enum Scalar<'a> {
     Text(&'a str),
 }
 
-/// A worker's report on one request. Every field is optional: missing is not zero.
+/// A worker's report on one request. Every field is optional: missing is not zero. Its numbers stand first, as is told of
+/// [`Profile`](crate::Profile).
 #[derive(Clone, Debug, Default, PartialEq)]
+#[repr(C)]
 pub struct Report {
     /// The numbers.
     pub measures: Measures,

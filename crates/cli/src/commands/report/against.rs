@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use rollscope_insight::{Change, Magnitude, Values, compare};
+use rollscope_insight::{Change, Magnitude, compare};
+use rollscope_stats::RequestValues;
 use serde_json::{Value, json};
 
 use super::{ReportOptions, read, shown};
@@ -25,10 +26,10 @@ pub(super) fn changes(
     Ok(compare(before, values(opened, options.step)?))
 }
 
-fn values(opened: &Opened, step: Option<u64>) -> Result<Values, Failure> {
-    let mut values = Values::default();
+fn values(opened: &Opened, step: Option<u64>) -> Result<RequestValues, Failure> {
+    let mut values = RequestValues::default();
     for step in opened.steps(step)? {
-        values.add(&read(&opened.run, step)?);
+        values.add_step(&read(&opened.run, step)?);
     }
     Ok(values)
 }
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn runs_with_nothing_in_common_get_a_sentence_instead_of_a_table() {
-        let told = lines(&compare(Values::default(), Values::default()));
+        let told = lines(&compare(RequestValues::default(), RequestValues::default()));
         assert_eq!(told, ["against the other run: nothing to compare, no stage was measured in both"]);
     }
 }
