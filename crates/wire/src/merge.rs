@@ -47,6 +47,8 @@ struct SampleShare {
     /// Members as they are written, and names that are not a part of them.
     text: Vec<u8>,
     members: Vec<SharedMember>,
+    /// The members as they are put into each reply, with commas between.
+    joined: Vec<u8>,
     /// By [`LISTS`]: the inside of a list that is not empty.
     lists: [Option<Chunks>; LISTS.len()],
     experts: Option<PromptExperts>,
@@ -144,6 +146,19 @@ impl SampleShare {
         }
         if let Some(experts) = PromptExperts::read(source, meta_info) {
             self.experts = Some(experts);
+        }
+        self.join();
+    }
+
+    /// Once for all events that they are merged into.
+    fn join(&mut self) {
+        self.joined.clear();
+        self.joined.reserve(self.text.len() + self.members.len());
+        for member in &self.members {
+            if !self.joined.is_empty() {
+                self.joined.push(b',');
+            }
+            self.joined.extend_from_slice(&self.text[member.member.clone()]);
         }
     }
 
@@ -245,10 +260,8 @@ impl SampleShare {
         if self.members.is_empty() && written.is_empty() {
             return false;
         }
-        splicer.enter(meta_info, self.text.len() + self.members.len());
-        for member in &self.members {
-            splicer.put(&self.text[member.member.clone()]);
-        }
+        splicer.enter(meta_info, self.joined.len() + 1);
+        splicer.put(&self.joined);
         for (name, value) in written.iter().filter(|(name, _)| meta_info.get(name).is_none()) {
             splicer.put(&[b"\"", *name, b"\":"].concat());
             splicer.put_value(value);
@@ -288,7 +301,8 @@ impl Reply<'_> {
 
 /// Whether a member is the prefill worker's by its name.
 fn is_of_prefill(name: &[u8]) -> bool {
-    MERGED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    // Most names are told by their first bytes.
+    name.starts_with(b"pd_") && MERGED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The value that a list of the prompt's log-probabilities gets: `[prefill's, decode's]`. Nothing where it is not written.
