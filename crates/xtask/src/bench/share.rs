@@ -18,14 +18,14 @@ pub(super) struct Share {
 }
 
 /// Of one processor: generator and workers keep up with the fastest of the systems by what is left of two.
-pub(super) const SHARE: f64 = 0.25;
+pub(super) const SHARE: f64 = 0.15;
 /// Long enough for a system's threads to work side by side, short enough for many in a window.
 const PERIOD_US: u64 = 50_000;
 const QUOTA_US: u64 = (PERIOD_US as f64 * SHARE) as u64;
 /// Where groups are made that have a limit of processor time, version 2 before version 1.
 const PARENTS: [&str; 3] = ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"];
 /// Processes that were killed are gone by then.
-const END_LIMIT: Duration = Duration::from_secs(2);
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 // === impl Share ===
 
@@ -37,9 +37,12 @@ impl Share {
         let dir = parent.join(format!("rollscope-bench-{}-{name}", std::process::id()));
         fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let share = Self { dir };
+        // Before all others it gets what it may have, so that it is the limit on a busy machine too.
         if share.dir.join("cpu.max").exists() {
             share.write("cpu.max", &format!("{QUOTA_US} {PERIOD_US}"))?;
+            share.write("cpu.weight", "10000")?;
         } else {
+            share.write("cpu.shares", "262144")?;
             share.write("cpu.cfs_period_us", &PERIOD_US.to_string())?;
             share.write("cpu.cfs_quota_us", &QUOTA_US.to_string())?;
         }
