@@ -8,7 +8,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use http::Method;
 use rollscope_wire::Chunks;
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
@@ -71,6 +71,14 @@ impl Connection {
     /// Whether the rest of a body of known length has been received.
     pub(crate) fn has_all_of(&self, framing: Framing) -> bool {
         matches!(framing, Framing::Length(left) if left <= self.buffer.len() as u64)
+    }
+
+    /// What comes next of a body, if it has been received. What is wrong with it [`Self::next_piece`] tells.
+    pub(crate) fn received_piece(&mut self, framing: &mut Framing) -> Option<Bytes> {
+        match framing.next(&mut self.buffer) {
+            Ok(Next::Piece(piece)) => Some(piece),
+            Ok(Next::More | Next::End) | Err(_) => None,
+        }
     }
 
     /// Lets go of the memory of a large body.
@@ -221,6 +229,24 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::http1::Chunk;
+
+    #[tokio::test]
+    async fn what_has_been_received_is_had_without_waiting() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut connection = Connection::new(Transport::Plain(stream));
+        connection.buffer.extend_from_slice(b"2\r\nab\r\n1\r\nc\r\nx");
+        let mut framing = Framing::Chunked(Chunk::Size);
+        for expected in [Some("ab"), Some("c"), None, None] {
+            let received = connection.received_piece(&mut framing);
+            assert_eq!(received, expected.map(Bytes::from));
+        }
+        connection.buffer.extend_from_slice(b"\r\n");
+        assert_eq!(connection.received_piece(&mut framing), None);
+        let told = connection.next_piece(&mut framing, 0).await;
+        assert!(matches!(told, Err(Broken::Garbled(Garbled::ChunkSize))), "{told:?}");
+    }
 
     #[tokio::test]
     async fn a_body_that_is_wanted_whole_tells_of_each_wait() {

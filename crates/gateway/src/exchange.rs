@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Method;
 use rollscope_wire::Chunks;
 
@@ -97,6 +98,11 @@ impl UpstreamBody {
                 return Err(UpstreamFault::TooLarge { limit_bytes });
             }
         }
+    }
+
+    /// The next piece, if it has been received.
+    pub(crate) fn received_piece(&mut self) -> Option<Bytes> {
+        self.connection.as_mut()?.received_piece(&mut self.framing)
     }
 
     /// Whether all that is left has been received.

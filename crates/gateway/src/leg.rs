@@ -244,6 +244,11 @@ impl LegBody {
         Ok(Collected { bytes, is_partial: true })
     }
 
+    /// The next piece, if the body has begun and more of it has been received.
+    pub(crate) fn received_piece(&mut self) -> Option<Bytes> {
+        if self.has_begun { self.upstream.received_piece() } else { None }
+    }
+
     /// Whether all of it has been received, and can be had without waiting.
     pub(crate) fn is_received(&self) -> bool {
         self.upstream.is_received()

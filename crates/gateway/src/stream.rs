@@ -181,7 +181,14 @@ impl EventRelay {
     fn has_more_at_once(&mut self) -> bool {
         let may_wait = self.merge.as_ref().is_some_and(|merge| merge.prefill.is_live());
         let is_full = self.out.len() >= MAX_READY;
-        !may_wait && !is_full && matches!(self.stage, Stage::Open) && self.has_part()
+        if may_wait || is_full || !matches!(self.stage, Stage::Open) {
+            return false;
+        }
+        while !self.has_part() {
+            let Some(received) = self.body.received_piece() else { return false };
+            self.splitter.push(received);
+        }
+        true
     }
 
     /// Whether a part has been received as a whole.
