@@ -133,7 +133,10 @@ impl Drop for Process {
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
-        // Children first: an orphan would be nobody's.
+        // Stopped first: it would start others in place of those that end, and they would be nobody's.
+        drop(
+            Command::new("kill").args(["-STOP", &self.child.id().to_string()]).stderr(Stdio::null()).status(),
+        );
         let mut ids = self.family().unwrap_or_else(|_| vec![self.child.id()]);
         ids.reverse();
         let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
