@@ -91,6 +91,49 @@ fn requests_of_sglang_and_lines_of_ours_are_read() {
 }
 
 #[test]
+fn a_step_is_compared_with_another_stage_by_stage() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = dir.path().join("lines.jsonl");
+    let request = |(version, number): (u32, u32)| {
+        let latency = f64::from(version) + 0.01 * f64::from(number);
+        let parameters = format!("{{\"rid\": \"{version}-{number}\"}}");
+        serde_json::json!({
+            "request_parameters": parameters, "id": format!("{version}-{number}"), "finish_reason": {"type": "stop"},
+            "prompt_tokens": 10, "completion_tokens": 4, "e2e_latency": latency, "queue_time": 0.25,
+            "request_received_ts": 1_790_000_000.0 + f64::from(version * 100 + number),
+            "weight_version": version.to_string(),
+        })
+        .to_string()
+    };
+    let all: Vec<String> =
+        (1..3).flat_map(|version| (0..12).map(move |number| (version, number))).map(request).collect();
+    std::fs::write(&lines, all.join("\n")).unwrap();
+    let against: [&Path; 7] = [
+        "report".as_ref(),
+        &lines,
+        "--step".as_ref(),
+        "1".as_ref(),
+        "--against".as_ref(),
+        &lines,
+        "--against-step=0".as_ref(),
+    ];
+    let told = done(against);
+    let row = |name: &str| told.lines().find(|line| line.trim_start().starts_with(name)).unwrap_or_default();
+    let (latency, queue) = (row("request/e2e_latency"), row("request/queue_time"));
+    assert!(latency.contains("large (+1.00)") && latency.contains("99.9%"), "{told}");
+    assert!(queue.contains("no change seen"), "{told}");
+    let json = done(against.into_iter().chain(["--json".as_ref()]));
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let changes = report["changes"].as_array().unwrap();
+    let of = |name: &str| changes.iter().find(|change| change["name"] == name).unwrap();
+    let latency = of("perf/request/e2e_latency");
+    assert_eq!((&latency["effect"], &latency["magnitude"]), (&1.0.into(), &"large".into()));
+    assert_eq!((&latency["before"]["count"], &latency["after"]["count"]), (&12.0.into(), &12.0.into()));
+    assert!(latency["median_change"].as_f64().unwrap() > 0.9, "{latency}");
+    assert_eq!(of("perf/request/queue_time")["effect"], 0.0);
+}
+
+#[test]
 fn what_cannot_be_read_is_named_with_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let cut = |name: &str, length: usize| {

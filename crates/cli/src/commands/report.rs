@@ -13,7 +13,7 @@ use rollscope_config::{Options as _, options};
 use rollscope_insight::{Finding, findings, slowest_sample, where_time_went};
 use rollscope_run::{Drops, Run, WriterState, WriterSummary};
 use rollscope_stats::{Distribution, Figures, step_numbers};
-use rollscope_trace::{Attr, Outcome, StepNumber, StepTrace, Unit};
+use rollscope_trace::{Attr, Outcome, SampleTrace, StepNumber, StepTrace, Unit, UnixNs};
 use serde_json::{Map, Value, json};
 
 use super::resolve;
@@ -221,13 +221,32 @@ fn step_lines(trace: &StepTrace) -> Vec<String> {
     }
     // The first two have been told by now, with their figures.
     let shown = |finding: &Finding| !["where_time_went", "slowest_sample"].contains(&finding.check);
-    lines.extend(
-        findings(trace, &numbers)
-            .iter()
-            .filter(|finding| shown(finding))
-            .map(|finding| format!("  * {}", finding.explain)),
-    );
+    let begin = trace.samples.iter().filter_map(SampleTrace::start).min();
+    for finding in findings(trace, &numbers).iter().filter(|finding| shown(finding)) {
+        lines.push(format!("  * {}", finding.explain));
+        lines.extend(seen_at(finding, begin).map(|place| format!("    seen at {place}")));
+    }
     lines
+}
+
+/// Where a finding is seen best: a sample, a worker and when in the step that was.
+fn seen_at(finding: &Finding, begin: Option<UnixNs>) -> Option<String> {
+    let of = |name: &str| finding.evidence.iter().find(|(other, _)| other == name).map(|(_, attr)| attr);
+    let text = |name: &str| match of(name)? {
+        Attr::Text(text) => Some(&**text),
+        _ => None,
+    };
+    let since = match of("start_unix_s") {
+        Some(Attr::Float(start)) => Some(start - begin?.as_secs_f64()),
+        _ => None,
+    };
+    let parts = [
+        text("sample").map(|sample| format!("sample {sample}")),
+        text("worker").or_else(|| text("prefill_worker")).map(str::to_owned),
+        since.map(|since| format!("{} into the step", duration(since.max(0.0)))),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// A population of samples in one line.
