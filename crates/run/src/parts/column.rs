@@ -22,6 +22,9 @@ const LOOKED_AT: usize = 256;
 /// Texts that do not repeat and are no longer than this are not compressed.
 const SHORT_BYTES: usize = 40;
 
+/// No more room is made at once for texts: the first ones may be far longer than those that follow.
+const MOST_RESERVED_BYTES: usize = 16 << 20;
+
 /// A column of a table.
 #[derive(Debug)]
 pub(super) struct Column {
@@ -38,6 +41,8 @@ pub(super) enum Values {
     Int(Vec<i64>),
     Double(Vec<f64>),
     Text(Texts),
+    /// Texts of any length, of which the first ones do not tell how long the others are: always compressed.
+    Long(Texts),
     /// Texts of which no two are alike, and which nobody looks for by their order.
     Id(Texts),
 }
@@ -58,7 +63,9 @@ impl Column {
             Values::Bool(_) => (Physical::BOOLEAN, None),
             Values::Int(_) => (Physical::INT64, None),
             Values::Double(_) => (Physical::DOUBLE, None),
-            Values::Text(_) | Values::Id(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            Values::Text(_) | Values::Long(_) | Values::Id(_) => {
+                (Physical::BYTE_ARRAY, Some(LogicalType::String))
+            }
         };
         let repetition = if self.required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
         let builder = Type::primitive_type_builder(self.name, physical).with_repetition(repetition);
@@ -73,12 +80,17 @@ impl Column {
             Values::Double(values) if do_repeat(values.iter().map(|value| value.to_bits())) => {
                 properties.set_column_compression(path, Compression::SNAPPY)
             }
-            Values::Text(texts) if do_repeat((0..texts.ends.len()).map(|at| texts.get(at))) => properties
-                .set_column_dictionary_enabled(path.clone(), true)
-                .set_column_compression(path, Compression::SNAPPY),
+            Values::Text(texts) | Values::Long(texts)
+                if do_repeat((0..texts.ends.len()).map(|at| texts.get(at))) =>
+            {
+                properties
+                    .set_column_dictionary_enabled(path.clone(), true)
+                    .set_column_compression(path, Compression::SNAPPY)
+            }
             Values::Text(texts) if !texts.are_short() => {
                 properties.set_column_compression(path, Compression::SNAPPY)
             }
+            Values::Long(_) => properties.set_column_compression(path, Compression::SNAPPY),
             Values::Id(_) => properties.set_column_statistics_enabled(path, EnabledStatistics::None),
             Values::Bool(_) | Values::Double(_) | Values::Text(_) => properties,
         }
@@ -93,7 +105,7 @@ impl Column {
             Values::Bool(values) => encode::<BoolType, _>(group, &values, levels),
             Values::Int(values) => encode::<Int64Type, _>(group, &values, levels),
             Values::Double(values) => encode::<DoubleType, _>(group, &values, levels),
-            Values::Text(texts) | Values::Id(texts) => {
+            Values::Text(texts) | Values::Long(texts) | Values::Id(texts) => {
                 encode::<ByteArrayType, _>(group, &texts.into_shared(), levels)
             }
         }
@@ -111,9 +123,10 @@ impl Values {
             Self::Bool(values) => reserve(values, rows, left),
             Self::Int(values) => reserve(values, rows, left),
             Self::Double(values) => reserve(values, rows, left),
-            Self::Text(texts) | Self::Id(texts) => {
+            Self::Text(texts) | Self::Long(texts) | Self::Id(texts) => {
                 if before == rows {
-                    texts.bytes.reserve(texts.bytes.len() * left / rows);
+                    let likely = texts.bytes.len() * left / rows;
+                    texts.bytes.reserve(likely.min(MOST_RESERVED_BYTES));
                 }
                 reserve(&mut texts.ends, rows, left);
             }
@@ -179,4 +192,37 @@ fn encode<T: DataType, W: Write + Send>(
     };
     column.typed::<T>().write_batch(values, levels, None)?;
     column.close()
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::file::properties::WriterProperties;
+
+    use super::*;
+
+    fn texts(length: usize) -> Texts {
+        Texts { bytes: vec![b'x'; length], ends: vec![length] }
+    }
+
+    #[test]
+    fn long_first_texts_do_not_take_room_as_if_all_were_so() {
+        let mut values = Values::Text(texts(1 << 20));
+        values.reserve(1, 1, 1 << 40);
+        let Values::Text(texts) = values else { unreachable!() };
+        assert!((17 << 20..64 << 20).contains(&texts.bytes.capacity()), "{}", texts.bytes.capacity());
+    }
+
+    #[test]
+    fn what_may_be_long_is_compressed_be_it_short_at_first_or_not_there() {
+        let path = ColumnPath::from("x");
+        for (values, expected) in [
+            (Values::Long(texts(1)), Compression::SNAPPY),
+            (Values::Long(Texts::default()), Compression::SNAPPY),
+            (Values::Text(texts(1)), Compression::UNCOMPRESSED),
+        ] {
+            let column = Column { name: "x", required: false, values, levels: Vec::new() };
+            let properties = column.choose(WriterProperties::builder()).build();
+            assert_eq!(properties.compression(&path), expected, "{column:?}");
+        }
+    }
 }

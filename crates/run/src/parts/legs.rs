@@ -54,9 +54,9 @@ pub(crate) fn table(profiles: &[Box<Profile>]) -> Table {
         rows.ints("end_after_ns", |(.., leg)| leg.end.0 as i64);
         rows.ints_or_none("status", |(.., leg)| leg.status.map(Into::into));
         rows.texts("outcome", |(.., leg)| leg.outcome.name());
-        rows.texts_or_none("error", |(.., leg)| leg.error.as_deref());
+        rows.long_texts_or_none("error", |(.., leg)| leg.error.as_deref());
         rows.texts_or_none("finish", |(.., leg)| leg.report.finish.as_ref().map(|finish| finish.kind.name()));
-        rows.texts_or_none("finish_message", |(.., leg)| leg.report.finish.as_ref()?.message.as_deref());
+        rows.long_texts_or_none("finish_message", |(.., leg)| leg.report.finish.as_ref()?.message.as_deref());
         rows.ints_or_none("finish_status_code", |(.., leg)| {
             leg.report.finish.as_ref()?.status_code.map(Into::into)
         });

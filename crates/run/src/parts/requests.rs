@@ -26,7 +26,7 @@ pub(crate) fn table(profiles: &[Box<Profile>]) -> Table {
         rows.ints("duration_ns", |profile| profile.end.0 as i64);
         rows.ints_or_none("status", |profile| profile.status.map(Into::into));
         rows.texts("outcome", |profile| profile.outcome.name());
-        rows.texts_or_none("error", |profile| profile.error.as_deref());
+        rows.long_texts_or_none("error", |profile| profile.error.as_deref());
         rows.texts("decision", |profile| &profile.decision);
         rows.ints("retries", |profile| profile.retries.into());
         rows.ints("legs", |profile| profile.legs.len() as i64);

@@ -64,7 +64,7 @@ pub(super) fn table(samples: &[Tally<'_>]) -> Table {
             let faults = &of.mark()?.left_out;
             (!faults.is_empty()).then(|| fault_names(faults))
         });
-        rows.texts_or_none("carrier", |of| of.mark()?.carrier.as_deref());
+        rows.long_texts_or_none("carrier", |of| of.mark()?.carrier.as_deref());
         rows.texts_or_none("dataset", |of| of.mark()?.dataset.as_deref());
         rows.bools("evaluation", |of| of.mark().is_some_and(|mark| mark.evaluation));
         rows.ints_or_none("start_ns", |of| of.start.map(|at| at.0));

@@ -235,11 +235,20 @@ impl<R> Filling<'_, R> {
         }
     }
 
-    /// Texts that are made for it, or none.
+    /// Texts of any length, or none.
+    pub(crate) fn long_texts_or_none(&mut self, name: &'static str, of: impl Fn(&R) -> Option<&str>) {
+        let rows = self.rows;
+        let column = self.column(name, false, Values::Long(Texts::default()));
+        if let Column { values: Values::Long(texts), levels, .. } = column {
+            levels.extend(rows.iter().map(|row| level_of(of(row), |text| texts.push(text))));
+        }
+    }
+
+    /// Texts of any length that are made for it, or none.
     pub(crate) fn made_texts_or_none(&mut self, name: &'static str, of: impl Fn(&R) -> Option<String>) {
         let rows = self.rows;
-        let column = self.column(name, false, Values::Text(Texts::default()));
-        if let Column { values: Values::Text(texts), levels, .. } = column {
+        let column = self.column(name, false, Values::Long(Texts::default()));
+        if let Column { values: Values::Long(texts), levels, .. } = column {
             levels.extend(rows.iter().map(|row| level_of(of(row), |text| texts.push(&text))));
         }
     }
