@@ -1,8 +1,9 @@
 //! MLflow's REST interface: an experiment `rollscope`, a run of it for each run of ours, found again by a tag.
 //!
 //! The numbers of a step go in batches of at most 1,000, the step's own number last: a step whose number is there is
-//! there whole. Of a step of several batches that is sent again, those numbers are left out that came through the last
-//! time. A run that is gone on with is running again. Characters that MLflow does not take in a name become `_`.
+//! there whole. Of a step of several batches, or of one that is refused and sent in parts, those numbers are left out that
+//! came through when it was sent before. A run that is gone on with is running again. Characters that MLflow does not take
+//! in a name become `_`.
 //!
 //! `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`, or `MLFLOW_TRACKING_TOKEN`, are taken from the environment
 //! as MLflow's own client does; else a user and a password from the URL.
@@ -81,12 +82,11 @@ impl Mlflow {
         let named = numbers.iter().map(|(name, value)| (name.as_str(), *value));
         let mut metrics: Vec<Value> = named.chain([(STEP_NAME, step as f64)]).map(metric).collect();
         if metrics.len() > MOST_IN_BATCH {
-            let there = self.server.latest_of(&self.run, step)?;
-            metrics.retain(|metric| metric["key"].as_str().is_none_or(|key| !there.contains(key)));
+            self.server.retain_missing(&mut metrics, &self.run, step)?;
         }
         let mut refused = Vec::new();
         for batch in metrics.chunks(MOST_IN_BATCH) {
-            self.log(batch, &mut refused)?;
+            self.log(step, batch, &mut refused)?;
         }
         self.steps.insert(step);
         match refused.first() {
@@ -95,24 +95,43 @@ impl Mlflow {
         }
     }
 
-    /// Sends a batch. Of one that is refused for what is in it each half by itself, down to the number that is at fault,
-    /// which is left out: one text of a user's must not keep all that follows away. The step's own number, which comes
-    /// last, is not: without it the step is not there.
-    fn log(&self, batch: &[Value], refused: &mut Vec<String>) -> Result<(), TrackError> {
-        let sent = self.server.post("runs/log-batch", &json!({"run_id": self.run, "metrics": batch}));
-        let Err(TrackError::Refused { status: 400, .. }) = &sent else { return sent.map(drop) };
+    /// Sends a batch. Of one that is refused for what is in it the parts by themselves, without those numbers that came
+    /// through when it was sent in parts before.
+    fn log(&self, step: u64, batch: &[Value], refused: &mut Vec<String>) -> Result<(), TrackError> {
+        let sent = self.server.log(&self.run, batch);
+        if !is_for_content(&sent) {
+            return sent;
+        }
+        let mut missing = batch.to_vec();
+        self.server.retain_missing(&mut missing, &self.run, step)?;
+        self.log_parts(&missing, sent, refused)
+    }
+
+    /// Of numbers that were refused for one of them sends each half by itself, down to the number that is at fault, which
+    /// is left out: one text of a user's must not keep all that follows away. The step's own number, which comes last, is
+    /// not: without it the step is not there.
+    fn log_parts(
+        &self,
+        batch: &[Value],
+        sent: Result<(), TrackError>,
+        refused: &mut Vec<String>,
+    ) -> Result<(), TrackError> {
+        if !is_for_content(&sent) {
+            return sent;
+        }
         match batch {
             [] => {}
             [number] => match number["key"].as_str() {
                 Some(name) if name != STEP_NAME && refused.len() < MOST_REFUSED => {
                     refused.push(name.to_owned());
                 }
-                _ => return sent.map(drop),
+                _ => return sent,
             },
             several => {
                 let (first, second) = several.split_at(several.len() / 2);
-                self.log(first, refused)?;
-                self.log(second, refused)?;
+                for half in [first, second] {
+                    self.log_parts(half, self.server.log(&self.run, half), refused)?;
+                }
             }
         }
         Ok(())
@@ -127,6 +146,11 @@ impl Mlflow {
         let server = without_user_info(&self.server.url);
         format!("{server}/#/experiments/{}/runs/{}", self.experiment, self.run)
     }
+}
+
+/// Whether a batch was refused, and for what is in it.
+fn is_for_content(sent: &Result<(), TrackError>) -> bool {
+    matches!(sent, Err(TrackError::Refused { status: 400, .. }))
 }
 
 /// A name that MLflow takes: of these characters, not too long, and as a path the same when it is normalized.
@@ -195,12 +219,18 @@ impl Server {
         }
     }
 
-    /// The names whose latest number is of a step.
-    fn latest_of(&self, run: &str, step: u64) -> Result<BTreeSet<String>, TrackError> {
+    fn log(&self, run: &str, metrics: &[Value]) -> Result<(), TrackError> {
+        self.post("runs/log-batch", &json!({"run_id": run, "metrics": metrics})).map(drop)
+    }
+
+    /// Leaves those numbers of a step that are not there: of each name it is told the latest one.
+    fn retain_missing(&self, metrics: &mut Vec<Value>, run: &str, step: u64) -> Result<(), TrackError> {
         let found = self.get(&format!("runs/get?run_id={run}"))?;
         let latest = found["run"]["data"]["metrics"].as_array().into_iter().flatten();
         let of_step = latest.filter(|metric| step_of(metric) == Some(step));
-        Ok(of_step.filter_map(|metric| Some(metric["key"].as_str()?.to_owned())).collect())
+        let there: BTreeSet<&str> = of_step.filter_map(|metric| metric["key"].as_str()).collect();
+        metrics.retain(|metric| metric["key"].as_str().is_none_or(|key| !there.contains(key)));
+        Ok(())
     }
 
     fn get(&self, path: &str) -> Result<Value, TrackError> {
@@ -270,12 +300,14 @@ mod tests {
 
     use super::*;
 
-    /// A server that refuses a batch with a name that holds `refused`, and tells the names of each that it takes.
+    /// A server that refuses a batch with a name that holds `refused`, breaks the connection on the first one that it
+    /// would take with a name that holds `breaks`, and tells the names of each that it takes.
     fn server() -> (String, Receiver<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (taken, names) = sync_channel(64);
         std::thread::spawn(move || {
+            let (mut there, mut has_broken) = (Vec::new(), false);
             for stream in listener.incoming() {
                 let mut stream = BufReader::new(stream.unwrap());
                 let (mut line, mut length) = (String::new(), 0);
@@ -287,32 +319,49 @@ mod tests {
                 }
                 let mut body = vec![0; length];
                 stream.read_exact(&mut body).unwrap();
-                let batch: Value = serde_json::from_slice(&body).unwrap();
-                let metrics = batch["metrics"].as_array().unwrap().iter();
-                let names: Vec<String> = metrics.map(|of| of["key"].as_str().unwrap().to_owned()).collect();
-                let refuses = names.iter().any(|name| name.contains("refused"));
-                // Before the answer, so that whoever has that finds them.
-                if !refuses && taken.send(names).is_err() {
-                    return;
+                let (mut status, mut reply) = ("200 OK", json!({}));
+                // Without a body it is asked what is there.
+                if let Ok(batch) = serde_json::from_slice::<Value>(&body) {
+                    let metrics = batch["metrics"].as_array().unwrap();
+                    let name = |of: &Value| of["key"].as_str().unwrap().to_owned();
+                    let names: Vec<String> = metrics.iter().map(name).collect();
+                    let has = |text: &str| names.iter().any(|name| name.contains(text));
+                    if has("refused") {
+                        status = "400 Bad Request";
+                    } else if has("breaks") && !std::mem::replace(&mut has_broken, true) {
+                        continue;
+                    } else {
+                        there.extend_from_slice(metrics);
+                        // Before the answer, so that whoever has that finds them.
+                        if taken.send(names).is_err() {
+                            return;
+                        }
+                    }
+                } else {
+                    reply = json!({"run": {"data": {"metrics": there}}});
                 }
-                let status = if refuses { "400 Bad Request" } else { "200 OK" };
-                let head = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
-                stream.get_mut().write_all(head.as_bytes()).unwrap();
+                let (reply, close) = (reply.to_string(), "connection: close");
+                let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{close}\r\n\r\n", reply.len());
+                stream.get_mut().write_all((head + &reply).as_bytes()).unwrap();
             }
         });
         (url, names)
     }
 
-    #[test]
-    fn a_number_that_is_refused_keeps_no_other_away() {
-        let (url, taken) = server();
+    fn mlflow(url: String) -> Mlflow {
         let agent = Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false).build();
-        let mut mlflow = Mlflow {
+        Mlflow {
             steps: BTreeSet::new(),
             server: Server { agent: agent.into(), url, authorization: None },
             experiment: "1".to_owned(),
             run: "r".to_owned(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_refused_keeps_no_other_away() {
+        let (url, taken) = server();
+        let mut mlflow = mlflow(url);
         let numbers = |bad: &str| -> Numbers {
             (0..10).map(|n| (format!("{n}{}", if n == 6 { bad } else { "" }), 1.0)).collect()
         };
@@ -327,10 +376,29 @@ mod tests {
         assert_eq!(all, expected, "the step's own number is last");
         mlflow.send(4, &numbers("")).unwrap();
         assert_eq!(taken.try_iter().count(), 1, "a batch that is taken goes out once");
-        // Where all are refused it is not they that are at fault: the step is not there, and will be sent again.
-        let all_refused: Numbers = (0..40).map(|n| (format!("refused {n}"), 1.0)).collect();
-        assert!(matches!(mlflow.send(5, &all_refused), Err(TrackError::Refused { status: 400, .. })));
-        assert!(!mlflow.steps.contains(&5));
+    }
+
+    #[test]
+    fn numbers_that_came_through_before_their_step_failed_are_not_sent_again() {
+        let (url, taken) = server();
+        let mut mlflow = mlflow(url);
+        let numbers =
+            |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), 1.0)).collect::<Numbers>();
+        let of_step = numbers(&["0", "1", "2", "3", "4 refused", "5", "6", "7 breaks"]);
+        assert!(matches!(mlflow.send(3, &of_step), Err(TrackError::Unreachable { .. })));
+        let before: Vec<String> = taken.try_iter().flatten().collect();
+        assert!(before.contains(&"0".to_owned()) && !mlflow.steps.contains(&3), "{before:?}");
+        assert!(matches!(mlflow.send(3, &of_step), Err(TrackError::LeftOut { step: 3, count: 1, .. })));
+        let all: Vec<String> = before.into_iter().chain(taken.try_iter().flatten()).collect();
+        assert_eq!(all, ["0", "1", "2", "3", "5", "6", "7 breaks", STEP_NAME]);
+        // Where many are refused it is not they that are at fault: the step is not there, and will be sent again.
+        let mut many: Numbers = (0..40).map(|n| (format!("refused {n}"), 1.0)).collect();
+        many.extend(numbers(&["0", "1"]));
+        for expected in [&["0", "1"][..], &[]] {
+            assert!(matches!(mlflow.send(5, &many), Err(TrackError::Refused { status: 400, .. })));
+            assert!(!mlflow.steps.contains(&5));
+            assert_eq!(taken.try_iter().flatten().collect::<Vec<_>>(), expected);
+        }
     }
 
     #[test]
