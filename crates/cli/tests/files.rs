@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use rollscope_testkit::{Script, mlflow, mlflow_path};
 use serde_json::Value;
 
 fn dump(name: &str) -> PathBuf {
@@ -200,6 +201,25 @@ fn of_a_file_that_cannot_be_read_nothing_stays() {
     let before = report(&run);
     assert_eq!(import(&run).status.code(), Some(1));
     assert_eq!(report(&run), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_a_tracker_refuses_is_told_and_all_others_are_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    done(["import".as_ref(), &*dump("turns.pt"), "--out".as_ref(), &run]);
+    let server = mlflow().await;
+    server.on_each(&mlflow_path("runs/log-batch"), |request| {
+        let batch: Value = serde_json::from_slice(&request.body).unwrap();
+        let mut names = batch["metrics"].as_array().unwrap().iter().map(|metric| &metric["key"]);
+        Script::json(if names.any(|name| name == "rollout/reward/mean") { 400 } else { 200 }, "{}")
+    });
+    let target = format!("mlflow:{}", server.url());
+    let output = rollscope(["track".as_ref(), &*run, "--to".as_ref(), target.as_ref()]);
+    let (sent, told) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success() && sent.starts_with("1 steps sent to "), "{sent}{told}");
+    assert!(told.contains("without 1 of its numbers, the first of them: rollout/reward/mean"), "{told}");
+    assert_eq!(server.calls(&mlflow_path("runs/update")).len(), 1, "its run has finished");
 }
 
 #[test]

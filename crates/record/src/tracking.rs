@@ -51,17 +51,19 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// So long the recorder's end is kept waiting by its trackers, be they away or only slow.
 const LAST_TRIES: Duration = Duration::from_secs(5);
 
-/// Sends every step of metrics.jsonl that a tracker does not have; gives how many.
-pub fn catch_up(run: &Run, tracker: &mut Tracker) -> Result<u64, RecordError> {
+/// Sends every step of metrics.jsonl that a tracker does not have. Gives how many, and for the first step whose numbers it
+/// did not all take which these were.
+pub fn catch_up(run: &Run, tracker: &mut Tracker) -> Result<(u64, Option<TrackError>), RecordError> {
     send_new(&mut run.follow_metrics(), tracker, &AtomicBool::new(false))
 }
 
-/// Sends what is new in metrics.jsonl and a tracker does not have, until that is abandoned; gives how many steps.
+/// Sends what is new in metrics.jsonl and a tracker does not have, until that is abandoned; gives what
+/// [`catch_up`] does.
 fn send_new(
     metrics: &mut MetricsFollow,
     tracker: &mut Tracker,
     abandoned: &AtomicBool,
-) -> Result<u64, RecordError> {
+) -> Result<(u64, Option<TrackError>), RecordError> {
     let (mut sent, mut left_out) = (0, None);
     metrics.each_new(|SentMetrics { step, data }| {
         if !abandoned.load(Ordering::Relaxed) && !tracker.has(step.0) {
@@ -76,7 +78,7 @@ fn send_new(
         }
         Ok::<_, RecordError>(())
     })?;
-    left_out.map_or(Ok(sent), |error| Err(error.into()))
+    Ok((sent, left_out))
 }
 
 /// What a tracker is told of a run.
@@ -217,8 +219,12 @@ impl Sending {
             Some(tracker) => tracker,
             None => Tracker::open(&self.target, &origin_of(&self.run))?,
         };
-        send_new(&mut self.metrics, &mut tracker, &self.abandoned)?;
+        let (_, left_out) = send_new(&mut self.metrics, &mut tracker, &self.abandoned)?;
         self.tracker = Some(tracker);
+        // Those of its numbers that are not there would be refused again.
+        if let Some(error) = left_out {
+            (self.on_trouble)(&error.into());
+        }
         Ok(())
     }
 }

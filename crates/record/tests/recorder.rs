@@ -206,7 +206,7 @@ async fn a_tracker_that_is_away_loses_no_step() {
     assert_eq!(sent, std::fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap());
     // Afterwards there is nothing left to send.
     let mut tracker = Tracker::open(&target, &origin_of(&run)).unwrap();
-    assert_eq!(catch_up(&run, &mut tracker).unwrap(), 0);
+    assert_eq!(catch_up(&run, &mut tracker).unwrap().0, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -319,10 +319,42 @@ async fn a_tracker_that_hangs_does_not_hold_the_end_and_gets_every_step_afterwar
     assert!(before.iter().all(|step| *step == 1), "{before:?}");
     assert!(server.calls(&mlflow_path("runs/update")).is_empty(), "its run has not finished");
     let mut tracker = Tracker::open(&target, &origin_of(&run)).unwrap();
-    assert_eq!(catch_up(&run, &mut tracker).unwrap(), 2);
+    assert_eq!(catch_up(&run, &mut tracker).unwrap().0, 2);
     tracker.finish().unwrap();
     assert_eq!(sent()[before.len()..], [1, 2]);
     assert_eq!(told("runs/update", "/status"), ["FINISHED"]);
+}
+
+/// It takes all numbers but one of the first step.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tracker_that_leaves_a_number_out_is_not_opened_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let server = mlflow().await;
+    server.on_each(&mlflow_path("runs/log-batch"), |request| {
+        let batch: Value = serde_json::from_slice(&request.body).unwrap();
+        let is_refused = |of: &Value| of["step"] == 1 && of["key"] == "perf/request/count";
+        let status = if batch["metrics"].as_array().unwrap().iter().any(is_refused) { 400 } else { 200 };
+        Script::json(status, "{}")
+    });
+    let target: Target = format!("mlflow:{}", server.url()).parse().unwrap();
+    let options = RecordOptions { trackers: vec![target.clone()], ..RecordOptions::default() };
+    let (recorder, troubles) = start(&run, options);
+    for step in 1..=2 {
+        recorder.handle().offer(profile(step, step.into())).unwrap();
+        let ended = recorder.handle().end_step(StepNumber(step), StepEnd::default()).unwrap();
+        ended.await.unwrap().unwrap();
+    }
+    until("it is told", || !troubles.lock().is_empty());
+    recorder.shutdown().await.unwrap();
+    assert_eq!(server.calls(&mlflow_path("runs/search")).len(), 1, "it was opened once");
+    let left_out =
+        "the tracker's server takes step 1 without 1 of its numbers, the first of them: perf/request/count";
+    assert_eq!(troubles.lock()[0], left_out);
+    // The server, when it is asked again, tells of no step.
+    let mut tracker = Tracker::open(&target, &origin_of(&run)).unwrap();
+    let (sent, error) = catch_up(&run, &mut tracker).unwrap();
+    assert_eq!((sent, error.unwrap().to_string().as_str()), (2, left_out));
 }
 
 /// No file of the process becomes larger than its limit until the limit is taken away, as on a disk that is full until

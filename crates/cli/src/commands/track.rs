@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use rollscope_config::{Options as _, options};
 use rollscope_record::{catch_up, origin_of};
 use rollscope_run::Run;
-use rollscope_track::{Target, Tracker};
+use rollscope_track::{Target, TrackError, Tracker};
 
 use super::resolve;
 use crate::exit::Failure;
@@ -37,8 +37,11 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let path = matches.get_one::<PathBuf>("run").context("no run was given")?;
     let run = Run::open(path).map_err(anyhow::Error::from)?;
     for target in &targets {
-        let sent = send(&run, target).with_context(|| format!("cannot send to {target}"))?;
+        let (sent, left_out) = send(&run, target).with_context(|| format!("cannot send to {target}"))?;
         output::line(format_args!("{sent}"))?;
+        if let Some(error) = left_out {
+            output::note(format_args!("rollscope: {error}"));
+        }
     }
     Ok(())
 }
@@ -48,15 +51,15 @@ pub(super) fn targets(texts: &[String]) -> Result<Vec<Target>, Failure> {
     texts.iter().map(|text| text.parse().map_err(Failure::usage)).collect()
 }
 
-/// Sends what is missing; gives what to say of it.
-fn send(run: &Run, target: &Target) -> anyhow::Result<String> {
+/// Sends what is missing; gives what to say of it, and of numbers that were not taken.
+fn send(run: &Run, target: &Target) -> anyhow::Result<(String, Option<TrackError>)> {
     let mut tracker = Tracker::open(target, &origin_of(run))?;
-    let sent = catch_up(run, &mut tracker)?;
+    let (sent, left_out) = catch_up(run, &mut tracker)?;
     let place = tracker.place();
     tracker.finish()?;
     let next = match target {
         Target::Wandb { .. } => format!("; to send it to W&B: wandb sync {place}"),
         _ => String::new(),
     };
-    Ok(format!("{sent} steps sent to {place}{next}"))
+    Ok((format!("{sent} steps sent to {place}{next}"), left_out))
 }
