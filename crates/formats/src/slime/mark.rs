@@ -22,9 +22,10 @@ pub(super) const SPEC: &str = "spec_info";
 pub(super) const PREFIX: &str = "prefix_cache_info";
 
 /// Reads numbers, and notes what is wrong with those that are left out.
-#[derive(Default)]
-struct Judge {
+struct Judge<'a, T> {
     left_out: Vec<Fault>,
+    /// Reads a tensor.
+    numbers: &'a mut dyn FnMut(&T) -> Option<Vec<f64>>,
 }
 
 /// Characters at the end of a response by which it is judged; see [`repeats`].
@@ -41,7 +42,6 @@ pub(super) fn read<T: Tree>(
     numbers: &mut dyn FnMut(&T) -> Option<Vec<f64>>,
 ) -> SampleMark {
     let scalar = |name: &str| tree.member(name).and_then(|value| value.scalar());
-    let mut judge = Judge::default();
     let status = tree.member("status").and_then(|status| status.text());
     let trained = tree.member("loss_mask").and_then(|mask| list(&mask, numbers));
     let reward = tree.member("reward");
@@ -60,11 +60,12 @@ pub(super) fn read<T: Tree>(
     let is_removed = scalar("remove_sample") == Some(Scalar::Bool(true));
     let top_p = || if is_removed { None } else { top_p_kept(tree, trained.as_deref(), numbers) };
     let top_p_kept = said_count(TOP_P_KEPT).or_else(top_p);
+    let mut judge = Judge { left_out: Vec::new(), numbers };
     // In a sample that we wrote slime's members may be what its requests add up to.
     let told = ours.as_ref().unwrap_or(tree);
     let spec = told.member(SPEC).and_then(|info| judge.spec(&info));
     let prefix = told.member(PREFIX).and_then(|info| judge.prefix(&info));
-    let reward = reward.as_ref().and_then(|reward| judge.reward(reward, options.reward_key, numbers));
+    let reward = reward.as_ref().and_then(|reward| judge.reward(reward, options.reward_key));
     let mut mark = SampleMark {
         reward,
         truncated: match status.as_deref() {
@@ -108,39 +109,33 @@ fn repeats(response: &str) -> bool {
 
 // === impl Judge ===
 
-impl Judge {
+impl<T: Tree> Judge<'_, T> {
     /// Nothing where nothing was told; what is no number that can be is left out.
-    fn number<T: Tree>(&mut self, told: Option<&T>) -> Option<f64> {
-        let value = match told?.scalar() {
-            Some(Scalar::Null) => return None,
-            Some(Scalar::Int(value)) => value as f64,
-            Some(Scalar::Float(value)) => value,
-            Some(Scalar::Bool(_) | Scalar::Text(_)) | None => return self.leave_out(Fault::NotANumber),
-        };
-        match value {
-            _ if !value.is_finite() => self.leave_out(Fault::NotFinite),
-            _ if value < 0.0 => self.leave_out(Fault::Negative),
-            _ => Some(value),
+    fn number(&mut self, told: Option<&T>) -> Option<f64> {
+        let told = told?;
+        if told.scalar() == Some(Scalar::Null) {
+            return None;
+        }
+        match number_of(told, self.numbers) {
+            None => self.leave_out(Fault::NotANumber),
+            Some(value) if !value.is_finite() => self.leave_out(Fault::NotFinite),
+            Some(value) if value < 0.0 => self.leave_out(Fault::Negative),
+            known => known,
         }
     }
 
-    fn count<T: Tree>(&mut self, told: Option<&T>) -> Option<u64> {
+    fn count(&mut self, told: Option<&T>) -> Option<u64> {
         let value = self.number(told)?;
         whole(value).or_else(|| self.leave_out(Fault::TooLarge))
     }
 
-    fn time<T: Tree>(&mut self, told: Option<&T>) -> Option<Nanos> {
+    fn time(&mut self, told: Option<&T>) -> Option<Nanos> {
         let seconds = self.number(told)?;
         Nanos::from_secs_f64(seconds).or_else(|| self.leave_out(Fault::TooLarge))
     }
 
-    fn reward<T: Tree>(
-        &mut self,
-        told: &T,
-        key: Option<&str>,
-        numbers: &mut dyn FnMut(&T) -> Option<Vec<f64>>,
-    ) -> Option<f64> {
-        let reward = reward_of(told, key, numbers);
+    fn reward(&mut self, told: &T, key: Option<&str>) -> Option<f64> {
+        let reward = reward_of(told, key, self.numbers);
         let chosen = key.and_then(|key| told.member(key));
         if let (None, Some(Scalar::Bool(_) | Scalar::Text(_))) =
             (reward, chosen.as_ref().unwrap_or(told).scalar())
@@ -150,29 +145,38 @@ impl Judge {
         reward
     }
 
-    /// Zeros stand there for a sample that had none.
-    fn spec<T: Tree>(&mut self, info: &T) -> Option<Box<SpecCounts>> {
-        let mut count = |name| self.count(info.member(name).as_ref()).unwrap_or(0);
+    /// Zeros stand there for a sample that had none. One count that is left out takes the others with it: they are
+    /// divided by each other.
+    fn spec(&mut self, info: &T) -> Option<Box<SpecCounts>> {
+        let mut count = |name| self.count(info.member(name).as_ref());
         let spec = SpecCounts {
-            accepted: count("spec_accept_token_num"),
-            drafted: count("spec_draft_token_num"),
-            verified: count("spec_verify_ct"),
-            generated: count("completion_token_num"),
+            accepted: count("spec_accept_token_num")?,
+            drafted: count("spec_draft_token_num")?,
+            verified: count("spec_verify_ct")?,
+            generated: count("completion_token_num")?,
         };
         (spec.drafted > 0 || spec.verified > 0).then(|| Box::new(spec))
     }
 
     /// As well.
-    fn prefix<T: Tree>(&mut self, info: &T) -> Option<Box<PrefixCounts>> {
-        let mut count = |name| self.count(info.member(name).as_ref()).unwrap_or(0);
-        let prefix = PrefixCounts { prompt: count("total_prompt_tokens"), cached: count("cached_tokens") };
-        (prefix.prompt > 0).then(|| Box::new(prefix))
+    fn prefix(&mut self, info: &T) -> Option<Box<PrefixCounts>> {
+        let mut count = |name| self.count(info.member(name).as_ref());
+        let prefix = PrefixCounts { prompt: count("total_prompt_tokens")?, cached: count("cached_tokens")? };
+        (prefix != PrefixCounts::default()).then(|| Box::new(prefix))
     }
 
-    fn leave_out<T>(&mut self, fault: Fault) -> Option<T> {
+    fn leave_out<V>(&mut self, fault: Fault) -> Option<V> {
         self.left_out.push(fault);
         None
     }
+}
+
+/// A number, or the only one of a tensor.
+fn number_of<T: Tree>(value: &T, numbers: &mut dyn FnMut(&T) -> Option<Vec<f64>>) -> Option<f64> {
+    value.number().or_else(|| match *numbers(value)? {
+        [number] => Some(number),
+        _ => None,
+    })
 }
 
 /// A reward that is a number, or of several the one that was asked for; the only one where none was.
@@ -181,12 +185,7 @@ fn reward_of<T: Tree>(
     key: Option<&str>,
     numbers: &mut dyn FnMut(&T) -> Option<Vec<f64>>,
 ) -> Option<f64> {
-    let mut number = |value: &T| {
-        value.number().or_else(|| match *numbers(value)? {
-            [number] => Some(number),
-            _ => None,
-        })
-    };
+    let mut number = |value: &T| number_of(value, numbers);
     if let Some(reward) = number(value) {
         return Some(reward);
     }
@@ -233,9 +232,17 @@ fn name(value: Scalar) -> Option<Box<str>> {
         Scalar::Int(number) => Some(number.to_string().into()),
         // As Python writes them.
         Scalar::Bool(value) => Some(if value { "True" } else { "False" }.into()),
-        Scalar::Float(number) => Some(format!("{number:?}").into()),
+        Scalar::Float(number) => Some(python_float(number).into()),
         Scalar::Null => None,
     }
+}
+
+/// A number as Python writes it: as Rust does, but for the exponent, which has a sign and two digits at least, and `nan`.
+fn python_float(number: f64) -> String {
+    let text = if number.is_nan() { "nan".to_owned() } else { format!("{number:?}") };
+    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+    format!("{digits}e{sign}{exponent:0>2}")
 }
 
 /// The members of a sample that a mark says, by slime's names where it has them; what it has none for, and the names
@@ -286,6 +293,24 @@ pub(super) fn prefix_json(prefix: &PrefixCounts) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_written_as_python_writes_them() {
+        for (number, expected) in [
+            (0.5, "0.5"),
+            (-2.0, "-2.0"),
+            (0.0001, "0.0001"),
+            (0.000_012, "1.2e-05"),
+            (1e-300, "1e-300"),
+            (9_999_999_999_999_998.0, "9999999999999998.0"),
+            (1e16, "1e+16"),
+            (-1.5e300, "-1.5e+300"),
+            (f64::NAN, "nan"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(python_float(number), expected);
+        }
+    }
 
     #[test]
     fn a_long_response_that_zlib_makes_a_tenth_of_repeats_itself() {

@@ -135,8 +135,13 @@ pub(crate) fn sample_json(sample: &SampleTrace) -> Json {
         })
     });
     let prefix = sample.mark.prefix.as_deref().copied().or_else(|| {
-        let (prompt, cached) = (sum(Measure::PromptTokens)?, sum(Measure::CachedTokens)?);
-        Some(PrefixCounts { prompt, cached })
+        // Of requests that tell both: one is divided by the other.
+        let both = |request: &Profile| {
+            Some((request.measure(Measure::PromptTokens)?, request.measure(Measure::CachedTokens)?))
+        };
+        let all =
+            sample.requests.iter().filter_map(both).reduce(|sum, more| (sum.0 + more.0, sum.1 + more.1));
+        all.map(|(prompt, cached)| PrefixCounts { prompt: prompt as u64, cached: cached as u64 })
     });
     if let Some(spec) = &spec {
         put(mark::SPEC, mark::spec_json(spec));

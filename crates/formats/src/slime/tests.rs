@@ -282,6 +282,27 @@ fn what_a_dump_says_of_samples_gives_slimes_numbers() {
 }
 
 #[test]
+fn tensors_of_one_number_are_numbers() {
+    let more = json!({"response_length": [7], "non_generation_time": [1.5], "reward": [0.5]});
+    let tensor = |value: &Json| Some(value.as_array()?.iter().filter_map(Json::as_f64).collect());
+    let records = read_sample(&&dumped(0, &[], more), OPTIONS, 0, &mut |value| tensor(value));
+    let Record::Sample(mark) = &records[0] else { panic!("{records:?}") };
+    let time = mark.non_generation_time.map(Nanos::as_secs_f64);
+    assert_eq!((mark.response_tokens, time, mark.reward), (Some(7), Some(1.5), Some(0.5)), "{mark:?}");
+    assert!(mark.left_out.is_empty(), "{mark:?}");
+}
+
+#[test]
+fn of_prompts_those_are_written_whose_cached_tokens_are_known() {
+    let mut sample = dumped(0, &[10, 10], json!({}));
+    sample["trace"]["events"][1]["attrs"]["cached_tokens"] = json!(40);
+    let sample = gathered(read_sample(&&sample, OPTIONS, 0, &mut |_| None));
+    assert_eq!(sample.requests.len(), 2);
+    let expected = json!({"cached_tokens": 40, "total_prompt_tokens": 100});
+    assert_eq!(sample_json(&sample)["prefix_cache_info"], expected);
+}
+
+#[test]
 fn what_cannot_be_true_of_a_sample_is_left_out_and_counted() {
     check(
         "beyond any bound",
@@ -313,6 +334,21 @@ fn what_cannot_be_true_of_a_sample_is_left_out_and_counted() {
     of_call["trace"]["events"][1]["attrs"]["cached_tokens"] = json!(500);
     let of_none = [("perf/anomaly/more_than_prompt", Some(1.0)), ("rollout/prefix_cache_hit_rate", None)];
     check("of a sample more cached than its prompts have", &[dumped(0, &[10], prefix)], &of_none);
+    let prefix = json!({"prefix_cache_info": {"cached_tokens": 50, "total_prompt_tokens": 0}, "trace": null});
+    check("of a sample cached tokens and no prompt", &[dumped(0, &[10], prefix)], &of_none);
+    let mut of_drafts = drafts(5, 10, 5, 10);
+    of_drafts["spec_info"]["spec_accept_token_num"] = json!(-5);
+    let prefix =
+        json!({"prefix_cache_info": {"cached_tokens": -5, "total_prompt_tokens": 100}, "trace": null});
+    check(
+        "a count that is left out is not taken for zero",
+        &[dumped(0, &[10], merged([of_drafts, prefix])), dumped(1, &[10], drafts(5, 10, 5, 10))],
+        &[
+            ("perf/anomaly/negative", Some(2.0)),
+            ("rollout/spec_accept_rate", Some(0.5)),
+            ("rollout/prefix_cache_hit_rate", None),
+        ],
+    );
     check("of a call more cached than its prompt has", &[of_call], &of_none);
 }
 
