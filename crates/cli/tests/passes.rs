@@ -586,6 +586,10 @@ fn what_cannot_be_meant_is_a_usage_error() {
             &["config", "show", "gateway", "--prefill", "http://h"],
             "--prefill and --decode need --pd-disaggregation",
         ),
+        (
+            &["import", "x.pt", "--out", "run", "--step", "9007199254740992"],
+            "a whole number in 0..=9007199254740991",
+        ),
         (&["config", "docs", "nonsense"], "no command of that name, which is one of demo, gateway, "),
         (
             &["engine", "--model-path", "bundled", "--forward-pass-metrics-worker-id", &long],

@@ -21,7 +21,7 @@ options! {
             /// Folder of the run; one that is there already is added to.
             out: String, value_name("RUN");
             /// Put everything into this step instead of the one that the file names.
-            step: Option<u64> = None;
+            step: Option<u64> = None, range(0..=(1 << 53) - 1);
             /// Which of several rewards of a sample counts.
             reward_key: Option<String> = None, value_name("KEY");
             /// Which of several rewards of a sample names its category.
