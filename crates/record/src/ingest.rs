@@ -237,7 +237,7 @@ impl Value {
 
 #[cfg(test)]
 mod tests {
-    use rollscope_trace::Fault;
+    use rollscope_trace::{Fault, LeftOut, MarkValue};
 
     use super::*;
 
@@ -285,7 +285,9 @@ mod tests {
         };
         let implausible = SampleMark {
             truncated: Some(true),
-            left_out: [Fault::TooLarge; 2].into(),
+            left_out: [MarkValue::Reward, MarkValue::ResponseTokens]
+                .map(|value| LeftOut { value: Some(value), fault: Fault::TooLarge })
+                .into(),
             ..SampleMark::new(key(None, "t"))
         };
         assert_eq!(records, [Record::Span(span), Record::Sample(mark), Record::Sample(implausible)]);

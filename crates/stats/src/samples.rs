@@ -173,8 +173,8 @@ impl<'a> Marks<'a> {
             self.left_out[Fault::NotFinite as usize] += u64::from(!reward.is_finite());
             self.rewards.push(reward);
         }
-        for fault in &mark.left_out {
-            self.left_out[*fault as usize] += 1;
+        for left_out in &mark.left_out {
+            self.left_out[left_out.fault as usize] += 1;
         }
         self.repetitions.extend(mark.repetition);
         if let Some(category) = mark.category.as_deref() {

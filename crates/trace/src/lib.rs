@@ -6,6 +6,7 @@
 //! ([`profile_spans`]). [`StepTrace`] gathers everything known of one rollout step by sample.
 
 mod ids;
+mod left_out;
 mod measure;
 mod measures;
 mod pass;
@@ -20,6 +21,7 @@ mod stage;
 mod time;
 
 pub use ids::{RequestId, SampleKey, SampleName, StepNumber, WorkerRef};
+pub use left_out::{LeftOut, MarkValue};
 pub use measure::{Measure, Side, Unit};
 pub use measures::{MeasureSet, Measures};
 pub use pass::{ForwardPass, PassLoad};

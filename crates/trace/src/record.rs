@@ -1,6 +1,7 @@
 //! What a run is made of: the records that its writers log, in no particular order.
 
 use crate::ids::{SampleKey, StepNumber};
+use crate::left_out::{LeftOut, MarkValue};
 use crate::pass::ForwardPass;
 use crate::profile::Profile;
 use crate::report::Fault;
@@ -66,8 +67,8 @@ pub struct SampleMark {
     pub spec: Option<Box<SpecCounts>>,
     /// Tokens of its prompts, over all its requests.
     pub prefix: Option<Box<PrefixCounts>>,
-    /// What is wrong with those values told of it that are left out.
-    pub left_out: Box<[Fault]>,
+    /// Those values told of it that are left out, until they are told again.
+    pub left_out: Box<[LeftOut]>,
     /// Its trace as another program carried it along, where nothing of that is a request or a span.
     pub carrier: Option<Box<str>>,
     /// The evaluation's data set; a sample that has one belongs to an evaluation.
@@ -220,27 +221,30 @@ impl SampleMark {
     /// it is known by itself.
     pub fn leave_out_implausible(&mut self) {
         let mut faults = std::mem::take(&mut self.left_out).into_vec();
-        let mut leave_out = |is_out: bool, fault: Fault| faults.extend(is_out.then_some(fault));
+        let mut leave_out = |is_out: bool, value: MarkValue, fault: Fault| {
+            faults.extend(is_out.then_some(LeftOut { value: Some(value), fault }));
+        };
         let reward = self.reward.take_if(|reward| reward.is_finite() && reward.abs() > LARGEST_REWARD);
-        leave_out(reward.is_some(), Fault::TooLarge);
-        for (count, most) in [
-            (&mut self.response_tokens, MOST_TOKENS),
-            (&mut self.effective_response_tokens, MOST_TOKENS),
-            (&mut self.top_p_kept, MOST_KEPT),
+        leave_out(reward.is_some(), MarkValue::Reward, Fault::TooLarge);
+        for (count, most, value) in [
+            (&mut self.response_tokens, MOST_TOKENS, MarkValue::ResponseTokens),
+            (&mut self.effective_response_tokens, MOST_TOKENS, MarkValue::EffectiveResponseTokens),
+            (&mut self.top_p_kept, MOST_KEPT, MarkValue::TopPKept),
         ] {
-            leave_out(count.take_if(|count| *count > most).is_some(), Fault::TooLarge);
+            leave_out(count.take_if(|count| *count > most).is_some(), value, Fault::TooLarge);
         }
         let time = self.non_generation_time.take_if(|time| *time > LONGEST);
-        leave_out(time.is_some(), Fault::TooLarge);
+        leave_out(time.is_some(), MarkValue::NonGenerationTime, Fault::TooLarge);
         let spec = self.spec.take_if(|spec| {
             [spec.accepted, spec.drafted, spec.verified, spec.generated]
                 .iter()
                 .any(|count| *count > MOST_TOKENS)
         });
-        leave_out(spec.is_some(), Fault::TooLarge);
-        leave_out(self.prefix.take_if(|prefix| prefix.prompt > MOST_TOKENS).is_some(), Fault::TooLarge);
+        leave_out(spec.is_some(), MarkValue::Spec, Fault::TooLarge);
+        let prefix = self.prefix.take_if(|prefix| prefix.prompt > MOST_TOKENS);
+        leave_out(prefix.is_some(), MarkValue::Prefix, Fault::TooLarge);
         let prefix = self.prefix.take_if(|prefix| prefix.cached > prefix.prompt);
-        leave_out(prefix.is_some(), Fault::MoreThanPrompt);
+        leave_out(prefix.is_some(), MarkValue::Prefix, Fault::MoreThanPrompt);
         self.left_out = faults.into();
     }
 
@@ -256,12 +260,25 @@ impl SampleMark {
         self.top_p_kept = later.top_p_kept.or(self.top_p_kept);
         self.spec = later.spec.clone().or(self.spec.take());
         self.prefix = later.prefix.clone().or(self.prefix.take());
-        if !later.left_out.is_empty() {
-            self.left_out.clone_from(&later.left_out);
-        }
+        let stays = self.left_out.iter().filter(|left_out| !later.speaks_of(left_out.value));
+        self.left_out = stays.chain(&later.left_out).copied().collect();
         self.carrier = later.carrier.clone().or(self.carrier.take());
         self.dataset = later.dataset.clone().or(self.dataset.take());
         self.evaluation |= later.evaluation;
+    }
+
+    /// Whether it tells a value, or leaves it out; of those that are not named, whether it leaves out any.
+    fn speaks_of(&self, value: Option<MarkValue>) -> bool {
+        let tells = value.is_some_and(|value| match value {
+            MarkValue::Reward => self.reward.is_some(),
+            MarkValue::ResponseTokens => self.response_tokens.is_some(),
+            MarkValue::EffectiveResponseTokens => self.effective_response_tokens.is_some(),
+            MarkValue::NonGenerationTime => self.non_generation_time.is_some(),
+            MarkValue::TopPKept => self.top_p_kept.is_some(),
+            MarkValue::Spec => self.spec.is_some(),
+            MarkValue::Prefix => self.prefix.is_some(),
+        });
+        tells || self.left_out.iter().any(|left_out| left_out.value == value)
     }
 }
 
@@ -305,6 +322,41 @@ impl CloseReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_left_out_is_forgotten_when_it_is_told_and_joined_by_what_else_is_left_out() {
+        let key = SampleKey { step: StepNumber(1), group: None, sample: "s".into() };
+        let mark = |reward: Option<f64>, time: Option<Nanos>| {
+            let mut mark = SampleMark { reward, non_generation_time: time, ..SampleMark::new(key.clone()) };
+            mark.leave_out_implausible();
+            mark
+        };
+        let too_large = |value| LeftOut { value: Some(value), fault: Fault::TooLarge };
+        let (reward, time) = (too_large(MarkValue::Reward), too_large(MarkValue::NonGenerationTime));
+        let (bad, good) = (Some(1e300), Some(0.5));
+        let (long, short) = (Some(Nanos(LONGEST.0 + 1)), Some(Nanos(1)));
+        for (marks, expected) in [
+            (&[(bad, None)][..], &[reward][..]),
+            (&[(bad, None), (good, None)], &[]),
+            (&[(bad, None), (None, short)], &[reward]),
+            (&[(bad, None), (None, long)], &[reward, time]),
+            (&[(bad, long), (good, None)], &[time]),
+            (&[(bad, long), (bad, long)], &[reward, time]),
+            (&[(good, None), (bad, None)], &[reward]),
+        ] {
+            let mut amended = SampleMark::new(key.clone());
+            for (reward, time) in marks {
+                amended.amend(&mark(*reward, *time));
+            }
+            assert_eq!(&*amended.left_out, expected, "{marks:?}");
+            for left_out in &amended.left_out {
+                assert_eq!(LeftOut::from_name(&left_out.to_string()), Some(*left_out));
+            }
+        }
+        // As it was written before values were named.
+        let of_old = LeftOut { value: None, fault: Fault::TooLarge };
+        assert_eq!(LeftOut::from_name("too_large"), Some(of_old));
+    }
 
     #[test]
     fn a_later_end_keeps_what_it_does_not_tell() {

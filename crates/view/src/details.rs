@@ -1,6 +1,6 @@
 //! The attributes of a sample's spans: what is told of one when it is pointed at.
 
-use rollscope_trace::{Attr, Fault, SampleMark, SampleTrace, Span, profile_spans};
+use rollscope_trace::{Attr, LeftOut, SampleMark, SampleTrace, Span, profile_spans};
 use serde::Serialize;
 
 use crate::strings::{cut, cut_at};
@@ -95,8 +95,8 @@ fn mark(mark: &SampleMark) -> Vec<(&'static str, Value)> {
 }
 
 /// What is wrong with what was left out.
-fn left_out(faults: &[Fault]) -> Option<String> {
-    let names: Vec<_> = faults.iter().map(|fault| fault.name()).collect();
+fn left_out(left_out: &[LeftOut]) -> Option<String> {
+    let names: Vec<_> = left_out.iter().map(|left_out| left_out.fault.name()).collect();
     (!names.is_empty()).then(|| names.join(", "))
 }
 

@@ -1,7 +1,7 @@
 //! What a dump says of a sample beside its trace.
 
 use miniz_oxide::deflate::compress_to_vec_zlib;
-use rollscope_trace::{Fault, Nanos, PrefixCounts, SampleKey, SampleMark, SpecCounts};
+use rollscope_trace::{Fault, LeftOut, MarkValue, Nanos, PrefixCounts, SampleKey, SampleMark, SpecCounts};
 use serde_json::{Map, Value as Json, json};
 
 use super::sample::SampleOptions;
@@ -23,7 +23,7 @@ pub(super) const PREFIX: &str = "prefix_cache_info";
 
 /// Reads numbers, and notes what is wrong with those that are left out.
 struct Judge<'a, T> {
-    left_out: Vec<Fault>,
+    left_out: Vec<LeftOut>,
     /// Reads a tensor.
     numbers: &'a mut dyn FnMut(&T) -> Option<Vec<f64>>,
 }
@@ -73,9 +73,10 @@ pub(super) fn read<T: Tree>(
             Some("completed" | "aborted" | "failed") => Some(false),
             _ => None,
         },
-        response_tokens: judge.count(tree.member("response_length").as_ref()),
+        response_tokens: judge.count(MarkValue::ResponseTokens, tree.member("response_length").as_ref()),
         effective_response_tokens: said_count(EFFECTIVE).or(effective),
-        non_generation_time: judge.time(tree.member("non_generation_time").as_ref()),
+        non_generation_time: judge
+            .time(MarkValue::NonGenerationTime, tree.member("non_generation_time").as_ref()),
         repetition: match said(REPETITION) {
             Some(Scalar::Bool(repeats)) => Some(repeats),
             _ => tree.member("response").and_then(|response| response.text()).map(|text| repeats(&text)),
@@ -90,7 +91,7 @@ pub(super) fn read<T: Tree>(
         ..SampleMark::new(key)
     };
     let names = ours.as_ref().and_then(|said| said.member(LEFT_OUT));
-    let mut known = |name: &T| judge.left_out.extend(name.text().and_then(|name| Fault::from_name(&name)));
+    let mut known = |name: &T| judge.left_out.extend(name.text().and_then(|name| LeftOut::from_name(&name)));
     if let Some(names) = names {
         names.each_element(&mut known);
     }
@@ -111,27 +112,27 @@ fn repeats(response: &str) -> bool {
 
 impl<T: Tree> Judge<'_, T> {
     /// Nothing where nothing was told; what is no number that can be is left out.
-    fn number(&mut self, told: Option<&T>) -> Option<f64> {
+    fn number(&mut self, of: MarkValue, told: Option<&T>) -> Option<f64> {
         let told = told?;
         if told.scalar() == Some(Scalar::Null) {
             return None;
         }
         match number_of(told, self.numbers) {
-            None => self.leave_out(Fault::NotANumber),
-            Some(value) if !value.is_finite() => self.leave_out(Fault::NotFinite),
-            Some(value) if value < 0.0 => self.leave_out(Fault::Negative),
+            None => self.leave_out(of, Fault::NotANumber),
+            Some(value) if !value.is_finite() => self.leave_out(of, Fault::NotFinite),
+            Some(value) if value < 0.0 => self.leave_out(of, Fault::Negative),
             known => known,
         }
     }
 
-    fn count(&mut self, told: Option<&T>) -> Option<u64> {
-        let value = self.number(told)?;
-        whole(value).or_else(|| self.leave_out(Fault::TooLarge))
+    fn count(&mut self, of: MarkValue, told: Option<&T>) -> Option<u64> {
+        let value = self.number(of, told)?;
+        whole(value).or_else(|| self.leave_out(of, Fault::TooLarge))
     }
 
-    fn time(&mut self, told: Option<&T>) -> Option<Nanos> {
-        let seconds = self.number(told)?;
-        Nanos::from_secs_f64(seconds).or_else(|| self.leave_out(Fault::TooLarge))
+    fn time(&mut self, of: MarkValue, told: Option<&T>) -> Option<Nanos> {
+        let seconds = self.number(of, told)?;
+        Nanos::from_secs_f64(seconds).or_else(|| self.leave_out(of, Fault::TooLarge))
     }
 
     fn reward(&mut self, told: &T, key: Option<&str>) -> Option<f64> {
@@ -140,7 +141,7 @@ impl<T: Tree> Judge<'_, T> {
         if let (None, Some(Scalar::Bool(_) | Scalar::Text(_))) =
             (reward, chosen.as_ref().unwrap_or(told).scalar())
         {
-            return self.leave_out(Fault::NotANumber);
+            return self.leave_out(MarkValue::Reward, Fault::NotANumber);
         }
         reward
     }
@@ -148,7 +149,7 @@ impl<T: Tree> Judge<'_, T> {
     /// Zeros stand there for a sample that had none. One count that is left out takes the others with it: they are
     /// divided by each other.
     fn spec(&mut self, info: &T) -> Option<Box<SpecCounts>> {
-        let mut count = |name| self.count(info.member(name).as_ref());
+        let mut count = |name| self.count(MarkValue::Spec, info.member(name).as_ref());
         let spec = SpecCounts {
             accepted: count("spec_accept_token_num")?,
             drafted: count("spec_draft_token_num")?,
@@ -160,13 +161,13 @@ impl<T: Tree> Judge<'_, T> {
 
     /// As well.
     fn prefix(&mut self, info: &T) -> Option<Box<PrefixCounts>> {
-        let mut count = |name| self.count(info.member(name).as_ref());
+        let mut count = |name| self.count(MarkValue::Prefix, info.member(name).as_ref());
         let prefix = PrefixCounts { prompt: count("total_prompt_tokens")?, cached: count("cached_tokens")? };
         (prefix != PrefixCounts::default()).then(|| Box::new(prefix))
     }
 
-    fn leave_out<V>(&mut self, fault: Fault) -> Option<V> {
-        self.left_out.push(fault);
+    fn leave_out<V>(&mut self, of: MarkValue, fault: Fault) -> Option<V> {
+        self.left_out.push(LeftOut { value: Some(of), fault });
         None
     }
 }
@@ -259,7 +260,7 @@ pub(super) fn write(mark: &SampleMark) -> Map<String, Json> {
         (PREFIX, mark.prefix.as_deref().map(prefix_json)),
         (
             LEFT_OUT,
-            (!mark.left_out.is_empty()).then(|| mark.left_out.iter().map(|fault| fault.name()).collect()),
+            (!mark.left_out.is_empty()).then(|| mark.left_out.iter().map(LeftOut::to_string).collect()),
         ),
         (CARRIER, mark.carrier.as_deref().map(|carrier| json!(carrier))),
     ] {

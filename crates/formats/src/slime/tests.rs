@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use rollscope_stats::step_numbers;
 use rollscope_trace::{
-    Attr, BatchSlot, Fault, Finish, FinishKind, Join, Leg, LegRole, Measure, Nanos, Outcome, PrefixCounts,
-    Profile, Reading, Record, Report, RequestId, SampleKey, SampleMark, SampleTrace, SpecCounts, StepNumber,
-    StepTrace, UnixNs, UserSpan, WorkerRef,
+    Attr, BatchSlot, Fault, Finish, FinishKind, Join, LeftOut, Leg, LegRole, MarkValue, Measure, Nanos,
+    Outcome, PrefixCounts, Profile, Reading, Record, Report, RequestId, SampleKey, SampleMark, SampleTrace,
+    SpecCounts, StepNumber, StepTrace, UnixNs, UserSpan, WorkerRef,
 };
 use serde_json::{Value as Json, json};
 
@@ -545,7 +545,10 @@ fn sample() -> impl Strategy<Value = SampleTrace> {
             (1..9u64, 0..9u64)
                 .prop_map(|(prompt, cached)| Box::new(PrefixCounts { prompt, cached: cached.min(prompt) })),
         );
-        let left_out = prop::collection::vec(prop::sample::select(&Fault::ALL[..]), 0..3);
+        let value = prop::option::of(prop::sample::select(&MarkValue::ALL[..]));
+        let left_out = (value, prop::sample::select(&Fault::ALL[..]));
+        let left_out = left_out.prop_map(|(value, fault)| LeftOut { value, fault });
+        let left_out = prop::collection::vec(left_out, 0..3);
         let more = (spec, prefix, left_out, prop::option::of(text()));
         let reward =
             number().prop_map(|reward| if reward.is_finite() { reward.clamp(-1e9, 1e9) } else { reward });

@@ -8,8 +8,8 @@ mod pass;
 mod profile;
 
 use rollscope_trace::{
-    Attr, CloseReason, DropCount, Fault, Measure, Nanos, PrefixCounts, Record, SampleKey, SampleMark,
-    SpecCounts, StepClose, StepNumber, UnixNs, UserSpan,
+    Attr, CloseReason, DropCount, Fault, LeftOut, Measure, Nanos, PrefixCounts, Record, SampleKey,
+    SampleMark, SpecCounts, StepClose, StepNumber, UnixNs, UserSpan,
 };
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +88,7 @@ struct SampleMirror<'a> {
     /// Tokens of prompts, and those of them from the prefix cache.
     #[serde(skip_serializing_if = "is_default")]
     prefix: Option<(u64, u64)>,
-    /// By [`fault_names`].
+    /// By [`left_out_text`].
     #[serde(skip_serializing_if = "String::is_empty")]
     left_out: String,
     #[serde(borrow, skip_serializing_if = "is_default")]
@@ -259,15 +259,16 @@ impl<'a> AttrMirror<'a> {
     }
 }
 
-/// The names of faults as one text.
-pub(crate) fn fault_names(faults: &[Fault]) -> String {
-    faults.iter().map(|fault| fault.name()).collect::<Vec<_>>().join(";")
+/// What is left out of a sample's values, as written in a file.
+pub(crate) fn left_out_text(left_out: &[LeftOut]) -> String {
+    left_out.iter().map(LeftOut::to_string).collect::<Vec<_>>().join(";")
 }
 
-/// Reads [`fault_names`]. A fault that is not known here is still one.
-pub(crate) fn faults_named(names: &str) -> Box<[Fault]> {
-    let names = names.split(';').filter(|name| !name.is_empty());
-    names.map(|name| Fault::from_name(name).unwrap_or(Fault::NotANumber)).collect()
+/// Reads [`left_out_text`]. A fault that is not known here is still one.
+pub(crate) fn left_out_of(text: &str) -> Box<[LeftOut]> {
+    let unknown = LeftOut { value: None, fault: Fault::NotANumber };
+    let names = text.split(';').filter(|name| !name.is_empty());
+    names.map(|name| LeftOut::from_name(name).unwrap_or(unknown)).collect()
 }
 
 // === impl SampleMirror ===
@@ -288,7 +289,7 @@ impl<'a> SampleMirror<'a> {
             top_p_kept: mark.top_p_kept,
             spec: mark.spec.as_deref().map(|of| (of.accepted, of.drafted, of.verified, of.generated)),
             prefix: mark.prefix.as_deref().map(|of| (of.prompt, of.cached)),
-            left_out: fault_names(&mark.left_out),
+            left_out: left_out_text(&mark.left_out),
             carrier: mark.carrier.as_deref(),
             dataset: mark.dataset.as_deref(),
             evaluation: mark.evaluation,
@@ -310,7 +311,7 @@ impl<'a> SampleMirror<'a> {
                 Box::new(SpecCounts { accepted, drafted, verified, generated })
             }),
             prefix: self.prefix.map(|(prompt, cached)| Box::new(PrefixCounts { prompt, cached })),
-            left_out: faults_named(&self.left_out),
+            left_out: left_out_of(&self.left_out),
             carrier: boxed(self.carrier),
             dataset: boxed(self.dataset),
             evaluation: self.evaluation,

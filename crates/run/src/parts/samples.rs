@@ -11,7 +11,7 @@ use rollscope_trace::{
 };
 
 use crate::error::RunError;
-use crate::log::mirror::{fault_names, faults_named};
+use crate::log::mirror::{left_out_of, left_out_text};
 use crate::parts::StepRows;
 use crate::parts::rows::Rows;
 use crate::parts::table::Table;
@@ -61,8 +61,8 @@ pub(super) fn table(samples: &[Tally<'_>]) -> Table {
         rows.ints_or_none("prompt_tokens", |of| prefix(of).map(|prefix| prefix.prompt as i64));
         rows.ints_or_none("cached_tokens", |of| prefix(of).map(|prefix| prefix.cached as i64));
         rows.made_texts_or_none("left_out", |of| {
-            let faults = &of.mark()?.left_out;
-            (!faults.is_empty()).then(|| fault_names(faults))
+            let left_out = &of.mark()?.left_out;
+            (!left_out.is_empty()).then(|| left_out_text(left_out))
         });
         rows.long_texts_or_none("carrier", |of| of.mark()?.carrier.as_deref());
         rows.texts_or_none("dataset", |of| of.mark()?.dataset.as_deref());
@@ -133,7 +133,7 @@ pub(crate) fn read(step: StepNumber, rows: &Rows) -> Result<Vec<Record>, RunErro
             top_p_kept: top_p_kept.next().map(|kept| kept as u64),
             spec: spec(),
             prefix: prefix(),
-            left_out: faults_named(&left_out.next_text_or_empty()),
+            left_out: left_out_of(&left_out.next_text_or_empty()),
             carrier: carrier.next_text(),
             dataset: dataset.next_text(),
             evaluation: evaluation.next_or_default(),

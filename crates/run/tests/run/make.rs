@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 use rollscope_run::{LogOptions, LogWriter, Run, RunInfo};
 use rollscope_trace::{
-    Attr, BatchSlot, ClockOffset, CloseReason, DropCount, Fault, Finish, FinishKind, ForwardPass, Join, Leg,
-    LegRole, Measure, Measures, Nanos, Outcome, PassLoad, PrefixCounts, Profile, Reading, Record, Report,
-    RequestId, SampleKey, SampleMark, SpecCounts, StepClose, StepNumber, UnixNs, UserSpan, WorkerRef,
+    Attr, BatchSlot, ClockOffset, CloseReason, DropCount, Fault, Finish, FinishKind, ForwardPass, Join,
+    LeftOut, Leg, LegRole, MarkValue, Measure, Measures, Nanos, Outcome, PassLoad, PrefixCounts, Profile,
+    Reading, Record, Report, RequestId, SampleKey, SampleMark, SpecCounts, StepClose, StepNumber, UnixNs,
+    UserSpan, WorkerRef,
 };
 
 /// A new run in a folder of its own.
@@ -287,7 +288,10 @@ fn any_mark(step: u64) -> impl Strategy<Value = SampleMark> {
     let prefix = prop::option::of(
         any::<[u64; 2]>().prop_map(|[prompt, cached]| Box::new(PrefixCounts { prompt, cached })),
     );
-    let left_out = prop::collection::vec(prop::sample::select(&Fault::ALL[..]), 0..3);
+    let value = prop::option::of(prop::sample::select(&MarkValue::ALL[..]));
+    let left_out = (value, prop::sample::select(&Fault::ALL[..]));
+    let left_out = left_out.prop_map(|(value, fault)| LeftOut { value, fault });
+    let left_out = prop::collection::vec(left_out, 0..3);
     let more = (spec, prefix, left_out, name());
     (key(step), told, count(), count(), name(), name(), more).prop_map(
         |(key, told, non_generation_ns, top_p_kept, category, dataset, (spec, prefix, left_out, carrier))| {
