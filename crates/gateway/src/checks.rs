@@ -45,11 +45,18 @@ struct Known {
     was_healthy: bool,
     /// Of its circuit breaker, when it was looked at last.
     breaker: BreakerState,
-    /// It has been asked who it is, and has answered, and no connection to it has broken since; an answer that it is something
-    /// else than it is registered as is none.
-    is_introduced: bool,
+    met: Met,
     /// Whether it is being checked.
     is_busy: bool,
+}
+
+/// Whether a worker has answered who it is; an answer that it is something else than it is registered as is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Met {
+    NotYet,
+    Answered,
+    /// A connection to it has broken, and since then it has not.
+    Doubted,
 }
 
 /// The workers that are known from check to check.
@@ -74,8 +81,10 @@ pub(crate) async fn run(core: Arc<Core>) {
                 for worker in core.registry.fleet().all() {
                     let Some(known) = known.get_mut(&worker.id).filter(|known| !known.is_busy) else { continue };
                     // Another process may answer at its address by now.
-                    known.is_introduced &= !worker.link.take_doubt();
-                    let is_well = known.is_introduced
+                    if worker.link.take_doubt() {
+                        known.met = Met::Doubted;
+                    }
+                    let is_well = known.met != Met::Doubted
                         && worker.health() == HealthState::Healthy
                         && worker.breaker() == BreakerState::Closed;
                     let pause = if is_well { interval } else { anxious };
@@ -90,7 +99,9 @@ pub(crate) async fn run(core: Arc<Core>) {
                 if let Some(known) = known.get_mut(&id) {
                     known.checked = Some(Instant::now());
                     known.is_busy = false;
-                    known.is_introduced |= is_answered;
+                    if is_answered {
+                        known.met = Met::Answered;
+                    }
                 }
             }
         }
@@ -238,7 +249,7 @@ impl Known {
             checked: None,
             was_healthy: false,
             breaker: BreakerState::Closed,
-            is_introduced: false,
+            met: Met::NotYet,
             is_busy: false,
         }
     }
@@ -250,7 +261,7 @@ impl Known {
 
     /// Whether its last check is so long ago.
     fn is_due(&self, pause: Duration, options: &GatewayOptions) -> bool {
-        if options.disable_health_check && self.is_introduced {
+        if options.disable_health_check && self.met == Met::Answered {
             return false;
         }
         self.checked.is_none_or(|checked| checked.elapsed() >= pause)

@@ -26,7 +26,7 @@ pub(crate) struct ReplyHead {
 
 /// What a head says of the connection and of where the body ends.
 #[derive(Debug, Default)]
-struct Said {
+struct HeadFacts {
     length: Option<u64>,
     is_chunked: bool,
     close: bool,
@@ -134,7 +134,7 @@ impl ReplyHead {
         let status = StatusCode::from_u16(reply.code.unwrap_or_default())
             .map_err(|_| Garbled::Head(httparse::Error::Status))?;
         let mut headers = HeaderMap::with_capacity(reply.headers.len() + 2);
-        let mut said = Said::default();
+        let mut said = HeadFacts::default();
         for header in reply.headers.iter() {
             let name = HeaderName::from_bytes(header.name.as_bytes())
                 .map_err(|_| Garbled::Head(httparse::Error::HeaderName))?;
@@ -154,9 +154,9 @@ impl ReplyHead {
     }
 }
 
-// === impl Said ===
+// === impl HeadFacts ===
 
-impl Said {
+impl HeadFacts {
     /// Takes note of a header.
     fn take(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Garbled> {
         match *name {

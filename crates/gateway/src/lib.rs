@@ -10,7 +10,7 @@
 //! | `transport`, `tls` | the bytes of a connection, with or without TLS |
 //! | `access`, `cors`, `limits` | who may call, from where, and how many at once |
 //! | `request` | read, plan, run |
-//! | `relay`, `stream`, `pair`, `prefill` | pass a reply on; event by event; two legs at once; the prefill's half |
+//! | `relay`, `stream`, `pair`, `prefill` | pass a reply on; a stream of events; two legs at once; the prefill's half |
 //! | `leg`, `deadline`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, when it is given up, down to the bytes |
 //! | `flight`, `reading`, `profiler` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `fault`, `body` | what clients get |

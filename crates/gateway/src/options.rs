@@ -195,8 +195,8 @@ options! {
             health_success_threshold: u32 = 2, range(1..=65_536);
             /// Seconds until a health check that is not answered has failed.
             health_check_timeout_secs: u64 = 5, range(1..=3600);
-            /// Seconds between two health checks of a worker; one that is not healthy, or whose circuit breaker is not closed, is
-            /// checked each --worker-startup-check-interval.
+            /// Seconds between two health checks of a worker; one that is not healthy, whose circuit breaker is not closed, or a
+            /// connection to which has broken, is checked each --worker-startup-check-interval.
             ///
             /// A worker whose check passes is also asked for /server_info. By its start-up time there, one that has
             /// started anew at the same address is known for another.
@@ -219,8 +219,8 @@ options! {
             load_poll_interval_secs: f64 = 1.0, range(0.0..=3600.0);
             /// Seconds after which what a worker has said of its load no longer counts.
             max_load_age_secs: f64 = 5.0, range(0.001..=86400.0);
-            /// Seconds between two health checks of a worker that is not healthy, or whose circuit breaker is not closed: it may
-            /// just be starting.
+            /// Seconds between two health checks of a worker that is not healthy, or whose circuit breaker is not closed, or a
+            /// connection to which has broken and that has not answered since: it may just be starting.
             worker_startup_check_interval: u64 = 1, range(1..=3600);
             /// Seconds after which a worker that never was healthy is taken out; 0 for never. One that a file or a name tells of
             /// stays.

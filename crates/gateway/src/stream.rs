@@ -1,4 +1,4 @@
-//! A stream of events passed on event by event, with what the prefill worker measured merged in.
+//! A stream of events passed on as they come, with what the prefill worker measured merged in.
 //!
 //! The client's first event is decode's first event; the prefill's reply is awaited nowhere but in front of an
 //! event that would otherwise be the last to carry it, or that carries a list which is to be joined, and there for

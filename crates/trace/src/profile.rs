@@ -36,7 +36,7 @@ pub struct Profile {
     pub endpoint: Box<str>,
     /// Its place in a batch; nothing when it came alone.
     pub batch: Option<BatchSlot>,
-    /// First byte of the reply's body to the client.
+    /// First byte of the reply's body to the client; of a stream, of its first event that is no comment.
     pub first_byte: Option<Nanos>,
     /// Why it did not complete, in one sentence.
     pub error: Option<Box<str>>,

@@ -28,14 +28,15 @@ pub(super) struct Pair {
 pub(super) enum Load {
     /// As fast as 16 connections go.
     Closed,
-    /// As `Closed`, with each system held to the same small share of the processor, which is what limits it then.
+    /// As fast as 128 connections go, with each system held to the same small share of the processor, which is what limits it
+    /// then.
     Held,
     /// One stream after the other; what counts is the first event.
     FirstEvent,
     /// Many streams at once, which stay open until their memory has been taken.
     Streams,
-    /// As `Closed`, before gateways of their own each round, which serve a second each in turns: what recording costs until all
-    /// is sealed.
+    /// As `Closed`, before gateways of their own each round, which serve a second each in turns, in steps as large as slime's:
+    /// what recording costs until all is sealed.
     Recording,
 }
 
@@ -127,28 +128,44 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "sse",
         summary: "regular mode, streams of 8 events",
-        load: Load::Held,
+        load: Load::Closed,
         plain: STREAM,
         pair: None,
         systems: EVERYONE,
         bars: &[
             Bar::at_most(Figure::Cpu, 1.3, System::Nginx),
             Bar::at_least(Figure::Rate, 4.0, System::SglangRouter),
-            Bar::at_least(Figure::Rate, 4.0, System::Smg),
         ],
     },
     Case {
         name: "sse-pd",
         summary: "disaggregated, streams of 8 events; nginx and HAProxy only pass on",
-        load: Load::Held,
+        load: Load::Closed,
         plain: STREAM,
         pair: Some(Pair { prefill: PREFILL_STREAM, decode: STREAM }),
         systems: EVERYONE,
         bars: &[
             Bar::at_most(Figure::Cpu, 2.0, System::Nginx),
             Bar::at_least(Figure::Rate, 4.0, System::SglangRouter),
-            Bar::at_least(Figure::Rate, 4.0, System::Smg),
         ],
+    },
+    Case {
+        name: "sse-held",
+        summary: "as sse, each system with the same small share of the processor",
+        load: Load::Held,
+        plain: STREAM,
+        pair: None,
+        systems: EVERYONE,
+        bars: &[Bar::at_least(Figure::Rate, 4.0, System::Smg)],
+    },
+    Case {
+        name: "sse-pd-held",
+        summary: "as sse-pd, each system with the same small share of the processor",
+        load: Load::Held,
+        plain: STREAM,
+        pair: Some(Pair { prefill: PREFILL_STREAM, decode: STREAM }),
+        systems: EVERYONE,
+        bars: &[Bar::at_least(Figure::Rate, 4.0, System::Smg)],
     },
     Case {
         name: "first-event",

@@ -56,6 +56,8 @@ struct Streams {
 
 /// Open streams to aim at.
 const STREAMS: usize = 5000;
+/// Requests of a rollout step, where they are said to be of steps: as many as of one of slime's.
+const STEP_REQUESTS: usize = 16_384;
 /// Descriptors that a gateway needs for a stream of a pair, for a moment: the client's and two workers'.
 const DESCRIPTORS_PER_STREAM: usize = 3;
 /// Descriptors left for everything else.
@@ -77,7 +79,7 @@ impl<'a> Generator<'a> {
             std::fs::write(dir.join(name), text).with_context(|| format!("cannot write {name}"))
         };
         write("request.json", &case.request())?;
-        write("wrk.lua", &script(&case.request()))?;
+        write("wrk.lua", &script(&case.request(), case.load == Load::Recording))?;
         Ok(Self { case, tools, fleet, dir, seconds })
     }
 
@@ -120,7 +122,15 @@ impl<'a> Generator<'a> {
     fn closed(&self, running: &Running, seconds: u64) -> Result<Closed> {
         let printed = output(
             Command::new(self.tools.wrk())
-                .args(["--threads", "1", "--connections", "16", "--timeout", "30s", "--duration"])
+                .args([
+                    "--threads",
+                    "1",
+                    "--timeout",
+                    "30s",
+                    "--connections",
+                    &self.connections().to_string(),
+                ])
+                .arg("--duration")
                 .arg(format!("{seconds}s"))
                 .arg("--script")
                 .arg(self.dir.join("wrk.lua"))
@@ -129,6 +139,11 @@ impl<'a> Generator<'a> {
         let closed: Closed = result(&printed)?;
         ensure!(closed.requests > 0, "wrk got no reply: {printed}");
         Ok(closed)
+    }
+
+    /// A system that is held to a share waits for most of the time, so that it takes many to have always something to do.
+    fn connections(&self) -> u32 {
+        if self.case.load == Load::Held { 128 } else { 16 }
     }
 
     fn first_event(&self, running: &Running) -> Result<Figures> {
@@ -229,12 +244,25 @@ impl Closed {
 }
 
 /// What wrk posts, and how it reports.
-fn script(request: &str) -> String {
+fn script(request: &str, has_steps: bool) -> String {
+    let steps = format!(
+        r#"local count, begin, kept = 0, os.time() * 1000
+request = function()
+  if count % {STEP_REQUESTS} == 0 then
+    wrk.headers["x-rollscope-step"] = string.format("%d", begin + count / {STEP_REQUESTS})
+    kept = wrk.format()
+  end
+  count = count + 1
+  return kept
+end
+"#
+    );
+    let steps = if has_steps { steps.as_str() } else { "" };
     format!(
         r#"wrk.method = "POST"
 wrk.headers["content-type"] = "application/json"
 wrk.body = [==[{request}]==]
-done = function(summary, latency)
+{steps}done = function(summary, latency)
   local errors = summary.errors
   io.write(string.format(
     '{{"requests":%d,"duration_us":%d,"p50_us":%d,"p99_us":%d,"failed":%d}}\n',

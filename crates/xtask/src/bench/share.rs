@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// A group of processes that together get no more than [`SHARE`] of one processor. Dropping it takes the group away, whose
-/// processes must have ended.
+/// A group of processes that together get no more than [`SHARE`] of one processor, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     dir: PathBuf,
@@ -30,12 +29,17 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 // === impl Share ===
 
 impl Share {
-    /// Holds processes to the share from now on, and those that they start.
-    pub(super) fn hold(name: &str, processes: &[u32]) -> Result<Self> {
-        let parent = PARENTS.iter().map(Path::new).find(|parent| can_limit(parent));
-        let parent = parent.context("no control group that limits processor time")?;
+    /// Holds processes to the share from now on, and those that they start. Nothing where there are no control groups that
+    /// limit processor time, or not for us.
+    pub(super) fn hold(name: &str, processes: &[u32]) -> Result<Option<Self>> {
+        let Some(parent) = PARENTS.iter().map(Path::new).find(|parent| can_limit(parent)) else {
+            return Ok(None);
+        };
         let dir = parent.join(format!("rollscope-bench-{}-{name}", std::process::id()));
-        fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        match fs::create_dir(&dir) {
+            Err(error) if is_forbidden(&error) => return Ok(None),
+            created => created.with_context(|| format!("cannot create {}", dir.display()))?,
+        }
         let share = Self { dir };
         // Before all others it gets what it may have, so that it is the limit on a busy machine too.
         if share.dir.join("cpu.max").exists() {
@@ -46,11 +50,16 @@ impl Share {
             share.write("cpu.cfs_period_us", &PERIOD_US.to_string())?;
             share.write("cpu.cfs_quota_us", &QUOTA_US.to_string())?;
         }
+        let mut is_held = false;
         for process in processes {
-            share.write("cgroup.procs", &process.to_string())?;
+            let written = share.write("cgroup.procs", &process.to_string());
+            let has_ended = written.is_err() && !Path::new(&format!("/proc/{process}")).exists();
+            if !has_ended {
+                is_held |= written.map(|()| true)?;
+            }
         }
-        ensure!(!processes.is_empty(), "nothing to hold");
-        Ok(share)
+        ensure!(is_held, "nothing to hold");
+        Ok(Some(share))
     }
 
     fn write(&self, file: &str, text: &str) -> Result<()> {
@@ -61,6 +70,10 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
+        // Who still lives is held no longer.
+        for process in fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default().lines() {
+            fs::write(self.dir.with_file_name("cgroup.procs"), process).ok();
+        }
         let begin = Instant::now();
         while let Err(error) = fs::remove_dir(&self.dir)
             && error.kind() == io::ErrorKind::ResourceBusy
@@ -69,6 +82,10 @@ impl Drop for Share {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// Whether groups in this one can be limited. In version 2 that has to be asked for.
@@ -97,7 +114,7 @@ mod tests {
         let process = Process::spawn(&command, &log).unwrap();
         let ids = process.family().unwrap();
         // A machine may have no control groups, or not for us: then there is nothing to test.
-        if let Ok(share) = Share::hold("test", &ids) {
+        if let Some(share) = Share::hold("test", &ids).unwrap() {
             let dir = share.dir.clone();
             let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
             assert!(read("cgroup.procs").lines().any(|id| id == ids[0].to_string()));

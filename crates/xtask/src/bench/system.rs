@@ -126,15 +126,18 @@ impl System {
         let mut process = Process::spawn(&command, &dir.join("printed.txt"))?;
         let reply_bytes = await_answer(address, &self.expectation(case), &mut process)
             .with_context(|| format!("{} is not ready", self.name()))?;
-        let share = if case.load == Load::Held { self.hold(case, &process) } else { None };
+        let share = if case.load == Load::Held { self.hold(case, &process)? } else { None };
         Ok(Running { address, process: Some(process), share, reply_bytes })
     }
 
     /// Only once it is ready: a start may take long.
-    fn hold(self, case: &Case, process: &Process) -> Option<Share> {
+    fn hold(self, case: &Case, process: &Process) -> Result<Option<Share>> {
         let name = format!("{}-{}", case.name, self.name().replace(' ', ""));
-        let held = process.family().and_then(|processes| Share::hold(&name, &processes));
-        held.inspect_err(|error| say_aside(&format!("not held to a share: {}: {error:#}", self.name()))).ok()
+        let share = Share::hold(&name, &process.family()?)?;
+        if share.is_none() {
+            say_aside(&format!("{} is not held to a share: no control group is to be had", self.name()));
+        }
+        Ok(share)
     }
 
     /// What it answers once it is ready. Ours has to have merged, for less would be no comparison; not every router
