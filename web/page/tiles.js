@@ -1,6 +1,6 @@
-// The tiles that are kept: what is in sight is asked for, what has not been in sight for long is let go.
+// The tiles that are kept: what is in sight is asked for and stays, what has not been in sight for long is let go.
 
-/** Spans that are kept, about: 45 bytes each. */
+/** Spans that are kept, about, and more only of what is in sight: 45 bytes each. */
 const MOST_SPANS = 1_200_000;
 /** Tiles that are asked for at the same time. */
 const AT_ONCE = 4;
@@ -20,6 +20,8 @@ export class Tiles {
   #asked = new Set();
   /** Not asked for again until there is another table. @type {Set<string>} */
   #failed = new Set();
+  /** What was asked for since the last drawing began. @type {Set<string>} */
+  #inSight = new Set();
   #spans = 0;
   /** Counts the tables, so that an answer of one that was given up is not kept. */
   #generation = 0;
@@ -46,12 +48,18 @@ export class Tiles {
       for (const held of this.#held.values()) held.isOld = true;
     } else {
       this.#held.clear();
+      this.#inSight.clear();
       this.#spans = 0;
     }
     this.#generation++;
     this.#asked.clear();
     this.#failed.clear();
     this.#table = table;
+  }
+
+  /** What is asked for from now on is what is in sight. */
+  beginDrawing() {
+    this.#inSight.clear();
   }
 
   /**
@@ -62,6 +70,7 @@ export class Tiles {
    */
   get(kind, index, view) {
     const key = `${kind}/${index}`;
+    this.#inSight.add(key);
     const held = this.#held.get(key);
     if (held !== undefined) {
       this.#held.delete(key);
@@ -115,7 +124,9 @@ export class Tiles {
     this.#held.delete(key);
     this.#held.set(key, made);
     for (const [other, held] of this.#held) {
-      if (this.#spans <= MOST_SPANS || other === key) break;
+      if (this.#spans <= MOST_SPANS) break;
+      // The next drawing would ask for it again, and let go of another for it, without end.
+      if (other === key || this.#inSight.has(other)) continue;
       this.#held.delete(other);
       this.#spans -= held.tile.count;
     }

@@ -350,6 +350,7 @@ export class Timeline {
     if (isStale) this.#takePasses(scene);
     const painted = this.#paintedBy() ?? NO_PAINTER;
     if (isStale) {
+      this.#tiles.beginDrawing();
       draw({ context, pixels, scene, theme: this.#theme, painter: painted, marks: this.#marks });
       this.#layers.canvas.dataset.rows = String(this.#rows.count);
       this.#drawings++;
