@@ -75,9 +75,7 @@ impl<'a> Step<'a> {
         let valued = requests.filter_map(|(sample, request)| Some((sample, request, of(request)?)));
         valued.reduce(|worst, other| if other.2 > worst.2 { other } else { worst })
     }
-}
 
-impl Step<'_> {
     /// Evidence: a worker, and its longest call by its sample and time.
     pub(crate) fn evidence_of_worker(&self, worker: &WorkerFigures) -> Vec<(Cow<'static, str>, Attr)> {
         let longest = |request: &Profile| {

@@ -2,8 +2,8 @@
 
 use rollscope_stats::{Part, step_numbers};
 use rollscope_trace::{
-    CloseReason, Join, Leg, LegRole, Measure, Nanos, Outcome, Profile, Record, Report, RequestId, SampleKey,
-    SampleMark, Scalar, StepClose, StepNumber, StepTrace, UnixNs, UserSpan, WorkerRef,
+    Attr, CloseReason, Join, Leg, LegRole, Measure, Nanos, Outcome, Profile, Record, Report, RequestId,
+    SampleKey, SampleMark, Scalar, StepClose, StepNumber, StepTrace, UnixNs, UserSpan, WorkerRef,
 };
 
 use crate::{Finding, where_time_went};
@@ -219,6 +219,22 @@ fn each_illness_is_found_by_its_check() {
         of.worker = if number == 3 { 3 } else { number % 3 };
         of.start = f64::from(number);
     });
+}
+
+#[test]
+fn workers_without_timings_are_not_counted_with_those_that_report_no_stages() {
+    let trace = step(|_, of| {
+        of.silent = of.worker == 1 || of.worker == 3;
+        // The odd prefill worker is that of both.
+        of.told = if of.worker == 3 { &[] } else { &[("e2e_latency", 2.0), ("queue_time", 0.1)] };
+    });
+    let found = findings(&trace);
+    let finding = found.iter().find(|finding| finding.check == "no_timings").unwrap();
+    let told = "1 of 6 workers report no timings, http://decode-3:30000 first";
+    assert!(finding.explain.starts_with(told), "{}", finding.explain);
+    let also = finding.evidence.iter().filter(|(name, _)| name == "also").map(|(_, url)| url.clone());
+    let also: Vec<Attr> = also.collect();
+    assert_eq!(also, ["http://prefill-1:30000", "http://decode-1:30000"].map(Attr::from));
 }
 
 /// Their times are those of the gateway alone, and nothing was generated that could have been lost.
