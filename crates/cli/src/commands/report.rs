@@ -221,12 +221,18 @@ fn step_lines(trace: &StepTrace) -> Vec<String> {
     }
     // The first two have been told by now, with their figures.
     let shown = |finding: &Finding| !["where_time_went", "slowest_sample"].contains(&finding.check);
-    let begin = trace.samples.iter().filter_map(SampleTrace::start).min();
+    let begin = begin(trace);
     for finding in findings(trace, &numbers).iter().filter(|finding| shown(finding)) {
         lines.push(format!("  * {}", finding.explain));
         lines.extend(seen_at(finding, begin).map(|place| format!("    seen at {place}")));
     }
     lines
+}
+
+/// The first request's arrival; without requests, the first event.
+fn begin(trace: &StepTrace) -> Option<UnixNs> {
+    let arrival = trace.requests().map(|request| request.arrival).min();
+    arrival.or_else(|| trace.samples.iter().filter_map(SampleTrace::start).min())
 }
 
 /// Where a finding is seen best: a sample, a worker and when in the step that was.
@@ -303,7 +309,7 @@ fn cells(label: &str, of: &Distribution, unit: Unit) -> [String; 7] {
 #[cfg(test)]
 mod tests {
     use rollscope_stats::SERIES;
-    use rollscope_trace::{Record, SampleKey, SampleMark};
+    use rollscope_trace::{Join, Nanos, Profile, Record, RequestId, SampleKey, SampleMark, UserSpan};
 
     use super::*;
 
@@ -314,6 +320,36 @@ mod tests {
         rows.sort_unstable();
         series.sort_unstable();
         assert_eq!(rows, series);
+    }
+
+    #[test]
+    fn when_a_finding_was_is_told_from_the_first_request_on() {
+        let step = StepNumber(3);
+        let at = |seconds: i64| UnixNs((1_760_000_000 + seconds) * 1_000_000_000);
+        let key = SampleKey { step, group: None, sample: "a".into() };
+        let failed = |seconds: i64| {
+            let join = Join { step: Some(step), sample: Some("a".into()), ..Join::default() };
+            let end = Nanos(seconds as u64 * 1_000_000_000);
+            let profile = Profile::new(RequestId(seconds as u128), at(seconds), end);
+            Record::Profile(Box::new(Profile { join, outcome: Outcome::Failed, ..profile }))
+        };
+        // Made before the step's first request, as by a data loader.
+        let span = UserSpan {
+            key,
+            attempt: 0,
+            name: "prepare".into(),
+            start: at(-60),
+            end: Some(at(-50)),
+            attrs: Vec::new(),
+        };
+        let of = |records: &[Record]| StepTrace::gather(step, records.iter().cloned());
+        let lines = step_lines(&of(&[failed(1), failed(4), Record::Span(span.clone())]));
+        let seen: Vec<_> = lines.iter().filter(|line| line.contains("into the step")).collect();
+        assert!(
+            seen.len() == 1 && seen[0].contains(&format!(" {} into the step", duration(3.0))),
+            "{lines:?}"
+        );
+        assert_eq!(begin(&of(&[Record::Span(span)])), Some(at(-60)));
     }
 
     #[test]
