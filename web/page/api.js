@@ -76,7 +76,7 @@ import { readTile } from '#tile';
  * @property {number} lost  Of those, at least.
  * @property {number} shared_with
  *
- * @typedef {{ total: number, rows: number[], parts: number[], left_out: number }} Matches  `left_out` of the last samples were not looked at.
+ * @typedef {{ total: number, rows: number[], parts: number[], left_out: number }} Matches  `left_out` samples were not looked at.
  */
 
 const source = openSource();

@@ -104,7 +104,7 @@ export class Find {
 /** @param {import('#api').Matches} found */
 function tell({ total, left_out }) {
   const told = total === 0 ? 'not found' : `${number(total)} found`;
-  return left_out === 0 ? told : `${told}, without the last ${number(left_out)} samples`;
+  return left_out === 0 ? told : `${told}, without ${number(left_out)} samples`;
 }
 
 /** @type {import('#api').Matches} */

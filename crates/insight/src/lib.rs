@@ -13,7 +13,7 @@ mod workers;
 
 pub use compare::{Change, Magnitude, compare};
 pub use finding::{Finding, findings};
-pub use passes::{Basis, Company, LegPasses, Shared, request_passes, time_of_passes};
+pub use passes::{Basis, Company, LegPasses, Shared, request_passes, time_of_calls, time_of_passes};
 pub use plan::{Fit, MIN_SAMPLES, NoFit, PassKind, Plan, plan};
 pub use rollscope_stats::{
     Breakdown, Part, Row, SlowestSample, request_breakdown, slowest_sample, where_time_went,

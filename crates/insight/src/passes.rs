@@ -65,11 +65,17 @@ struct Told {
 /// scheduled and messages travel. A worker's numbers begin anew with the worker, so time tells its lives apart.
 const HEARD_WITHIN: Nanos = Nanos(2_000_000_000);
 
-/// From when to when passes that these requests sat in may have run; nothing without a call.
-pub fn time_of_passes<'a>(requests: impl IntoIterator<Item = &'a Profile>) -> Option<RangeInclusive<UnixNs>> {
+/// From when to when calls of these requests were under way; nothing without a call.
+pub fn time_of_calls<'a>(requests: impl IntoIterator<Item = &'a Profile>) -> Option<RangeInclusive<UnixNs>> {
     let spans = requests.into_iter().flat_map(|request| request.legs.iter().map(|leg| span(request, leg)));
     let (start, end) = spans.reduce(|(start, end), (from, until)| (start.min(from), end.max(until)))?;
-    Some(start..=end.after(HEARD_WITHIN))
+    Some(start..=end)
+}
+
+/// From when to when passes that these requests sat in may have run; nothing without a call.
+pub fn time_of_passes<'a>(requests: impl IntoIterator<Item = &'a Profile>) -> Option<RangeInclusive<UnixNs>> {
+    let calls = time_of_calls(requests)?;
+    Some(*calls.start()..=calls.end().after(HEARD_WITHIN))
 }
 
 /// For each request, as of a sample's, the passes of each of its calls, among those given: all that may have run in its time,

@@ -36,7 +36,12 @@ struct Used {
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, otherwise| args.get(at).map_or(Ok(otherwise), |given| given.parse::<u64>());
-    let (requests, steps, is_named) = (number(0, 30_000)?, number(1, 5)?, args.len() > 2);
+    let (requests, steps) = (number(0, 30_000)?, number(1, 5)?);
+    let is_named = match args.get(2).map(String::as_str) {
+        None => false,
+        Some("named") => true,
+        Some(other) => return Err(format!("expected `named`: {other}").into()),
+    };
     let dir = std::env::temp_dir().join(format!("rollscope-seal-cost-{}", std::process::id()));
     let info = RunInfo { producer: "seal_cost".into(), created: UnixNs(0), config: serde_json::Value::Null };
     let run = Run::create(&dir, &info)?;

@@ -7,11 +7,11 @@
 //! | `/api/steps/N` | the numbers: `{step, closed, metrics: {name: number}, series: [{name, unit, count, mean, median, p90, p99, max}], sentence, findings: [{check, explain}], breakdown: [{part, time_s, share}], slowest: {sample, duration_s, worker, breakdown}}` |
 //! | `/api/steps/N/table` | the samples, as columns: see `table.rs` |
 //! | `/api/steps/N/tiles/T` | the spans of a tile of samples, as columns: see `tile.rs` |
-//! | `/api/steps/N/workers/W` | the spans of the legs on a worker, as columns; both take `?from=&to=&pixel=`, the window that is looked at, which says what may be left out of a tile of many spans |
+//! | `/api/steps/N/workers/W` | the spans of the legs on a worker, as columns; both take `?from=&to=&pixel=`, the window that is looked at, which says what may be left out of a tile of many spans; without it all of it is answered, but for one of more than 256 MiB of a step that is not read |
 //! | `/api/steps/N/passes` | the forward passes, as columns, with `?from=&to=&pixel=` as above: see `passes.rs` |
 //! | `/api/steps/N/samples/ROW` | the attributes of a sample's spans: see `details.rs` |
 //! | `/api/steps/N/samples/ROW/passes` | the forward passes that its requests sat in: `[{part, role, worker, is_exact, count, busy_s, mean_batch, slowest_s, not_found, lost, shared_with}]` |
-//! | `/api/steps/N/search?text=` | `{total, rows, parts, left_out}`: where the text is found; the last `left_out` samples were not looked at |
+//! | `/api/steps/N/search?text=` | `{total, rows, parts, left_out}`: where the text is found; `left_out` samples were not looked at |
 //!
 //! The run to compare with, where there is one, answers the same below `/against/api`.
 //!
@@ -62,8 +62,8 @@ enum ApiError {
     Run(#[from] RunError),
     #[error(
         "step {} has {records} requests and spans, more than the {MAX_RECORDS} that the viewer reads; of such a step it \
-         shows what is kept when it is sealed, which this is not or not yet; rollscope report and the tables of the run \
-         have no such limit", step.0
+         shows what is kept when it is sealed: of this nothing is kept, or not yet, or it was kept by another version; \
+         rollscope report and the tables of the run have no such limit", step.0
     )]
     TooLarge { step: StepNumber, records: u64 },
     #[error("step {} has {passes} forward passes, more than the {MAX_PASSES} that the viewer takes", step.0)]
@@ -234,12 +234,15 @@ async fn sample_passes(
     api.answer(move |source| {
         check_passes(&source.state(step)?)?;
         let fits = |state: &StepState| state.requests + state.user_spans <= MAX_RECORDS;
-        if let Some(calls) = source.kept_calls(step, row)? {
-            return Ok(source.sample_passes(step, &calls, fits)?);
+        match source.kept_calls(step, row)? {
+            Found::Answer(calls) => Ok(source.sample_passes(step, &calls, fits)?),
+            Found::Nothing => Err(ApiError::NotFound),
+            Found::NotKept => {
+                let view = step_of(source, step)?;
+                let sample = view.sample(row).ok_or(ApiError::NotFound)?;
+                Ok(source.sample_passes(step, sample, fits)?)
+            }
         }
-        let view = step_of(source, step)?;
-        let sample = view.sample(row).ok_or(ApiError::NotFound)?;
-        Ok(source.sample_passes(step, sample, fits)?)
     })
     .await
 }

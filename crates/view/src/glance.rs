@@ -1,11 +1,11 @@
 //! What is shown of a step without reading it, made when it is sealed.
 //!
 //! The first block is the first sight, as the API answers for it. Of a step that takes long to read every tile of spans
-//! follows, so that what is looked at costs its tile and not the step, and of a tile of many spans what is seen of it
-//! (`pyramid.rs`); and of a step that is too large to be read, what else is asked of its samples.
+//! follows, one of many spans in pieces (`pyramid.rs`), so that what is looked at costs its tile and not the step; and of a
+//! step that is too large to be read, what else is asked of its samples.
 //!
 //! ```text
-//! block 0        {"version": 3, "answers": [["table", 123], …], "places": {"samples": [1, 2, 19, …], …}}\n
+//! block 0        {"version": 4, "answers": [["table", 123], …], "places": {"samples": [1, 2, 19, …], …}}\n
 //!                the numbers, the table of samples and the first tile, one after the other
 //! then           the tiles of samples and of workers, each whole or in pieces
 //! then           the details, the texts and the calls of the samples of a tile, if they are kept
@@ -34,8 +34,8 @@ use crate::step::{MAX_RECORDS, StepView, Wanted};
 use crate::tile::{self, TILE_ROWS};
 use crate::workers::Fleet;
 
-/// Grows with every change of an answer that is kept; one of another version is not shown.
-const VERSION: u32 = 3;
+/// Grows with every change of an answer that is kept; one of another version is not shown. No release has written one before 4.
+const VERSION: u32 = 4;
 /// Requests and spans of the user's of a step that is read in a few seconds: of one that has more, the tiles are kept.
 const TILED_OVER: u64 = 50_000;
 /// What the details of a step's samples may take on the disk; those of later samples are not kept.
@@ -88,8 +88,8 @@ pub(crate) struct Glance {
 
 /// Whether an answer was kept.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    Answer(Bytes),
+pub(crate) enum Found<T = Bytes> {
+    Answer(T),
     /// There is no such thing in the step.
     Nothing,
     /// Only the step tells.
@@ -296,10 +296,17 @@ impl Glance {
         (!tiles.is_empty()).then(|| tiles.filter_map(move |tile| self.calls_of(step, tile)))
     }
 
-    /// The calls of a sample; nothing where they were not kept.
-    pub(crate) fn sample_calls(&self, step: StepNumber, row: u32) -> Option<SampleTrace> {
-        let tile = self.calls_of(step, row / TILE_ROWS)?;
-        tile.samples.into_iter().nth((row % TILE_ROWS) as usize)
+    /// The calls of a sample.
+    pub(crate) fn sample_calls(&self, step: StepNumber, row: u32) -> Found<SampleTrace> {
+        // A tile has as many rows as any, be they in the step or not.
+        if let Some((places, _)) = &self.kept
+            && row as usize >= places.rows
+        {
+            return Found::Nothing;
+        }
+        let tile = self.calls_of(step, row / TILE_ROWS);
+        let sample = tile.and_then(|tile| tile.samples.into_iter().nth((row % TILE_ROWS) as usize));
+        sample.map_or(Found::NotKept, Found::Answer)
     }
 
     fn calls_of(&self, step: StepNumber, tile: u32) -> Option<StepTrace> {

@@ -22,11 +22,13 @@ mod table;
 mod tile;
 mod workers;
 
-mod pyramid;
 mod sight;
+
+mod pyramid;
 
 mod given;
 mod glance;
+mod reach;
 mod source;
 mod step;
 

@@ -20,8 +20,9 @@ use crate::sight::{
 
 /// Spans of a piece, at most: some 900 kB.
 const PIECE_SPANS: usize = 16_384;
-/// What is read for one answer; beyond it there is none.
-const MAX_READ_BYTES: usize = 1 << 30;
+/// What is read for one answer, at most, as much as a page can take; of more there is none. An answer takes several times as
+/// much while it is made. A page that says how much of time is a pixel asks for far less.
+const MAX_READ_BYTES: usize = 256 << 20;
 
 /// A span before it is put into a piece: its band of levels from the coarsest, its begin and its number. In this order they
 /// stand in pieces.

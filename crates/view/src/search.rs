@@ -47,7 +47,7 @@ pub(crate) struct Matches {
     /// By row.
     rows: Vec<u32>,
     parts: Vec<u32>,
-    /// The last samples of the step, of which no texts were kept.
+    /// Samples of which no texts were kept.
     pub(crate) left_out: usize,
 }
 

@@ -19,7 +19,7 @@ use crate::tile::Kind;
 /// A tile of no more spans is sent whole, whatever window was asked for.
 const REDUCED_OVER: usize = 60_000;
 /// Of a span that is seen at every zoom, as the first of its run.
-pub(crate) const ALWAYS: u8 = u8::MAX;
+const ALWAYS: u8 = u8::MAX;
 
 /// What a page can see: a range of time, and the length of a pixel. In nanoseconds from the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]

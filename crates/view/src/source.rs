@@ -6,12 +6,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rollscope_insight::{Company, time_of_passes};
 use rollscope_run::{Drops, Follow, Run, RunError, SentMetrics, StepSummary, WriterSummary};
-use rollscope_trace::{CloseReason, Record, SampleKey, SampleTrace, StepNumber};
+use rollscope_trace::{CloseReason, Record, SampleKey, SampleTrace, StepNumber, StepTrace};
 
 use crate::given::Given;
 use crate::glance::{Found, Glance};
 use crate::latest::Latest;
 use crate::passes::{self, CallPasses, Passes};
+use crate::reach::Reach;
 use crate::search::Matches;
 use crate::sight::Window;
 use crate::step::{SharedStep, StepView, Wanted};
@@ -31,6 +32,8 @@ pub(crate) struct Source {
     held: Mutex<Latest<StepVersion, SharedStep>>,
     /// What was kept of steps that were asked for last.
     glances: Mutex<Latest<StepVersion, Arc<Glance>>>,
+    /// When the calls of a step were, of those whose calls were looked at.
+    reaches: Mutex<HashMap<StepNumber, Reach>>,
     /// The forward passes that were asked for last, with their number.
     passes: Mutex<Option<(StepVersion, u64, Arc<Passes>)>>,
 }
@@ -114,6 +117,7 @@ impl Source {
             given,
             held: Mutex::default(),
             glances: Mutex::default(),
+            reaches: Mutex::default(),
             passes: Mutex::default(),
         }
     }
@@ -188,29 +192,39 @@ impl Source {
         let steps = states.into_iter().filter(|state| state.requests > 0);
         let steps: Vec<StepNumber> = steps.map(|state| state.step).collect();
         let company = Company::around(step, &steps, |company, other| {
-            if !may_read(&self.state(other)?) {
+            let state = self.state(other)?;
+            if self.reaches.lock().get(&other).is_some_and(|reach| reach.is_beside(state.version, &time)) {
+                return Ok(false);
+            }
+            let mut reach = Reach { version: state.version, time: None };
+            let mut add = |trace: &StepTrace| {
+                reach.widen(trace);
+                company.add(trace, &time)
+            };
+            let is_any = if !may_read(&state) {
                 // Of what is not known, those beyond it may tell.
-                let Some(glance) = self.glance(other)? else { return Ok(true) };
+                let Some(glance) = self.glance_in_passing(other)? else { return Ok(true) };
                 let Some(tiles) = glance.calls(other) else { return Ok(true) };
-                return Ok(tiles.fold(false, |is_any, tile| company.add(&tile, &time) | is_any));
-            }
-            if other == step {
-                return Ok(company.add(self.step(step)?.trace(), &time));
-            }
-            let wanted = self.version(other)?;
-            // Looked at in passing, it takes no other's place. One at a time is in memory beside those that are held.
-            let held = self.held.lock();
-            Ok::<_, RunError>(match held.peek(&wanted) {
-                Some(neighbour) => company.add(neighbour.trace(), &time),
-                None => company.add(&self.run.step(other)?, &time),
-            })
+                tiles.fold(false, |is_any, tile| add(&tile) | is_any)
+            } else if other == step {
+                add(self.step(step)?.trace())
+            } else {
+                // Looked at in passing, it takes no other's place. One at a time is in memory beside those that are held.
+                let held = self.held.lock();
+                match held.peek(&StepVersion { step: other, version: state.version }) {
+                    Some(neighbour) => add(neighbour.trace()),
+                    None => add(&self.run.step(other)?),
+                }
+            };
+            self.reaches.lock().insert(other, reach);
+            Ok::<_, RunError>(is_any)
         })?;
         Ok(passes::of_sample(sample, &heard, &company))
     }
 
     /// The calls of a sample, if they were kept.
-    pub(crate) fn kept_calls(&self, step: StepNumber, row: u32) -> Result<Option<SampleTrace>, RunError> {
-        Ok(self.glance(step)?.and_then(|glance| glance.sample_calls(step, row)))
+    pub(crate) fn kept_calls(&self, step: StepNumber, row: u32) -> Result<Found<SampleTrace>, RunError> {
+        Ok(self.glance(step)?.map_or(Found::NotKept, |glance| glance.sample_calls(step, row)))
     }
 
     /// Where a text is found, if the step's texts were kept.
@@ -234,24 +248,31 @@ impl Source {
     }
 
     fn glance(&self, step: StepNumber) -> Result<Option<Arc<Glance>>, RunError> {
-        if self.given.state(step).is_some() {
-            return Ok(None);
-        }
         let version = self.version(step)?;
         let mut glances = self.glances.lock();
         if let Some(glance) = glances.get(&version) {
             return Ok(Some(glance));
         }
-        if !self.tail.lock().follow.is_sealed(step)? {
-            return Ok(None);
-        }
         // That there is none is not kept in mind: it is made a moment after the step was sealed.
-        let Some(glance) = self.run.glance(step)?.and_then(Glance::open).map(Arc::new) else {
-            return Ok(None);
-        };
+        let Some(glance) = self.open_glance(step)?.map(Arc::new) else { return Ok(None) };
         glances.retain(|held| held.step != step);
         glances.put(version, glance.clone(), |held| held.len() > KEPT_STEPS);
         Ok(Some(glance))
+    }
+
+    /// The same of a step that is looked at in passing, which takes no other's place.
+    fn glance_in_passing(&self, step: StepNumber) -> Result<Option<Arc<Glance>>, RunError> {
+        let version = self.version(step)?;
+        let held = self.glances.lock().peek(&version);
+        if held.is_some() { Ok(held) } else { Ok(self.open_glance(step)?.map(Arc::new)) }
+    }
+
+    /// What was kept of a step that has not grown since, which is nothing where it cannot be read.
+    fn open_glance(&self, step: StepNumber) -> Result<Option<Glance>, RunError> {
+        if self.given.state(step).is_some() || !self.tail.lock().follow.is_sealed(step)? {
+            return Ok(None);
+        }
+        Ok(self.run.glance(step)?.map(|blocks| Glance::open(blocks).unwrap_or_default()))
     }
 
     fn version(&self, step: StepNumber) -> Result<StepVersion, RunError> {
@@ -377,7 +398,7 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
-    use rollscope_run::{LogOptions, LogWriter, RunInfo};
+    use rollscope_run::{GlanceBlocks, LogOptions, LogWriter, RunInfo};
     use rollscope_trace::{
         ForwardPass, Join, Leg, LegRole, Nanos, PassLoad, Profile, Report, RequestId, Scalar, UnixNs,
         WorkerRef,
@@ -388,51 +409,68 @@ mod tests {
     use crate::glance::{Keep, kept};
 
     const SECOND: Nanos = Nanos(1_000_000_000);
+    const HOUR: Nanos = Nanos(3600 * SECOND.0);
+    const BEGIN: UnixNs = UnixNs(1_760_000_000_123_456_789);
 
-    /// A request of a step that sat in the worker's pass 7, at the same time as those of all other steps.
-    fn request(step: StepNumber, worker: &WorkerRef) -> Record {
-        let told = ["forward_pass_first_counter_id", "forward_pass_last_counter_id"]
-            .map(|name| (name, Scalar::Number(7.0)));
+    /// A request of a step that sat in pass 7 of the worker's rank 1.
+    fn request(step: StepNumber, worker: &WorkerRef, arrival: UnixNs) -> Record {
+        let told =
+            [("forward_pass_first_counter_id", 7.0), ("forward_pass_last_counter_id", 7.0), ("dp_rank", 1.0)];
+        let told = told.map(|(name, value)| (name, Scalar::Number(value)));
         let leg = Leg::new(LegRole::Regular, worker.clone(), Nanos(0), SECOND);
         let profile = Profile {
             join: Join { step: Some(step), sample: Some("a".into()), ..Join::default() },
             legs: vec![Leg { report: Report::from_pairs(told), ..leg }],
-            ..Profile::new(RequestId(step.0.into()), UnixNs(0), SECOND)
+            ..Profile::new(RequestId(step.0.into()), arrival, SECOND)
         };
         Record::Profile(Box::new(profile))
     }
 
-    /// Six steps with a request each, of which all sat in one pass; the folder lives as long as the first of them.
-    fn six_steps() -> (tempfile::TempDir, Run, LogWriter) {
+    /// Six steps with a request each, so long after each other, of which that of the fourth sat in a pass that was heard of; the
+    /// folder lives as long as the first of what is given.
+    fn six_steps(apart: Nanos) -> (tempfile::TempDir, Run, LogWriter) {
         let dir = tempfile::tempdir().unwrap();
         let info = RunInfo { producer: "a test".into(), created: UnixNs(0), config: serde_json::Value::Null };
         let run = Run::create(&dir.path().join("run"), &info).unwrap();
         let mut writer = run.writer("gateway", LogOptions::default()).unwrap();
         let worker = WorkerRef { url: "http://127.0.0.1:1".into(), instance: "w".into() };
+        let arrival = |step: u64| BEGIN.after(Nanos(step * apart.0));
         for step in 1..=6 {
-            writer.append(&request(StepNumber(step), &worker)).unwrap();
+            writer.append(&request(StepNumber(step), &worker, arrival(step))).unwrap();
         }
         let scheduled = PassLoad { decode_requests: 6, ..PassLoad::default() };
-        let pass = ForwardPass::new("ipc:///tmp/passes.0", 7, UnixNs(0).after(SECOND));
-        let pass = ForwardPass { step: Some(StepNumber(4)), worker: Some(worker), scheduled, ..pass };
+        let pass = ForwardPass::new("ipc:///tmp/passes.1", 7, arrival(4).after(SECOND));
+        let pass =
+            ForwardPass { step: Some(StepNumber(4)), worker: Some(worker), dp_rank: 1, scheduled, ..pass };
         writer.append(&Record::ForwardPass(Box::new(pass))).unwrap();
         writer.flush().unwrap();
         (dir, run, writer)
     }
 
-    #[test]
-    fn of_steps_that_cannot_be_read_what_was_kept_tells_who_shared_passes() {
-        let (_dir, run, writer) = six_steps();
+    /// Seals all of them, and keeps so much of each.
+    fn seal(run: &Run, writer: &LogWriter, kept: impl Fn(&StepView) -> GlanceBlocks) {
         run.sealer(writer.name()).seal(writer.position()).unwrap();
         for step in (1..=6).map(StepNumber) {
-            let kept = kept(&StepView::new(run.step(step).unwrap()), Keep::Everything).unwrap();
+            let kept = kept(&StepView::new(run.step(step).unwrap()));
             run.put_glance(step, run.sealed_state(step).unwrap(), kept).unwrap();
         }
+    }
+
+    fn everything(step: &StepView) -> GlanceBlocks {
+        kept(step, Keep::Everything).unwrap()
+    }
+
+    #[test]
+    fn of_steps_that_cannot_be_read_what_was_kept_tells_who_shared_passes() {
+        let (_dir, run, writer) = six_steps(Nanos(0));
+        seal(&run, &writer, everything);
         let source = Source::new(run, Given::default());
         let step = StepNumber(4);
         let view = source.step(step).unwrap();
-        let read = source.sample_passes(step, view.sample(0).unwrap(), |_| true).unwrap();
-        let calls = source.kept_calls(step, 0).unwrap().unwrap();
+        let sample = view.sample(0).unwrap();
+        let read = source.sample_passes(step, sample, |_| true).unwrap();
+        let Found::Answer(calls) = source.kept_calls(step, 0).unwrap() else { panic!("they are kept") };
+        assert_eq!(calls.requests[0].arrival, sample.requests[0].arrival);
         let kept = source.sample_passes(step, &calls, |_| false).unwrap();
         assert_eq!(serde_json::to_value(&kept).unwrap(), serde_json::to_value(&read).unwrap());
         assert_eq!(serde_json::to_value(&kept).unwrap()[0]["shared_with"], json!(5));
@@ -441,7 +479,7 @@ mod tests {
 
     #[test]
     fn steps_that_are_looked_at_in_passing_take_no_place() {
-        let (_dir, run, _writer) = six_steps();
+        let (_dir, run, _writer) = six_steps(Nanos(0));
         let source = Source::new(run, Given::default());
         let held = [1, 3, 4].map(|step| source.step(StepNumber(step)).unwrap());
         let shown = &held[2];
@@ -452,5 +490,67 @@ mod tests {
             let again = source.step(before.trace().step).unwrap();
             assert!(Arc::ptr_eq(before, &again), "{:?} is read again", before.trace().step);
         }
+    }
+
+    #[test]
+    fn what_was_kept_of_steps_that_are_looked_at_in_passing_takes_no_place() {
+        let (_dir, run, writer) = six_steps(Nanos(0));
+        seal(&run, &writer, everything);
+        let source = Source::new(run, Given::default());
+        let held = [1, 3, 4].map(|step| source.glance(StepNumber(step)).unwrap().unwrap());
+        let Found::Answer(calls) = source.kept_calls(StepNumber(4), 0).unwrap() else {
+            panic!("they are kept")
+        };
+        let calls = source.sample_passes(StepNumber(4), &calls, |_| false).unwrap();
+        assert_eq!(serde_json::to_value(calls).unwrap()[0]["shared_with"], json!(5));
+        for (step, before) in [1, 3, 4].into_iter().zip(&held) {
+            let again = source.glance(StepNumber(step)).unwrap().unwrap();
+            assert!(Arc::ptr_eq(before, &again), "that of {step} is opened again");
+        }
+    }
+
+    #[test]
+    fn a_step_whose_calls_are_known_to_lie_beside_is_not_read() {
+        let shared = |source: &Source| {
+            let view = source.step(StepNumber(4)).unwrap();
+            let calls = source.sample_passes(StepNumber(4), view.sample(0).unwrap(), |_| true).unwrap();
+            serde_json::to_value(calls).unwrap()[0]["shared_with"].clone()
+        };
+        let (_dir, run, _writer) = six_steps(HOUR);
+        let source = Source::new(run, Given::default());
+        for _ in 0..2 {
+            assert_eq!(shared(&source), json!(0));
+            let known: BTreeMap<StepNumber, _> =
+                source.reaches.lock().iter().map(|(step, reach)| (*step, reach.time.clone())).collect();
+            let time = |step: u64| {
+                let arrival = BEGIN.after(Nanos(step * HOUR.0));
+                (StepNumber(step), Some(arrival..=arrival.after(SECOND)))
+            };
+            assert_eq!(known, [3, 4, 5].map(time).into());
+        }
+
+        // All at one time; of the third something else is said to be known.
+        let (_dir, run, _writer) = six_steps(Nanos(0));
+        let source = Source::new(run, Given::default());
+        let version = source.version(StepNumber(3)).unwrap().version;
+        for (version, expected) in [(version, 2), (version - 1, 5)] {
+            source.reaches.lock().insert(StepNumber(3), Reach { version, time: None });
+            assert_eq!(shared(&source), json!(expected), "of version {version}");
+        }
+    }
+
+    #[test]
+    fn what_was_kept_by_another_version_is_not_opened_again() {
+        let (_dir, run, writer) = six_steps(HOUR);
+        let other = br#"{"version":1,"answers":[],"places":null}"#;
+        seal(&run, &writer, |_| {
+            let mut blocks = GlanceBlocks::default();
+            blocks.push(&[&other[..], b"\n"].concat()).unwrap();
+            blocks
+        });
+        let source = Source::new(run, Given::default());
+        let glance = || source.glance(StepNumber(4)).unwrap().unwrap();
+        assert_eq!(glance().answer(Wanted::Table, None), Found::NotKept);
+        assert!(Arc::ptr_eq(&glance(), &glance()));
     }
 }

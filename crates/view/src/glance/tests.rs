@@ -39,13 +39,15 @@ proptest! {
         }
         prop_assert_eq!(glance.find(&sought).unwrap(), step.find(&sought));
         for row in 0..step.samples().len() as u32 {
-            let (kept, sample) = (glance.sample_calls(STEP, row).unwrap(), step.sample(row).unwrap());
+            let Found::Answer(kept) = glance.sample_calls(STEP, row) else { panic!("the calls of {row} are not kept") };
+            let sample = step.sample(row).unwrap();
             let calls = |sample: &SampleTrace| -> Vec<_> {
                 let legs = |of: &Profile| of.legs.iter().map(|leg| (leg.role, leg.worker.clone(), leg.dispatch, leg.end)).collect::<Vec<_>>();
                 sample.requests.iter().map(|of| (of.arrival, legs(of))).collect()
             };
             prop_assert_eq!(calls(&kept), calls(sample));
         }
+        prop_assert!(matches!(glance.sample_calls(STEP, step.samples().len() as u32), Found::Nothing));
     }
 }
 
