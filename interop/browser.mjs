@@ -75,9 +75,14 @@ export async function open(browser, url, options = {}) {
   return { page, complaints };
 }
 
-/** Waits until everything in sight has come, and what the last input changed is drawn. */
+/** Waits until everything in sight has come, and what the last input changed is drawn. Where that never is, the page says why. */
 export async function settled(page) {
-  await page.waitForFunction(() => window.rollscope?.samples().length > 0 && !window.rollscope.isWaiting());
+  try {
+    await page.waitForFunction(() => window.rollscope?.samples().length > 0 && !window.rollscope.isWaiting());
+  } catch (cause) {
+    const told = await page.evaluate(() => document.querySelector('#message')?.textContent);
+    throw new Error(`the page has not settled; it says: ${told || 'nothing'}`, { cause });
+  }
   await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
 }
 

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 /// Characters of such a part; names of numbers are limited by trackers, MLflow's to 250.
 const MOST_CHARS: usize = 100;
 
-/// A category or a data set as a part of a name that every tracker takes: no control characters, not too long, and of what
-/// stands between slashes nothing that is empty, `.` or `..`, which MLflow would take for a path to somewhere else.
+/// A category or a data set as a part of a name: no control characters, not too long, and of what stands between slashes
+/// nothing that is empty, `.` or `..`, which would be a path to somewhere else. So a name reads alike wherever numbers are
+/// shown; a tracker that takes fewer characters, as MLflow, replaces the others itself.
 pub(crate) fn name_part(told: &str) -> Cow<'_, str> {
     let is_odd = |part: &str| matches!(part, "" | "." | "..");
     let is_usable = told.chars().count() <= MOST_CHARS && !told.contains(char::is_control);
