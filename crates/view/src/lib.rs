@@ -26,6 +26,7 @@ mod sight;
 
 mod pyramid;
 
+mod folder;
 mod given;
 mod glance;
 mod reach;

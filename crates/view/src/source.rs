@@ -8,6 +8,7 @@ use rollscope_insight::{Company, time_of_passes};
 use rollscope_run::{Drops, Follow, Run, RunError, SentMetrics, StepSummary, WriterSummary};
 use rollscope_trace::{CloseReason, Record, SampleKey, SampleTrace, StepNumber, StepTrace};
 
+use crate::folder::Folder;
 use crate::given::Given;
 use crate::glance::{Found, Glance};
 use crate::latest::Latest;
@@ -25,6 +26,8 @@ const KEPT_STEPS: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Source {
     run: Run,
+    /// The folder that the run had at first.
+    folder: Option<Folder>,
     tail: Mutex<Tail>,
     /// Steps that are not in the run's folder.
     given: Given,
@@ -112,6 +115,7 @@ impl Source {
             sent: HashMap::new(),
         };
         Self {
+            folder: Folder::at(run.dir()),
             run,
             tail: Mutex::new(tail),
             given,
@@ -141,9 +145,23 @@ impl Source {
         Ok(Index {
             steps: own.chain(self.given.states().into_iter().map(|state| (state, None))).collect(),
             dropped: tail.dropped,
-            damage: damage.chain(self.given.trouble()).collect(),
+            damage: self.replaced().into_iter().chain(damage).chain(self.given.trouble()).collect(),
             is_reading,
         })
+    }
+
+    /// What became of the run's folder, if it is no longer the one that is followed.
+    fn replaced(&self) -> Option<String> {
+        let now = Folder::at(self.run.dir());
+        let what = match now {
+            _ if now == self.folder => return None,
+            None => "was removed",
+            Some(_) => "was removed and made again",
+        };
+        let dir = self.run.dir().display();
+        Some(format!(
+            "the run's folder {what}: start the viewer anew, since what is shown is in part of the old one ({dir})"
+        ))
     }
 
     /// The last of the steps, where there is one and it can be told.
@@ -475,6 +493,25 @@ mod tests {
         assert_eq!(serde_json::to_value(&kept).unwrap(), serde_json::to_value(&read).unwrap());
         assert_eq!(serde_json::to_value(&kept).unwrap()[0]["shared_with"], json!(5));
         assert_eq!(source.find_kept(step, "127.0.0.1").unwrap().unwrap(), view.find("127.0.0.1"));
+    }
+
+    #[test]
+    fn a_folder_that_is_removed_or_replaced_is_told() {
+        let (dir, run, _writer) = six_steps(Nanos(0));
+        let path = run.dir().to_owned();
+        let source = Source::new(run, Given::default());
+        assert_eq!(source.index().unwrap().damage, [""; 0]);
+        let aside = dir.path().with_extension("aside");
+        std::fs::rename(&path, &aside).unwrap();
+        let damage = source.index().unwrap().damage;
+        assert!(damage[0].starts_with("the run's folder was removed: "), "{damage:?}");
+        // The old one is still there, so that the new one has another number.
+        std::fs::create_dir(&path).unwrap();
+        let damage = source.index().unwrap().damage;
+        assert!(damage[0].starts_with("the run's folder was removed and made again: "), "{damage:?}");
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::rename(&aside, &path).unwrap();
+        assert_eq!(source.index().unwrap().damage, [""; 0]);
     }
 
     #[test]

@@ -1,0 +1,23 @@
+//! Which folder a run is in: one that was removed and made again is another one at the same path.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// Of two at one path the later has another number, or another time of birth where that is known.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Folder {
+    device: u64,
+    inode: u64,
+    born: Option<SystemTime>,
+}
+
+// === impl Folder ===
+
+impl Folder {
+    /// The folder at a path now, if there is one.
+    pub(crate) fn at(path: &Path) -> Option<Self> {
+        let found = path.metadata().ok()?;
+        Some(Self { device: found.dev(), inode: found.ino(), born: found.created().ok() })
+    }
+}
