@@ -283,6 +283,15 @@ fn read_call(stream: &mut TcpStream) -> (String, Vec<u8>) {
     }
 }
 
+/// Of a request each.
+async fn end_two_steps(recorder: &Recorder) {
+    for step in 1..=2 {
+        recorder.handle().offer(profile(step, step.into())).unwrap();
+        let ended = recorder.handle().end_step(StepNumber(step), StepEnd::default()).unwrap();
+        ended.await.unwrap().unwrap();
+    }
+}
+
 /// The tracker holds the recorder's first step until the recorder has ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tracker_that_hangs_does_not_hold_the_end_and_gets_every_step_afterwards_and_none_before() {
@@ -299,11 +308,7 @@ async fn a_tracker_that_hangs_does_not_hold_the_end_and_gets_every_step_afterwar
     let target: Target = format!("mlflow:http://me:PassWord@{}", server.address()).parse().unwrap();
     let options = RecordOptions { trackers: vec![target.clone()], ..RecordOptions::default() };
     let (recorder, troubles) = start(&run, options);
-    for step in 1..=2 {
-        recorder.handle().offer(profile(step, step.into())).unwrap();
-        let ended = recorder.handle().end_step(StepNumber(step), StepEnd::default()).unwrap();
-        ended.await.unwrap().unwrap();
-    }
+    end_two_steps(&recorder).await;
     held.arrivals(1).await;
     recorder.shutdown().await.unwrap();
     let trouble = troubles.lock().last().cloned().unwrap();
@@ -340,11 +345,7 @@ async fn a_tracker_that_leaves_a_number_out_is_not_opened_anew() {
     let target: Target = format!("mlflow:{}", server.url()).parse().unwrap();
     let options = RecordOptions { trackers: vec![target.clone()], ..RecordOptions::default() };
     let (recorder, troubles) = start(&run, options);
-    for step in 1..=2 {
-        recorder.handle().offer(profile(step, step.into())).unwrap();
-        let ended = recorder.handle().end_step(StepNumber(step), StepEnd::default()).unwrap();
-        ended.await.unwrap().unwrap();
-    }
+    end_two_steps(&recorder).await;
     until("it is told", || !troubles.lock().is_empty());
     recorder.shutdown().await.unwrap();
     assert_eq!(server.calls(&mlflow_path("runs/search")).len(), 1, "it was opened once");

@@ -35,8 +35,9 @@ use tokio::sync::Semaphore;
 use crate::glance::Found;
 use crate::passes::Passes;
 use crate::sight::Window;
-use crate::source::{Index, Source, StepState};
+use crate::source::{Index, Source};
 use crate::step::{MAX_RECORDS, SharedStep, Wanted};
+use crate::tail::StepState;
 
 /// Reads of the run at the same time; more wait.
 const CONCURRENT_READS: usize = 2;

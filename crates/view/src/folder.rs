@@ -20,4 +20,17 @@ impl Folder {
         let found = path.metadata().ok()?;
         Some(Self { device: found.dev(), inode: found.ino(), born: found.created().ok() })
     }
+    /// What became of the folder at a path, if it is no longer the one that was there first.
+    pub(crate) fn replaced(first: Option<&Self>, path: &Path) -> Option<String> {
+        let now = Self::at(path);
+        let what = match now.as_ref() {
+            now if now == first => return None,
+            None => "was removed",
+            Some(_) => "was removed and made again",
+        };
+        let path = path.display();
+        Some(format!(
+            "the run's folder {what}: start the viewer anew, since what is shown is in part of the old one ({path})"
+        ))
+    }
 }

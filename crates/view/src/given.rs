@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rollscope_trace::{StepNumber, StepTrace};
 
-use crate::source::StepState;
 use crate::step::{SharedStep, StepView};
+use crate::tail::StepState;
 
 /// Steps that are in no run's folder. Whoever reads them holds one of these, the viewer a clone of it.
 #[derive(Clone, Debug, Default)]

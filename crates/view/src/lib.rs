@@ -32,6 +32,7 @@ mod glance;
 mod reach;
 mod source;
 mod step;
+mod tail;
 
 mod api;
 mod bundle;

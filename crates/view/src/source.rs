@@ -1,12 +1,12 @@
 //! The run behind the API: followed, so that asking what is new costs only what is new.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rollscope_insight::{Company, time_of_passes};
-use rollscope_run::{Drops, Follow, Run, RunError, SentMetrics, StepSummary, WriterSummary};
-use rollscope_trace::{CloseReason, Record, SampleKey, SampleTrace, StepNumber, StepTrace};
+use rollscope_run::{Drops, Run, RunError, SentMetrics, WriterSummary};
+use rollscope_trace::{SampleTrace, StepNumber, StepTrace};
 
 use crate::folder::Folder;
 use crate::given::Given;
@@ -17,6 +17,7 @@ use crate::reach::Reach;
 use crate::search::Matches;
 use crate::sight::Window;
 use crate::step::{SharedStep, StepView, Wanted};
+use crate::tail::{StepState, Tail};
 use crate::workers::Fleet;
 
 /// Steps that are kept: the one that is shown, one that it is compared with, and the one shown before.
@@ -48,53 +49,12 @@ struct StepVersion {
     version: u64,
 }
 
-/// What the follower has seen.
-#[derive(Debug)]
-struct Tail {
-    run: Run,
-    follow: Follow,
-    steps: BTreeMap<StepNumber, Tally>,
-    /// Of steps of which nothing else is known yet.
-    early_passes: BTreeMap<StepNumber, u64>,
-    dropped: Drops,
-    is_begun: bool,
-    /// What trackers were sent, by step; read anew when a step was closed.
-    sent: HashMap<StepNumber, SentMetrics>,
-}
-
-/// What is known of a step without its records.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StepState {
-    /// Which step.
-    pub(crate) step: StepNumber,
-    /// Grows with every record but forward passes.
-    pub(crate) version: u64,
-    /// Requests that have ended.
-    pub(crate) requests: u64,
-    /// Samples of which anything is known.
-    pub(crate) samples: u64,
-    /// Spans of the user's own code.
-    pub(crate) user_spans: u64,
-    /// Forward passes that were heard of meanwhile; no part of the version.
-    pub(crate) passes: u64,
-    /// Why it was closed; nothing while it is open.
-    pub(crate) closed: Option<CloseReason>,
-}
-
-/// Counts a step's records.
-#[derive(Debug)]
-struct Tally {
-    state: StepState,
-    /// Of a step that has been sealed nothing, until more comes of it.
-    samples: Option<HashSet<SampleKey>>,
-}
-
 /// What is known of a run at one moment.
 #[derive(Debug)]
 pub(crate) struct Index {
     pub(crate) steps: Vec<(StepState, Option<SentMetrics>)>,
     pub(crate) dropped: Drops,
-    /// Places in the log that could not be read, a sentence each.
+    /// What can not be read, and what became of the run's folder, a sentence each.
     pub(crate) damage: Vec<String>,
     /// Whether more is being read from elsewhere.
     pub(crate) is_reading: bool,
@@ -105,19 +65,10 @@ pub(crate) struct Index {
 impl Source {
     /// A run, and steps of it that are not in its folder.
     pub(crate) fn new(run: Run, given: Given) -> Self {
-        let tail = Tail {
-            run: run.clone(),
-            follow: run.follow(),
-            steps: BTreeMap::new(),
-            early_passes: BTreeMap::new(),
-            dropped: Drops::default(),
-            is_begun: false,
-            sent: HashMap::new(),
-        };
         Self {
             folder: Folder::at(run.dir()),
+            tail: Mutex::new(Tail::new(&run)),
             run,
-            tail: Mutex::new(tail),
             given,
             held: Mutex::default(),
             glances: Mutex::default(),
@@ -139,29 +90,16 @@ impl Source {
         let mut tail = self.tail.lock();
         tail.catch_up()?;
         let own = tail.steps.iter().map(|(step, tally)| (tally.state, tail.sent.get(step).cloned()));
+        let replaced = Folder::replaced(self.folder.as_ref(), self.run.dir());
         let damage = tail.follow.damage().map(|damage| damage.to_string());
         // What is being read is asked first: when nothing is any more, all of it is in the list.
         let is_reading = self.given.is_reading();
         Ok(Index {
             steps: own.chain(self.given.states().into_iter().map(|state| (state, None))).collect(),
             dropped: tail.dropped,
-            damage: self.replaced().into_iter().chain(damage).chain(self.given.trouble()).collect(),
+            damage: replaced.into_iter().chain(damage).chain(self.given.trouble()).collect(),
             is_reading,
         })
-    }
-
-    /// What became of the run's folder, if it is no longer the one that is followed.
-    fn replaced(&self) -> Option<String> {
-        let now = Folder::at(self.run.dir());
-        let what = match now {
-            _ if now == self.folder => return None,
-            None => "was removed",
-            Some(_) => "was removed and made again",
-        };
-        let dir = self.run.dir().display();
-        Some(format!(
-            "the run's folder {what}: start the viewer anew, since what is shown is in part of the old one ({dir})"
-        ))
     }
 
     /// The last of the steps, where there is one and it can be told.
@@ -316,109 +254,13 @@ impl Source {
     }
 }
 
-// === impl Tail ===
-
-impl Tail {
-    fn catch_up(&mut self) -> Result<(), RunError> {
-        let mut is_closed = false;
-        if !self.is_begun {
-            let (steps, dropped) = self.follow.skip_sealed()?;
-            is_closed = steps.iter().any(|summary| summary.close.is_some());
-            self.steps.extend(steps.iter().map(|summary| (summary.step, Tally::sealed(summary))));
-            self.dropped = dropped;
-            self.is_begun = true;
-        }
-        loop {
-            let records = self.follow.poll()?;
-            if records.is_empty() {
-                break;
-            }
-            for record in records {
-                is_closed |= matches!(record, Record::Close(_));
-                self.take(record)?;
-            }
-        }
-        // Numbers are sent a moment after the close, so they may come with a later one.
-        let is_missing = |(step, tally): (&StepNumber, &Tally)| {
-            tally.state.closed.is_some() && !self.sent.contains_key(step)
-        };
-        if is_closed || self.steps.iter().next_back().is_some_and(is_missing) {
-            self.sent = self.run.metrics()?.into_iter().map(|sent| (sent.step, sent)).collect();
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, record: Record) -> Result<(), RunError> {
-        if let Record::Dropped(count) = &record {
-            self.dropped.profiles += count.profiles;
-            self.dropped.user_records += count.user_records;
-        }
-        let Some(step) = record.step() else { return Ok(()) };
-        if matches!(record, Record::ForwardPass(_)) {
-            // It makes no step, and changes nothing of one but its passes.
-            match self.steps.get_mut(&step) {
-                Some(tally) => tally.state.passes += 1,
-                None => *self.early_passes.entry(step).or_default() += 1,
-            }
-        } else {
-            let early = self.early_passes.remove(&step).unwrap_or_default();
-            self.steps.entry(step).or_insert_with(|| Tally::new(step, early)).take(&self.run, record)?;
-        }
-        Ok(())
-    }
-}
-
-// === impl Tally ===
-
-impl Tally {
-    fn new(step: StepNumber, passes: u64) -> Self {
-        let state =
-            StepState { step, version: 0, requests: 0, samples: 0, user_spans: 0, passes, closed: None };
-        Self { state, samples: Some(HashSet::new()) }
-    }
-
-    fn sealed(summary: &StepSummary) -> Self {
-        let StepSummary { step, requests, samples, user_spans, passes, .. } = *summary;
-        let closed = summary.close.map(|close| close.reason);
-        Self {
-            state: StepState { step, version: 1, requests, samples, user_spans, passes, closed },
-            samples: None,
-        }
-    }
-
-    fn take(&mut self, run: &Run, record: Record) -> Result<(), RunError> {
-        self.state.version += 1;
-        let key = match record {
-            Record::Profile(profile) => {
-                self.state.requests += 1;
-                profile.sample_key(self.state.step)
-            }
-            Record::Span(span) => {
-                self.state.user_spans += 1;
-                span.key
-            }
-            Record::Sample(mark) => mark.key,
-            Record::Close(close) => {
-                self.state.closed = Some(close.reason);
-                return Ok(());
-            }
-            Record::ForwardPass(_) | Record::Dropped(_) => return Ok(()),
-        };
-        let samples = match &mut self.samples {
-            Some(samples) => samples,
-            None => self.samples.insert(run.sealed_samples(self.state.step)?.into_iter().collect()),
-        };
-        samples.insert(key);
-        self.state.samples = samples.len() as u64;
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use rollscope_run::{GlanceBlocks, LogOptions, LogWriter, RunInfo};
     use rollscope_trace::{
-        ForwardPass, Join, Leg, LegRole, Nanos, PassLoad, Profile, Report, RequestId, Scalar, UnixNs,
+        ForwardPass, Join, Leg, LegRole, Nanos, PassLoad, Profile, Record, Report, RequestId, Scalar, UnixNs,
         WorkerRef,
     };
     use serde_json::json;
