@@ -72,6 +72,46 @@ fn what_is_written_in_slime_s_words_comes_back() {
 }
 
 #[test]
+fn an_export_takes_the_place_of_a_file_when_it_is_whole_and_never_of_its_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, out) = (dir.path().join("run"), dir.path().join("out"));
+    done(["import".as_ref(), &*dump("turns.pt"), "--out".as_ref(), &*run]);
+    let options = |to: &'static str| ["--to".as_ref(), Path::new(to)];
+    let code = |to: &Path, format| {
+        let [option, format] = options(format);
+        rollscope(["export".as_ref(), &*run, option, format, to]).status.code()
+    };
+    let names = || dir.path().read_dir().unwrap().count();
+    for format in ["chrome", "html"] {
+        for source in ["run.json", "steps/new"] {
+            assert_eq!(code(&run.join(source), format), Some(2), "{format}: {source}");
+        }
+        assert_eq!(code(Path::new("/dev/full"), format), Some(1), "{format}");
+        assert_eq!(code(&dir.path().join("no/such"), format), Some(1), "{format}");
+        std::fs::write(&out, "notes").unwrap();
+        // As on a disk that is full after the first bytes.
+        let full = Command::new("sh")
+            .args([
+                "-c",
+                r#"trap '' XFSZ; ulimit -f 1; exec "$0" "$@""#,
+                env!("CARGO_BIN_EXE_rollscope"),
+                "export",
+            ])
+            .arg(&run)
+            .args(options(format))
+            .arg(&out)
+            .status()
+            .unwrap();
+        assert_eq!(full.code(), Some(1), "{format}");
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), "notes");
+        assert_eq!(code(&out, format), Some(0), "{format}");
+        assert_ne!(std::fs::read_to_string(&out).unwrap(), "notes");
+        assert_eq!(names(), 2, "nothing else is left");
+    }
+    assert_eq!(report(&run)["steps"][0]["samples"], 4);
+}
+
+#[test]
 fn requests_of_sglang_and_lines_of_ours_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let lines = dir.path().join("lines.jsonl");

@@ -1,7 +1,8 @@
 //! `rollscope export`: a run for other programs.
 
-use std::fs::File;
-use std::io::BufWriter;
+use std::fs::{File, Permissions};
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -9,6 +10,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use rollscope_config::{Choice, Options as _, options};
 use rollscope_formats::{ExportFormat, Exporter};
 use rollscope_trace::StepNumber;
+use tempfile::NamedTempFile;
 
 use super::{block_on, resolve};
 use crate::exit::Failure;
@@ -37,6 +39,14 @@ options! {
     }
 }
 
+/// What is written.
+enum Output {
+    /// A file that takes its place when it is whole: until then what was there stays.
+    Beside(NamedTempFile, PathBuf),
+    /// A pipe or a device, which is written as it is.
+    Stream(File),
+}
+
 /// What the command takes.
 pub(crate) type Options = ExportOptions;
 
@@ -62,33 +72,101 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         Target::SlimeJson => Some(ExportFormat::SlimeJson),
         Target::Html => None,
     };
-    match format {
-        Some(format) => write(&opened, &steps, format, file)?,
-        None => write_html(&opened, &steps, file)?,
+    let cannot = || format!("cannot write {}", file.display());
+    let wanted = file.canonicalize().unwrap_or_else(|_| file.clone());
+    if let Some(source) = source_of(&opened, &wanted) {
+        let why = anyhow::anyhow!("{} is in what is exported: {}", file.display(), source.display());
+        return Err(Failure::Usage(why));
     }
+    let mut output = Output::at(wanted).with_context(cannot)?;
+    let out = BufWriter::new(&mut output);
+    match format {
+        Some(format) => write(&opened, &steps, format, out).with_context(cannot)?,
+        None => write_html(&opened, &steps, out)?.with_context(cannot)?,
+    }
+    output.finish().with_context(cannot)?;
     output::note(format_args!("rollscope: {} steps are in {}", steps.len(), file.display()));
     Ok(())
 }
 
-fn write_html(opened: &Opened, steps: &[StepNumber], path: &Path) -> Result<(), Failure> {
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut out = BufWriter::new(file);
-    let written = async { Ok(rollscope_view::export_html(opened.run.clone(), steps, &mut out).await) };
-    Ok(block_on(written)?.map_err(anyhow::Error::from)?)
+/// The file or the folder that is exported, if a file is or lies in it.
+fn source_of<'a>(opened: &'a Opened, file: &Path) -> Option<&'a Path> {
+    let source = opened.path.canonicalize().ok()?;
+    let folder = folder_of(file).canonicalize().ok()?;
+    (file == source || folder.starts_with(&source)).then_some(&*opened.path)
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn write_html(
+    opened: &Opened,
+    steps: &[StepNumber],
+    mut out: BufWriter<&mut Output>,
+) -> Result<anyhow::Result<()>, Failure> {
+    let run = opened.run.clone();
+    block_on(async {
+        Ok(async {
+            rollscope_view::export_html(run, steps, &mut out).await?;
+            Ok(out.flush()?)
+        }
+        .await)
+    })
 }
 
 /// One step at a time: a run is larger than the memory.
-fn write(opened: &Opened, steps: &[StepNumber], format: ExportFormat, path: &Path) -> Result<(), Failure> {
-    let cannot = || format!("cannot write {}", path.display());
-    let file = File::create(path).with_context(cannot)?;
-    let mut exporter = Exporter::new(format, BufWriter::new(file)).with_context(cannot)?;
+fn write(
+    opened: &Opened,
+    steps: &[StepNumber],
+    format: ExportFormat,
+    out: BufWriter<&mut Output>,
+) -> anyhow::Result<()> {
+    let mut exporter = Exporter::new(format, out)?;
     for step in steps {
-        let trace = opened.run.step(*step).map_err(anyhow::Error::from)?;
-        let passes = opened.run.forward_passes(*step).map_err(anyhow::Error::from)?;
-        exporter.step(&trace, &passes).with_context(cannot)?;
+        exporter.step(&opened.run.step(*step)?, &opened.run.forward_passes(*step)?)?;
     }
-    exporter.finish().with_context(cannot)?;
-    Ok(())
+    Ok(exporter.finish()?)
+}
+
+// === impl Output ===
+
+impl Output {
+    fn at(path: PathBuf) -> io::Result<Self> {
+        if path.metadata().is_ok_and(|found| !found.is_file()) {
+            return Ok(Self::Stream(File::create(path)?));
+        }
+        // As any new file: what the user's mask leaves.
+        let permissions = Permissions::from_mode(0o666);
+        let file = tempfile::Builder::new()
+            .prefix(".rollscope-export-")
+            .permissions(permissions)
+            .tempfile_in(folder_of(&path))?;
+        Ok(Self::Beside(file, path))
+    }
+
+    fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Beside(file, path) => file.persist(path).map(drop).map_err(|error| error.error),
+            Self::Stream(_) => Ok(()),
+        }
+    }
+}
+
+impl io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Beside(file, _) => file.write(bytes),
+            Self::Stream(file) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Beside(file, _) => file.flush(),
+            Self::Stream(file) => file.flush(),
+        }
+    }
 }
 
 // === impl Target ===
