@@ -1,4 +1,7 @@
-"""The numbers of a run in W&B's, TensorBoard's and MLflow's own hands: each reads back every name and value, once."""
+"""The numbers of a run in W&B's, TensorBoard's and MLflow's own hands: each reads back every name and value, once.
+
+W&B's own programs also send them to a backend on this machine, into a run of their own and into one that a trainer has
+written rows, a name and a configuration to."""
 
 import json
 import math
@@ -15,10 +18,16 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import wandb
+from servers import Servers
+from wandb_backend import Backend
 
 STEP = "rollout/step"
 ROLLSCOPE = os.environ["ROLLSCOPE"]
 BIN = Path(sys.executable).parent
+PROJECT = "interop"
+SYNC_TIMEOUT_S = 120
+# What has `wandb sync` add to a run as one of its writers.
+SHARED = {"WANDB_MODE": "shared", "WANDB_X_PRIMARY": "false", "WANDB_X_UPDATE_FINISH_STATE": "false"}
 
 
 def track(run, *targets, code=0):
@@ -37,8 +46,8 @@ def check(name, expected, found, tolerance):
     print(f"{name}: {len(found)} numbers read back")
 
 
-def check_wandb(run, expected):
-    [offline] = (run / "wandb").glob("offline-run-*")
+def check_wandb(offline, expected, name):
+    """Reads an offline run back; it tells of itself only where it has a name."""
     inspected = subprocess.run(
         [BIN / "wandb", "leet", "inspect", "--json", str(offline)],
         check=True,
@@ -48,13 +57,128 @@ def check_wandb(run, expected):
     ).stdout
     records = [json.loads(line) for line in inspected.splitlines()]
     found = [record["history"]["item"] for record in records if record["type"] == "history"]
+    check_rows(f"wandb {wandb.__version__}", found, expected)
+    axes = [record["metric"].get("step_metric") for record in records if record["type"] == "metric"]
+    assert axes == [None, STEP, STEP, STEP], axes
+    [told] = [record["run"] for record in records if record["type"] == "run"]
+    assert told["project"] == PROJECT and told.get("display_name") == name, told
+    assert bool(told.get("config")) == (name is not None), told
+    assert records[-1]["type"] == "exit", "the run is complete"
+
+
+def check_rows(reader, found, expected):
+    """A row for each step, with every name once."""
     assert [row[STEP] for row in found] == [step for step, _ in expected], found
     for (step, numbers), row in zip(expected, found):
         own = {key: value for key, value in row.items() if not key.startswith("_") and key != STEP}
-        check(f"wandb {wandb.__version__}, step {step}", numbers, own, 1e-12)
-    axes = [record["metric"].get("step_metric") for record in records if record["type"] == "metric"]
-    assert axes == [None, STEP, STEP, STEP], axes
-    assert records[-1]["type"] == "exit", "the run is complete"
+        check(f"{reader}, step {step}", numbers, own, 1e-12)
+
+
+def sync(backend, offline, *command, **settings):
+    """Starts `wandb` on an offline run, with a backend on this machine and folders of its own."""
+    folders = {f"WANDB_{what}_DIR": str(Path("wandb-folders").absolute()) for what in ("CACHE", "CONFIG", "DATA")}
+    own = {"WANDB_BASE_URL": backend.url, "WANDB_API_KEY": "0" * 40, "WANDB_ERROR_REPORTING": "false"}
+    # It sends each second instead of each quarter of a minute.
+    own["WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL"] = "1"
+    return subprocess.Popen(
+        [BIN / "wandb", *command, str(offline)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | folders | own | settings,
+    )
+
+
+def ended(process):
+    try:
+        said, _ = process.communicate(timeout=SYNC_TIMEOUT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, (process.returncode, said)
+
+
+def check_axis(run):
+    """Everything is drawn over the step; W&B's configuration numbers the metrics that it knows."""
+    [axis] = [at for at, metric in enumerate(run.config["_wandb"]["value"]["m"], 1) if metric.get("1") == STEP]
+    over = {metric["2"] for metric in run.config["_wandb"]["value"]["m"] if metric.get("5") == axis}
+    assert over == {"perf/*", "rollout/*", "eval/*"}, run.config
+
+
+def check_own_run(offline, expected, name):
+    with Backend() as backend:
+        ended(sync(backend, offline, "sync"))
+        [(key, run)] = backend.runs.items()
+        assert key[0] == PROJECT and run.display_name == name, (key, run.display_name)
+        check_rows("wandb sync", run.rows, expected)
+        check_axis(run)
+        assert run.is_complete and run.exit_code == 0, vars(run)
+        step, numbers = expected[-1]
+        check("wandb sync, summary", numbers, {name: run.summary.get(name) for name in numbers}, 1e-12)
+        assert run.summary[STEP] == step, run.summary
+
+
+def trainer_run(backend):
+    """A run that a trainer has written to, farther than any step of ours."""
+    run = backend.run(PROJECT, "trainer")
+    run.display_name, run.config = "night", {"lr": {"value": 1e-6}}
+    run.rows = [{"_step": step, "train/loss": 1 / step, "train/step": step} for step in range(5000, 5003)]
+    return run, list(run.rows)
+
+
+def check_trainer_run(run, trainers, expected):
+    """The trainer's rows, name, configuration and state are as they were, and the others follow."""
+    assert run.rows[: len(trainers)] == trainers, run.rows
+    check_rows("wandb sync into the trainer's run", run.rows[len(trainers) :], expected)
+    check_axis(run)
+    assert run.display_name == "night" and not run.is_complete, vars(run)
+    assert {key: value for key, value in run.config.items() if key != "_wandb"} == {"lr": {"value": 1e-6}}, run.config
+    assert "_runtime" not in run.summary, run.summary
+
+
+def check_syncs_into_the_trainer_s_run(offline, expected):
+    with Backend() as backend:
+        run, trainers = trainer_run(backend)
+        ended(sync(backend, offline, "sync", "--id", "trainer", **SHARED))
+        check_trainer_run(run, trainers, expected)
+
+
+def post(url, body):
+    with urllib.request.urlopen(urllib.request.Request(url, body.encode(), method="POST"), timeout=60) as reply:
+        return json.load(reply)
+
+
+def check_syncs_while_it_grows():
+    """A gateway that records two steps, the second of them after the first has arrived."""
+    live = Path("live")
+    with Backend() as backend, Servers() as servers:
+        run, trainers = trainer_run(backend)
+        gateway = servers.start("gateway", "--port", "0", "--record", str(live), "--track", f"wandb:{PROJECT}")
+        expected, syncing = [], None
+        try:
+            for step in (1, 2):
+                mark = {"type": "sample", "step": step, "sample": "0", "reward": 0.5, "response_tokens": 7}
+                post(f"{gateway.url}/rollscope/v1/spans", json.dumps(mark))
+                expected.append((step, post(f"{gateway.url}/rollscope/steps/{step}/end", "")["data"]))
+                if syncing is None:
+                    offline = wait_for(lambda: next((live / "wandb").glob("offline-run-*/*.wandb"), None)).parent
+                    syncing = sync(backend, offline, "beta", "sync", "--live", "--id", "trainer", **SHARED)
+                arrived = len(trainers) + len(expected)
+                backend.wait(lambda: len(run.rows) == arrived, SYNC_TIMEOUT_S)
+            servers.stop()
+            ended(syncing)
+        finally:
+            if syncing is not None:
+                syncing.kill()
+        check_trainer_run(run, trainers, expected)
+
+
+def wait_for(what):
+    deadline = time.monotonic() + SYNC_TIMEOUT_S
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.05)
+    return found
 
 
 def check_tensorboard(folder, expected):
@@ -134,21 +258,32 @@ def check_mlflow(run, expected):
 def main():
     run = Path("run")
     shutil.copytree(os.environ["RUN"], run)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    expected = [(line["step"], line["data"]) for line in lines]
-    assert expected and all(len(numbers) > 100 for _, numbers in expected), lines
+    sent = run / "metrics.jsonl"
+    [first] = [json.loads(line) for line in sent.read_text().splitlines()]
+    # What a second step would have sent.
+    second = {"step": first["step"] + 1, "data": {name: 2 * value for name, value in first["data"].items()}}
+    with sent.open("a") as file:
+        file.write(json.dumps(second) + "\n")
+    expected = [(line["step"], line["data"]) for line in (first, second)]
+    assert all(len(numbers) > 100 for _, numbers in expected), expected
     # What servers publish at their metrics endpoints has a colon in its name; none of it is ever sent.
     assert not [name for _, numbers in expected for name in numbers if ":" in name or name.startswith("sglang")]
 
-    targets = ["wandb:interop/demo", "tensorboard:board", "jsonl:lines.jsonl"]
-    print(track(run, *targets).strip())
-    for said in track(run, *targets).splitlines():
-        assert said.startswith("0 steps sent"), said
-    sent = [json.loads(line) for line in Path("lines.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in sent] == [step for step, _ in expected], sent
-    for line, (step, numbers) in zip(sent, expected):
+    targets = [f"wandb:{PROJECT}/demo", f"wandb:{PROJECT}", "tensorboard:board", "jsonl:lines.jsonl"]
+    said = track(run, *targets).splitlines()
+    offline = [Path(line.split("wandb sync ")[1]) for line in said if "wandb sync" in line]
+    for line in track(run, *targets).splitlines():
+        assert line.startswith("0 steps sent"), line
+    lines = [json.loads(line) for line in Path("lines.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [step for step, _ in expected], lines
+    for line, (step, numbers) in zip(lines, expected):
         check(f"jsonl, step {step}", numbers, line["data"], 1e-12)
-    check_wandb(run, expected)
+    named, nameless = offline
+    check_wandb(named, expected, "demo")
+    check_wandb(nameless, expected, None)
+    check_own_run(named, expected, "demo")
+    check_syncs_into_the_trainer_s_run(nameless, expected)
+    check_syncs_while_it_grows()
     check_tensorboard("board", expected)
     check_mlflow(run, expected)
 

@@ -14,7 +14,7 @@ pub enum Target {
     Wandb {
         /// Project; `rollscope` unless told.
         project: Option<String>,
-        /// Name of the run; the folder's unless told.
+        /// Name of the run; without one nothing is said of the run, which then may be another program's.
         name: Option<String>,
     },
     /// Event files of TensorBoard.

@@ -11,6 +11,9 @@
 //!
 //! Rows have the step under its own name, and `perf/*`, `rollout/*` and `eval/*` are defined over it, so that none is
 //! refused for coming later than another writer's.
+//!
+//! A file without a name for its run says nothing of that run but rows: it may be synced into the run that another program
+//! writes, of which a name, a configuration or a runtime would take the place.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -33,6 +36,8 @@ use message::{
 pub(crate) struct Wandb {
     pub(crate) steps: BTreeSet<u64>,
     file: RecordFile,
+    /// Whether the run is another's, or may be.
+    is_nameless: bool,
     /// Number of the next record.
     next: i64,
     /// Rows of the history so far.
@@ -73,7 +78,8 @@ impl Wandb {
         })?;
         let started_s = origin.created.as_secs_f64();
         let Content { steps, records, rows, .. } = found;
-        let mut wandb = Self { steps, file, next: records + 1, rows, started_s };
+        let is_nameless = name.is_none();
+        let mut wandb = Self { steps, file, is_nameless, next: records + 1, rows, started_s };
         if wandb.file.end() == 0 {
             wandb.begin(origin, &id, project, name)?;
         }
@@ -91,8 +97,8 @@ impl Wandb {
         let run = RunInfo {
             run_id: id.to_owned(),
             project: project.to_owned(),
-            config: Some(Config { update: vec![folder] }),
-            display_name: name.map_or_else(|| origin.name(), str::to_owned),
+            config: name.map(|_| Config { update: vec![folder] }),
+            display_name: name.unwrap_or_default().to_owned(),
             start_time: Some(message::Timestamp {
                 seconds: origin.created.as_secs() as i64,
                 nanos: origin.created.subsec_nanos() as i32,
@@ -121,17 +127,18 @@ impl Wandb {
 
     pub(crate) fn send(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrackError> {
         let now_s = now_s();
-        let mut items = vec![
+        let mut row = vec![
             Item::number("_step", self.rows as f64)?,
             Item::number("_timestamp", now_s)?,
             Item::number("_runtime", (now_s - self.started_s).max(0.0))?,
-            Item::number(STEP_NAME, step as f64)?,
         ];
+        let mut told = vec![Item::number(STEP_NAME, step as f64)?];
         for (name, value) in numbers {
-            items.push(Item::number(name, *value)?);
+            told.push(Item::number(name, *value)?);
         }
-        let summary = Summary { update: items.clone() };
-        let history = History { item: items, step: Some(HistoryStep { num: self.rows }) };
+        row.extend_from_slice(&told);
+        let summary = Summary { update: if self.is_nameless { told } else { row.clone() } };
+        let history = History { item: row, step: Some(HistoryStep { num: self.rows }) };
         self.append(vec![
             Record { summary: Some(summary), ..Record::default() },
             Record { history: Some(history), ..Record::default() },
@@ -215,7 +222,37 @@ fn compact_utc(unix_s: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::compact_utc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What a file of a step says: of its run, and in its summary.
+    fn written(name: Option<&str>) -> (RunInfo, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let origin =
+            Origin { dir: folder.path().join("grpo-7"), created: Duration::from_secs(1_760_000_000) };
+        let mut wandb = Wandb::open(&origin, "p", name).unwrap();
+        wandb.send(7, &Numbers::from([("perf/rollout_time".to_owned(), 0.5)])).unwrap();
+        let bytes = std::fs::read(wandb.file.path()).unwrap();
+        let records = log::read(&bytes).into_iter();
+        let records: Vec<_> = records.map(|(_, record)| Record::decode(&*record).unwrap()).collect();
+        let run = records.iter().find_map(|record| record.run.clone()).unwrap();
+        let summary = records.into_iter().find_map(|record| record.summary).unwrap();
+        (run, summary.update.into_iter().map(|item| item.key).collect())
+    }
+
+    #[test]
+    fn only_a_run_with_a_name_of_ours_is_told_of() {
+        let (run, summary) = written(None);
+        assert_eq!((&*run.display_name, run.config), ("", None));
+        assert_eq!(summary, ["rollout/step", "perf/rollout_time"]);
+
+        let (run, summary) = written(Some("night"));
+        let config = run.config.unwrap().update.remove(0);
+        assert_eq!((&*run.display_name, &*config.key), ("night", "rollscope_run"));
+        assert_eq!(config.value_json, "\"grpo-7\"");
+        assert_eq!(summary, ["_step", "_timestamp", "_runtime", "rollout/step", "perf/rollout_time"]);
+    }
 
     #[test]
     fn days_are_those_of_the_calendar() {

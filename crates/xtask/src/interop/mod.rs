@@ -177,7 +177,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "trackers",
-        summary: "a run's numbers read back by W&B, TensorBoard and MLflow",
+        summary: "a run's numbers read back by W&B, TensorBoard and MLflow, and sent by W&B's sync to a backend here",
         script: Script::Python("trackers.py"),
         needs: &[Need::Binary, Need::Run],
         on_demand: false,
