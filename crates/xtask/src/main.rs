@@ -23,7 +23,8 @@ usage: cargo xtask tidy
 
 tidy     checks what the compiler does not: crate boundaries, file sizes, forbidden words, links
 interop  runs the checks against other projects' programs; sets up what they need under target/interop
-fuzz     makes up hostile payloads for the reader of forward passes, a million unless told otherwise; builds under target/fuzz
+fuzz     makes up hostile input for the readers of forward passes, of pickles and of a run's log, up to a million cases of each
+         unless told otherwise; builds under target/fuzz
 bench    measures the gateway against its peers, as ratios, the page over large runs, forward-pass metrics against SGLang's
          publisher, the engine beside llama.cpp, or what numbers, imports and recording cost; sets up what it needs under target/bench and target/interop
 ";

@@ -69,8 +69,6 @@ fn a_new_writer_goes_on_beside_a_killed_one() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn a_log_of_any_bytes_is_read_to_its_end(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
