@@ -8,9 +8,12 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use common::{children_of, command_line, get, is_alive, report, rollscope, run, run_well, stderr, until};
+use common::{
+    Server, children_of, command_line, get, is_alive, report, rollscope, run, run_well, stderr, until,
+};
 use rollscope_run::Run;
 use rollscope_trace::{LegRole, Measure, Outcome, Stage, StepNumber, StepTrace};
+use serde_json::Value;
 
 const SMALL: [&str; 6] = ["--steps", "2", "--prompts-per-step", "16", "--samples-per-prompt", "4"];
 
@@ -18,7 +21,7 @@ const SMALL: [&str; 6] = ["--steps", "2", "--prompts-per-step", "16", "--samples
 fn check_sample(out: &Path, sample: &str, names: &[&str]) {
     let run = out.to_str().unwrap();
     let text = run_well(&["report", run, "--step", "1", "--sample", sample]);
-    let json: serde_json::Value =
+    let json: Value =
         serde_json::from_str(&run_well(&["report", run, "--step", "1", "--sample", sample, "--json"]))
             .unwrap();
     let spans = json["samples"][0]["spans"].as_array().unwrap().clone();
@@ -120,6 +123,65 @@ fn a_unified_rollout_is_profiled_per_sample() {
             assert!(request.measure(measure).unwrap() >= 0.0);
         }
     }
+}
+
+/// Trackers of the rollout get what the gateway has computed, each step as it ends.
+#[test]
+fn a_rollout_sends_the_numbers_of_its_steps_to_trackers_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (recorded, out, lines) = (path("run"), path("out"), path("lines.jsonl"));
+    let engine = Server::start(&["engine", "--model-path", "bundled", "--port", "0"]);
+    let gateway =
+        Server::start(&["gateway", "--worker-urls", &engine.url, "--port", "0", "--record", &recorded]);
+    let target = format!("jsonl:{lines}");
+    let rollout = ["rollout", "--url", &gateway.url, "--steps", "2", "--max-new-tokens", "4"];
+    let small = ["--prompts-per-step", "2", "--samples-per-prompt", "2"];
+    let tracked = ["--track", &target, "--track", "wandb:p/n", "--out", &out];
+    run_well(&[&rollout[..], &small, &tracked].concat());
+
+    let sent = |file: &str| -> Vec<Value> {
+        std::fs::read_to_string(file)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    let (computed, arrived) = (sent(&format!("{recorded}/metrics.jsonl")), sent(&lines));
+    assert_eq!((computed.len(), arrived.len()), (2, 2));
+    for (computed, arrived) in computed.iter().zip(&arrived) {
+        assert_eq!(computed["step"], arrived["step"]);
+        let numbers = |line: &Value| line["data"].as_object().unwrap().clone();
+        assert!(numbers(arrived).len() > 100);
+        assert!(numbers(computed).keys().eq(numbers(arrived).keys()));
+        for (name, value) in numbers(computed) {
+            let (value, there) = (value.as_f64().unwrap(), arrived["data"][&name].as_f64().unwrap());
+            assert!((value - there).abs() <= 1e-12 * value.abs(), "{name}: {value}, {there}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(format!("{out}/wandb")).unwrap().count(), 1);
+    // What a tracker lacks is made up for from the rollout's own folder, as from a run's.
+    let told = run_well(&["track", &out, "--to", &format!("jsonl:{}", path("later.jsonl"))]);
+    assert!(told.starts_with("2 steps sent"), "{told}");
+    // A folder that has a step keeps it as it was sent.
+    let again = run(&[&rollout[..], &small, &tracked].concat());
+    assert!(stderr(&again).contains("step 2 is in ") && sent(&lines).len() == 2, "{}", stderr(&again));
+}
+
+#[test]
+fn a_rollout_can_send_no_numbers_that_nobody_computes() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let gateway = Server::start(&["gateway", "--port", "0"]);
+    let rollout = ["rollout", "--url", &gateway.url, "--track", "jsonl:lines.jsonl"];
+    for (further, reason) in
+        [(&[][..], "--track needs --out"), (&["--out", out.to_str().unwrap()], "a gateway that records")]
+    {
+        let refused = run(&[&rollout[..], further].concat());
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(stderr(&refused).contains(reason), "{}", stderr(&refused));
+    }
+    assert!(!out.exists());
 }
 
 /// A demo that rolls out for longer than any test waits, and its three children.

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt as _};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::RolloutError;
 use crate::client::{CallError, Client, GenerateReply, GenerateRequest, SamplingParams};
 use crate::clock::Moment;
-use crate::ingest::{Line, Reporter, Texts, end_step};
+use crate::ingest::{Line, Reporter, Texts, end_step, is_recorded};
 use crate::kept::AskForKept;
 use crate::prompts::Prompt;
 use crate::repetition::repeats_itself;
@@ -91,6 +91,8 @@ pub struct StepSummary {
     pub duration: Duration,
     /// Lines of spans and rewards that the gateway did not take.
     pub unreported: u64,
+    /// The step's numbers by name, as a gateway that records has computed them at its end.
+    pub numbers: Option<Map<String, Value>>,
 }
 
 /// One sample to be had.
@@ -112,6 +114,11 @@ impl Rollout {
             return Err(RolloutError::NothingToSample);
         }
         Ok(Self { options, client })
+    }
+
+    /// Whether the gateway records what it serves; nothing where it does not answer.
+    pub async fn is_recorded(&self) -> Option<bool> {
+        is_recorded(&self.client).await
     }
 
     /// Runs all steps. Every sample ends in a [`Sample`]; only a step without a single good one ends the
@@ -148,12 +155,13 @@ impl Rollout {
         drop(ended);
         let duration = begun.elapsed();
         let unreported = reporter.finish().await;
-        end_step(&self.client, step, duration).await;
+        let numbers = end_step(&self.client, step, duration).await;
         done.sort_by_key(|sample| (sample.group, sample.index));
         if let Some(dir) = &options.out {
             write_step(dir, step, &done)?;
         }
-        summarise(step, samples, &done, duration, unreported)
+        let summary = summarise(step, samples, &done, duration)?;
+        Ok(StepSummary { unreported, numbers, ..summary })
     }
 
     fn slots(&self, nth: u64, step: u64) -> impl Iterator<Item = Slot> {
@@ -176,7 +184,6 @@ fn summarise(
     wanted: usize,
     samples: &[Sample],
     duration: Duration,
-    unreported: u64,
 ) -> Result<StepSummary, RolloutError> {
     let completed = samples.iter().filter(|sample| sample.error.is_none()).count();
     if completed == 0 {
@@ -192,7 +199,8 @@ fn summarise(
         reward_mean: (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64),
         tokens: samples.iter().filter_map(|sample| sample.response_tokens).sum(),
         duration,
-        unreported,
+        unreported: 0,
+        numbers: None,
     })
 }
 

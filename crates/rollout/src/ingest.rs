@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -62,11 +63,13 @@ pub(crate) struct Reporter {
     task: JoinHandle<()>,
 }
 
+const SPANS_PATH: &str = "/rollscope/v1/spans";
+const LINES_TYPE: &str = "application/x-ndjson";
 /// Lines that wait at most.
 const QUEUE_LINES: usize = 65_536;
 /// Lines in one call.
 const BATCH_LINES: usize = 1_024;
-/// Tries of one batch while the gateway is busy or away.
+/// Tries of one call while the gateway is busy or away.
 const TRIES: u32 = 5;
 
 // === impl Reporter ===
@@ -93,12 +96,28 @@ impl Reporter {
     }
 }
 
-/// Says that a step is over. A gateway that does not record has no such route, and closes nothing.
-pub(crate) async fn end_step(client: &Client, step: u64, rollout_time: Duration) {
-    let body = serde_json::json!({"rollout_time": rollout_time.as_secs_f64()}).to_string();
+/// Says that a step is over; gives its numbers, as a gateway that records answers them. One that does not has no such route, and
+/// closes nothing. Without an answer the recorder closes the step by itself, later.
+pub(crate) async fn end_step(
+    client: &Client,
+    step: u64,
+    rollout_time: Duration,
+) -> Option<Map<String, Value>> {
+    #[derive(Deserialize)]
+    struct Ended {
+        data: Map<String, Value>,
+    }
+    let body = bytes::Bytes::from(json!({"rollout_time": rollout_time.as_secs_f64()}).to_string());
     let path = format!("/rollscope/steps/{step}/end");
-    // Without an answer the recorder closes the step by itself, later.
-    let _answered = client.post(&path, "application/json", body.into(), &[]).await;
+    let (status, answer) = post_patiently(client, &path, "application/json", body).await?;
+    let ended = status.is_success().then(|| serde_json::from_slice::<Ended>(&answer));
+    Some(ended?.ok()?.data)
+}
+
+/// Whether spans are taken and steps closed there; nothing where the gateway does not answer.
+pub(crate) async fn is_recorded(client: &Client) -> Option<bool> {
+    let (status, _) = client.post(SPANS_PATH, LINES_TYPE, bytes::Bytes::new(), &[]).await.ok()?;
+    Some(!status.is_client_error())
 }
 
 async fn send(client: Client, mut queue: mpsc::Receiver<Line>, lost: Arc<AtomicU64>) {
@@ -123,13 +142,24 @@ async fn post(client: &Client, batch: &[Line]) -> bool {
         }
         body.push(b'\n');
     }
-    let body = bytes::Bytes::from(body);
+    let answered = post_patiently(client, SPANS_PATH, LINES_TYPE, body.into()).await;
+    answered.is_some_and(|(status, _)| status.is_success())
+}
+
+/// Posts until the gateway answers and is not busy, a few times.
+async fn post_patiently(
+    client: &Client,
+    path: &str,
+    content_type: &str,
+    body: bytes::Bytes,
+) -> Option<(StatusCode, bytes::Bytes)> {
     for attempt in 0..TRIES {
-        match client.post("/rollscope/v1/spans", "application/x-ndjson", body.clone(), &[]).await {
-            Ok((status, _)) if status.is_success() => return true,
-            Ok((status, _)) if status != StatusCode::SERVICE_UNAVAILABLE => return false,
+        match client.post(path, content_type, body.clone(), &[]).await {
+            Ok((status, answer)) if status != StatusCode::SERVICE_UNAVAILABLE => {
+                return Some((status, answer));
+            }
             _ => tokio::time::sleep(Duration::from_millis(100 << attempt)).await,
         }
     }
-    false
+    None
 }

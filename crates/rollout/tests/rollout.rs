@@ -31,9 +31,14 @@ async fn serve(answer: Box<Answer>) -> (Arc<Server>, String) {
         server.ingested.lock().extend(body.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
         Response::new(axum::body::Body::empty())
     };
+    // It is busy when it is first asked to end a step.
     let end = |State(server): State<Arc<Server>>, Path(step): Path<String>, body: String| async move {
-        assert!(serde_json::from_str::<Value>(&body).unwrap()["rollout_time"].as_f64() > Some(0.0));
-        server.ended.lock().push(step);
+        let rollout_time = &serde_json::from_str::<Value>(&body).unwrap()["rollout_time"];
+        assert!(rollout_time.as_f64() > Some(0.0));
+        let mut ended = server.ended.lock();
+        ended.push(step);
+        let status = if ended.len() == 1 { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+        (status, json!({"step": 5, "data": {"perf/rollout_time": rollout_time}}).to_string())
     };
     let routes = Router::new()
         .route("/rollscope/steps/{step}/end", post(end))
@@ -97,6 +102,10 @@ async fn every_sample_is_named_rewarded_and_reported() {
     assert_eq!(done, 8);
     assert_eq!(summaries.iter().map(|s| s.step).collect::<Vec<_>>(), [5, 6]);
     assert!(summaries.iter().all(|s| (s.completed, s.failed, s.reward_mean) == (4, 0, Some(1.0))));
+    for summary in &summaries {
+        let told = summary.numbers.as_ref().unwrap()["perf/rollout_time"].as_f64().unwrap();
+        assert!((told - summary.duration.as_secs_f64()).abs() < 1e-9, "{told}");
+    }
     let mut seen = seen.lock().clone();
     seen.sort();
     let expected = |step: u64| {
@@ -112,7 +121,7 @@ async fn every_sample_is_named_rewarded_and_reported() {
     assert!(of("sample").iter().all(|line| line["reward"] == 1.0 && line["response_tokens"] == 2));
     assert!(of("sample").iter().all(|line| line["repetition"] == false));
     assert!(of("span").iter().all(|line| line["start"].as_f64() <= line["end"].as_f64()));
-    assert_eq!(*server.ended.lock(), ["5", "6"]);
+    assert_eq!(*server.ended.lock(), ["5", "5", "6"]);
     let written = std::fs::read_to_string(out.path().join("samples-step-000005.jsonl")).unwrap();
     let first: Value = serde_json::from_str(written.lines().next().unwrap()).unwrap();
     assert_eq!((&first["output_logprobs"], &first["weight_version"]), (&json!([-0.5, null]), &json!("v1")));

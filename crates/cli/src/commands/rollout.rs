@@ -5,12 +5,18 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use indicatif::{ProgressBar, ProgressStyle};
-use rollscope_config::{OptionSet as _, Options as _, options};
+use rollscope_config::{OptionSet as _, Options as _, options, without_user_info};
+use rollscope_record::{RecordError, Relay};
 use rollscope_rollout::{Event, Prompt, Rollout, RolloutOptions, StepSummary};
+use rollscope_trace::{StepNumber, sentence as sentence_of};
+use rollscope_track::Target;
+use serde_json::json;
 
+use super::track::targets;
 use super::{block_on, resolve};
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
+use crate::opened::create_run;
 use crate::output;
 
 options! {
@@ -25,6 +31,12 @@ options! {
             first_step: u64 = 1, range(0..=1 << 53);
             /// Folder for each step's samples, as JSON lines.
             out: Option<String> = None, value_name("DIR");
+        }
+        observability {
+            /// Send the numbers of each step, as the gateway has computed them from what it recorded, to a tracker:
+            /// wandb[:PROJECT[/NAME]], tensorboard[:DIR], mlflow:URL or jsonl[:FILE]. Needs --out, which becomes a run for
+            /// `rollscope track`.
+            track: Vec<String> = &[], value_name("TARGET");
         }
     }
 }
@@ -71,6 +83,12 @@ pub(crate) struct Progress {
     first_error_told: bool,
 }
 
+/// The trackers that get each step's numbers.
+struct Tracked {
+    relay: Relay,
+    out: PathBuf,
+}
+
 /// What the command takes.
 pub(crate) type Options = (RolloutCommandOptions, SamplingOptions);
 
@@ -80,9 +98,18 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (command, sampling) = resolve::<Options>(matches)?;
-    let options = sampling.rollout(command.url, command.first_step, command.out.map(PathBuf::from))?;
+    let targets = targets(&command.track)?;
+    let out = command.out.as_ref().map(PathBuf::from);
+    let options = sampling.rollout(command.url.clone(), command.first_step, out.clone())?;
     let rollout = Rollout::new(options).map_err(Failure::usage)?;
     block_on(async {
+        let mut tracked = match (targets.as_slice(), out) {
+            ([], _) => None,
+            (_, None) => {
+                return Err(Failure::Usage(anyhow!("--track needs --out: what is sent is kept there")));
+            }
+            (targets, Some(out)) => Some(Tracked::start(&rollout, &command, &out, targets).await?),
+        };
         let interrupted = shutdown(&LifetimeOptions { exit_on_stdin_close: false })?;
         let mut progress = Progress::new();
         let mut told = Ok(());
@@ -92,6 +119,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             if let (Event::StepEnded(step), Ok(())) = (&event, &told) {
                 told = output::line(format_args!("{}", sentence(step)));
             }
+            if let (Event::StepEnded(step), Some(tracked)) = (&event, &mut tracked) {
+                tracked.send(step);
+            }
         };
         tokio::select! {
             ended = rollout.run(show) => ended.map_err(anyhow::Error::from)?,
@@ -99,6 +129,45 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         };
         Ok(told?)
     })
+}
+
+// === impl Tracked ===
+
+impl Tracked {
+    /// Makes a run of the folder, or goes on with the one that is there.
+    async fn start(
+        rollout: &Rollout,
+        command: &RolloutCommandOptions,
+        out: &Path,
+        targets: &[Target],
+    ) -> Result<Self, Failure> {
+        if rollout.is_recorded().await == Some(false) {
+            let url = without_user_info(&command.url);
+            return Err(Failure::Usage(anyhow!(
+                "--track needs a gateway that records (--record), which computes the numbers: {url}"
+            )));
+        }
+        let run = create_run(out, json!({"rollout": command.to_json()}))?;
+        let on_trouble = |error: &RecordError| {
+            output::note(format_args!("rollscope: tracking: {}", sentence_of(error)));
+        };
+        let relay = Relay::start(&run, targets, on_trouble).map_err(anyhow::Error::from)?;
+        Ok(Self { relay, out: out.to_owned() })
+    }
+
+    /// A rollout goes on without its trackers; what went wrong is told.
+    fn send(&mut self, step: &StepSummary) {
+        let (number, out) = (step.step, self.out.display());
+        let Some(numbers) = &step.numbers else {
+            return output::note(format_args!("step {number}: the gateway told no numbers; none were sent"));
+        };
+        let trouble = match self.relay.send(StepNumber(number), numbers) {
+            Ok(true) => return,
+            Ok(false) => format!("is in {out} already and is not sent again"),
+            Err(error) => format!("is not sent: {}", sentence_of(&error)),
+        };
+        output::note(format_args!("step {number} {trouble}"));
+    }
 }
 
 // === impl SamplingOptions ===
