@@ -1,6 +1,6 @@
 //! What the live requests say of themselves, counted: the names that clients gave them, and their steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 
@@ -37,8 +37,9 @@ impl<T: Ord + Clone> Live<T> {
         }
     }
 
-    pub(crate) fn contains(&self, said: &T) -> bool {
-        self.0.lock().contains_key(said)
+    /// All that is said.
+    pub(crate) fn said(&self) -> BTreeSet<T> {
+        self.0.lock().keys().cloned().collect()
     }
 }
 
@@ -73,7 +74,7 @@ mod tests {
         live.add(&[7, 8]);
         live.add(&[7]);
         live.remove(&[7, 8]);
-        assert_eq!([7, 8, 9].map(|said| live.contains(&said)), [true, false, false]);
+        assert_eq!(live.said(), BTreeSet::from([7]));
         live.remove(&[7, 9]);
         assert!(live.0.lock().is_empty());
     }

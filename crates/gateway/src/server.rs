@@ -1,5 +1,6 @@
 //! The gateway, and which call goes where.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,11 +61,11 @@ impl Gateway {
         Ok(Self { core: Arc::new(Core::new(options, sink, notices)?), mount })
     }
 
-    /// Tells whether a request of a step is live, going by the `x-rollscope-step` headers of those that are. A request
-    /// is live until its profile has been offered. What tells it keeps nothing of the gateway alive but the counts.
-    pub fn live_steps(&self) -> impl Fn(StepNumber) -> bool + Send + Sync + use<> {
+    /// Tells the steps of the live requests, as their `x-rollscope-step` headers name them. A request is live until its
+    /// profile has been offered. What tells it keeps nothing of the gateway alive but the counts.
+    pub fn live_steps(&self) -> impl Fn() -> BTreeSet<StepNumber> + Send + Sync + use<> {
         let steps = Arc::clone(&self.core.steps);
-        move |step| steps.contains(&step)
+        move || steps.said()
     }
 
     /// Has `/metrics` show what somebody else counts, such as the recorder; the first one who asks for it.

@@ -27,6 +27,7 @@ mod troubles;
 mod waiting;
 mod writing;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -64,7 +65,7 @@ pub struct RecordOptions {
     /// counted.
     pub queue_bytes: usize,
     /// A step that a later one has followed is closed when nothing was recorded of it for this long and none of its
-    /// requests is live; see [`RecorderHandle::ask_live`].
+    /// requests is live, by any recorder of the run; see [`RecorderHandle::ask_live`].
     pub superseded_after: Duration,
     /// Trackers that get the numbers of each step that is closed.
     pub trackers: Vec<Target>,
@@ -157,8 +158,8 @@ impl Recorder {
         self.handle.clone()
     }
 
-    /// Writes what is waiting, closes the open steps, has them sealed and ends the log. What is offered from now
-    /// on is dropped.
+    /// Writes what is waiting, closes the open steps, has them sealed and ends the log; where other recorders of the run stay
+    /// the open steps are left to them. What is offered from now on is dropped.
     pub async fn shutdown(mut self) -> Result<(), RecordError> {
         let writer = self.writer.take();
         drop(self);
@@ -187,7 +188,7 @@ impl RecorderHandle {
 
     /// Ends a step: it is closed, sealed and its numbers are computed, which the receiver then gets. Profiles
     /// that the gateway is about to hand over are waited for, for a moment. To end a step again amends what was
-    /// told of its end; a step of which nothing was recorded is an error.
+    /// told of its end, and its numbers; a step of which nothing was recorded is an error.
     pub fn end_step(
         &self,
         step: StepNumber,
@@ -198,10 +199,11 @@ impl RecorderHandle {
         Ok(closed)
     }
 
-    /// Has whoever serves requests tell whether one of a step is live: it then keeps its step open. Only the first
-    /// one is asked, often and from a thread of the recorder's; without one a step ends when it has been quiet.
-    pub fn ask_live(&self, is_live: impl Fn(StepNumber) -> bool + Send + Sync + 'static) {
-        self.live.ask(is_live);
+    /// Has whoever serves requests tell the steps of those that are live: they keep their steps open, here and at the other
+    /// recorders of the run. Only the first one is asked, often and from a thread of the recorder's; without one a step ends
+    /// when it has been quiet.
+    pub fn ask_live(&self, live_steps: impl Fn() -> BTreeSet<StepNumber> + Send + Sync + 'static) {
+        self.live.ask(live_steps);
     }
 
     /// Profiles dropped so far.

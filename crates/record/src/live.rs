@@ -1,24 +1,25 @@
 //! Which steps have requests under way, as whoever serves them tells.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::OnceLock;
 
 use rollscope_trace::StepNumber;
 
-/// Asks whether a request of a step is live. Nobody knows of any until [`Live::ask`] was called.
+/// Asks for the steps of live requests. Nobody knows of any until [`Live::ask`] was called.
 #[derive(Default)]
-pub(crate) struct Live(OnceLock<Box<dyn Fn(StepNumber) -> bool + Send + Sync>>);
+pub(crate) struct Live(OnceLock<Box<dyn Fn() -> BTreeSet<StepNumber> + Send + Sync>>);
 
 // === impl Live ===
 
 impl Live {
     /// From now on asks this one; the first stays.
-    pub(crate) fn ask(&self, is_live: impl Fn(StepNumber) -> bool + Send + Sync + 'static) {
-        self.0.get_or_init(|| Box::new(is_live));
+    pub(crate) fn ask(&self, live_steps: impl Fn() -> BTreeSet<StepNumber> + Send + Sync + 'static) {
+        self.0.get_or_init(|| Box::new(live_steps));
     }
 
-    pub(crate) fn has(&self, step: StepNumber) -> bool {
-        self.0.get().is_some_and(|is_live| is_live(step))
+    pub(crate) fn steps(&self) -> BTreeSet<StepNumber> {
+        self.0.get().map_or_else(BTreeSet::new, |live_steps| live_steps())
     }
 }
 

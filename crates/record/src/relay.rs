@@ -28,11 +28,14 @@ impl Relay {
         on_trouble: impl Fn(&RecordError) + Send + Sync + 'static,
     ) -> Result<Self, RecordError> {
         let on_trouble: OnTrouble = Arc::new(on_trouble);
-        Ok(Self { metrics: run.metrics_log(), tracking: Tracking::spawn(run, trackers, &on_trouble)? })
+        Ok(Self {
+            metrics: run.metrics_log(),
+            tracking: Tracking::spawn(run, trackers, &on_trouble, &Arc::default())?,
+        })
     }
 
-    /// Sends the numbers of a step without waiting for a tracker. A step that the run has is not sent again: says whether it was
-    /// new.
+    /// Sends the numbers of a step without waiting for a tracker. Numbers that the run has of it already are not sent again: says
+    /// whether they were new.
     pub fn send(&mut self, step: StepNumber, numbers: &Map<String, Value>) -> Result<bool, RecordError> {
         let is_new = self.metrics.append(step, numbers)?;
         self.tracking.tell();

@@ -203,9 +203,9 @@ impl Sealing {
             // Nobody waits for what a viewer shows of it, and nothing is lost where it cannot be kept.
             self.keep_glance(computed);
         }
-        // What trackers were sent of a step is not sent again: late records amend the step's own file.
+        // Late records amend the step's numbers, and where they change them trackers are sent the step again.
         for step in late {
-            let computed = put_numbers(&self.run, step, None);
+            let computed = self.write_numbers(step, None);
             self.tell(&computed);
             self.keep_glance(computed.ok());
         }
@@ -240,11 +240,12 @@ impl Sealing {
         sealed.unwrap_or_default()
     }
 
-    /// Computes the numbers of a closed step, which has been read as a whole or is to be, and has them sent.
+    /// Computes the numbers of a closed step, which has been read as a whole or is to be, and has them sent if they are new.
     fn write_numbers(&mut self, step: StepNumber, trace: Option<StepTrace>) -> Result<Computed, RecordError> {
         let computed = put_numbers(&self.run, step, trace).and_then(|computed| {
-            self.metrics.append(step, &computed.closed.metrics)?;
-            self.tracking.tell();
+            if self.metrics.append(step, &computed.closed.metrics)? {
+                self.tracking.tell();
+            }
             Ok(computed)
         });
         if computed.is_err() {

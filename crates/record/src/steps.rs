@@ -15,6 +15,8 @@ pub(crate) struct Steps {
     closed: BTreeSet<StepNumber>,
     /// The largest step of which anything was recorded, be it still open or not.
     begun: StepNumber,
+    /// The largest that goes on at another recorder of the run.
+    begun_elsewhere: StepNumber,
     /// When the first late record came that was not yet handed on for sealing.
     late_since: Option<Instant>,
     versions: BTreeMap<Box<str>, StepNumber>,
@@ -100,10 +102,10 @@ impl Steps {
 
     /// The step that goes on at present, as far as is known: the latest of which anything was recorded, or the one after
     /// it if a request of that is live. Nothing before the first.
-    pub(crate) fn present(&self, is_live: impl Fn(StepNumber) -> bool) -> Option<StepNumber> {
+    pub(crate) fn present(&self, live: &BTreeSet<StepNumber>) -> Option<StepNumber> {
         let begun = self.is_any_begun().then_some(self.begun);
         let candidates = begun.map_or([0, 1], |begun| [begun.0, begun.0.saturating_add(1)]).map(StepNumber);
-        candidates.into_iter().rev().find(|step| is_live(*step)).or(begun)
+        candidates.into_iter().rev().find(|step| live.contains(step)).or(begun)
     }
 
     /// Whether anything was recorded of any step.
@@ -115,6 +117,39 @@ impl Steps {
     pub(crate) fn close(&mut self, step: StepNumber) {
         self.open.remove(&step);
         self.closed.insert(step);
+    }
+
+    /// What goes on at another recorder has begun too.
+    pub(crate) fn heard_of(&mut self, steps: &BTreeSet<StepNumber>) {
+        self.begun_elsewhere = self.begun_elsewhere.max(steps.last().copied().unwrap_or_default());
+    }
+
+    /// Another recorder has left a step open: it is ours now.
+    pub(crate) fn adopt(&mut self, step: StepNumber, now: Instant) {
+        if !self.closed.contains(&step) {
+            self.begun = self.begun.max(step);
+            self.open.entry(step).or_insert(now);
+        }
+    }
+
+    /// Another recorder has closed a step. What was recorded of it here since is late.
+    pub(crate) fn closed_elsewhere(&mut self, step: StepNumber, now: Instant) {
+        if self.open.contains_key(&step) {
+            self.close(step);
+            self.late_since.get_or_insert(now);
+        }
+    }
+
+    /// Steps that go on: those with live requests that are not closed, and open ones that have not been quiet for `quiet`.
+    pub(crate) fn busy(
+        &self,
+        live: &BTreeSet<StepNumber>,
+        now: Instant,
+        quiet: Duration,
+    ) -> BTreeSet<StepNumber> {
+        let is_recent = |touched: &Instant| now.saturating_duration_since(*touched) < quiet;
+        let recent = self.open.iter().filter(|(_, touched)| is_recent(touched)).map(|(step, _)| *step);
+        recent.chain(live.difference(&self.closed).copied()).collect()
     }
 
     /// Whether late records have waited for `patience` to be sealed.
@@ -129,14 +164,19 @@ impl Steps {
 
     /// Open steps that a later one has followed and that were quiet for `quiet`.
     pub(crate) fn superseded(&self, now: Instant, quiet: Duration) -> Vec<StepNumber> {
+        let begun = self.begun.max(self.begun_elsewhere);
         let over = |(step, touched): (&StepNumber, &Instant)| {
-            (*step < self.begun && now.saturating_duration_since(*touched) >= quiet).then_some(*step)
+            (*step < begun && now.saturating_duration_since(*touched) >= quiet).then_some(*step)
         };
         self.open.iter().filter_map(over).collect()
     }
 
+    pub(crate) fn is_open(&self, step: StepNumber) -> bool {
+        self.open.contains_key(&step)
+    }
+
     /// All open steps.
-    pub(crate) fn open(&self) -> Vec<StepNumber> {
+    pub(crate) fn open(&self) -> BTreeSet<StepNumber> {
         self.open.keys().copied().collect()
     }
 }
@@ -166,16 +206,37 @@ mod tests {
 
     #[test]
     fn passes_belong_to_the_step_that_goes_on() {
-        let none = |_| false;
-        let only = |live: u64| move |step| step == StepNumber(live);
+        let none = BTreeSet::new();
+        let only = |live: u64| BTreeSet::from([StepNumber(live)]);
         let mut steps = Steps::default();
-        assert_eq!(steps.present(none), None);
-        assert_eq!(steps.present(only(1)), Some(StepNumber(1)));
+        assert_eq!(steps.present(&none), None);
+        assert_eq!(steps.present(&only(1)), Some(StepNumber(1)));
         steps.touch(StepNumber(4), Instant::now());
         steps.close(StepNumber(4));
-        assert_eq!(steps.present(none), Some(StepNumber(4)));
-        assert_eq!(steps.present(only(5)), Some(StepNumber(5)));
-        assert_eq!(steps.present(only(9)), Some(StepNumber(4)));
+        assert_eq!(steps.present(&none), Some(StepNumber(4)));
+        assert_eq!(steps.present(&only(5)), Some(StepNumber(5)));
+        assert_eq!(steps.present(&only(9)), Some(StepNumber(4)));
+    }
+
+    #[test]
+    fn other_recorders_are_told_what_goes_on_and_tell_what_has_begun_ended_or_was_left() {
+        let (start, quiet) = (Instant::now(), Duration::from_secs(10));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let set = |steps: &[u64]| steps.iter().copied().map(StepNumber).collect::<BTreeSet<_>>();
+        let mut steps = Steps::default();
+        for step in 1..=3 {
+            steps.touch(StepNumber(step), at(10 * step));
+        }
+        steps.close(StepNumber(2));
+        assert_eq!(steps.busy(&set(&[2, 9]), at(30), quiet), set(&[3, 9]));
+        assert_eq!(steps.superseded(at(60), quiet), [StepNumber(1)]);
+        steps.heard_of(&set(&[2, 7]));
+        assert_eq!(steps.superseded(at(60), quiet), [StepNumber(1), StepNumber(3)]);
+        steps.closed_elsewhere(StepNumber(1), at(60));
+        assert!(steps.is_late_due(at(70), quiet), "what it had of it is sealed");
+        steps.adopt(StepNumber(1), at(61));
+        steps.adopt(StepNumber(5), at(61));
+        assert_eq!(steps.open(), set(&[3, 5]), "what is over is not gone on with");
     }
 
     #[test]
@@ -205,7 +266,7 @@ mod tests {
         assert_eq!(steps.superseded(at(110), quiet), []);
         assert_eq!(steps.superseded(at(111), quiet), [StepNumber(1)]);
         steps.close(StepNumber(1));
-        assert_eq!(steps.open(), [StepNumber(2)]);
+        assert_eq!(steps.open(), BTreeSet::from([StepNumber(2)]));
         // That the later one is over already makes no difference.
         steps.touch(StepNumber(3), at(112));
         steps.close(StepNumber(3));
@@ -223,7 +284,7 @@ mod tests {
             steps.touch(StepNumber(1), at(seconds));
         }
         assert!(steps.knows(StepNumber(1)) && !steps.knows(StepNumber(2)));
-        assert_eq!(steps.open(), []);
+        assert!(steps.open().is_empty());
         assert!(!steps.is_late_due(at(10), patience) && steps.is_late_due(at(11), patience));
         steps.late_handed_on();
         assert!(!steps.is_late_due(at(100), patience));

@@ -3,6 +3,9 @@
 //! metrics.jsonl is the queue: a thread is merely told that there is something new, goes through the file, and sends
 //! what its tracker does not have. A tracker that is away is tried again, ever less often; what it has not got when
 //! the recorder ends is still in the file, which is told, and `rollscope track` sends it.
+//!
+//! A step whose numbers changed has a further line, and a tracker gets as many of a step's lines as there are. Of several
+//! recorders of a run only one has a tracker open, and sends what all of them write; the others stand by until it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,15 +42,27 @@ struct Sending {
     tracker: Option<Tracker>,
     metrics: MetricsFollow,
     abandoned: Arc<AtomicBool>,
+    others_stay: Arc<AtomicBool>,
     on_trouble: OnTrouble,
     /// Whether the last try failed, so that a tracker that is away is told of once.
     troubled: bool,
+}
+
+/// What came of sending.
+enum Tried {
+    /// The tracker has all there is, unless it was abandoned.
+    HasAll,
+    /// Another recorder of the run sends to it.
+    Another,
+    Failed,
 }
 
 /// After a failure a tracker is tried again so much later, and twice as much later each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// But no later than this.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// So often it is looked whether another recorder has written something, or has let a tracker go.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// So long the recorder's end is kept waiting by its trackers, be they away or only slow.
 const LAST_TRIES: Duration = Duration::from_secs(5);
 
@@ -65,8 +80,8 @@ fn send_new(
     abandoned: &AtomicBool,
 ) -> Result<(u64, Option<TrackError>), RecordError> {
     let (mut sent, mut left_out) = (0, None);
-    metrics.each_new(|SentMetrics { step, data }| {
-        if !abandoned.load(Ordering::Relaxed) && !tracker.has(step.0) {
+    metrics.each_new(|SentMetrics { step, time, data }| {
+        if !abandoned.load(Ordering::Relaxed) && tracker.times(step.0) < time {
             let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
             let numbers: Numbers = data.into_iter().filter_map(number).collect();
             match tracker.send(step.0, &numbers) {
@@ -90,7 +105,13 @@ pub fn origin_of(run: &Run) -> Origin {
 // === impl Tracking ===
 
 impl Tracking {
-    pub(crate) fn spawn(run: &Run, targets: &[Target], on_trouble: &OnTrouble) -> Result<Self, RecordError> {
+    /// `others_stay` tells at the end whether other recorders go on with the run.
+    pub(crate) fn spawn(
+        run: &Run,
+        targets: &[Target],
+        on_trouble: &OnTrouble,
+        others_stay: &Arc<AtomicBool>,
+    ) -> Result<Self, RecordError> {
         let abandoned = Arc::<AtomicBool>::default();
         let spawn = |target: &Target| {
             // One word is enough: whoever hears it goes through all that is new.
@@ -103,6 +124,7 @@ impl Tracking {
                 tracker: None,
                 metrics,
                 abandoned: Arc::clone(&abandoned),
+                others_stay: Arc::clone(others_stay),
                 on_trouble,
                 troubled: false,
             };
@@ -155,13 +177,16 @@ impl Sending {
     fn work(mut self, bell: &Receiver<()>) -> bool {
         let mut pause = FIRST_PAUSE;
         loop {
-            let waited = if self.try_now() {
-                pause = FIRST_PAUSE;
-                bell.recv().map_err(|_| RecvTimeoutError::Disconnected)
-            } else {
-                let waited = bell.recv_timeout(pause);
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                waited
+            let waited = match self.try_now() {
+                Tried::HasAll | Tried::Another => {
+                    pause = FIRST_PAUSE;
+                    bell.recv_timeout(LOOK_EVERY)
+                }
+                Tried::Failed => {
+                    let waited = bell.recv_timeout(pause);
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    waited
+                }
             };
             if waited == Err(RecvTimeoutError::Disconnected) {
                 return self.finish();
@@ -175,8 +200,11 @@ impl Sending {
             if self.is_abandoned() {
                 return false;
             }
-            if self.try_now() {
-                break;
+            match self.try_now() {
+                Tried::HasAll => break,
+                // It sends what is left.
+                Tried::Another if self.do_others_stay() => return true,
+                Tried::Another | Tried::Failed => {}
             }
             if Instant::now() >= deadline {
                 return false;
@@ -187,28 +215,36 @@ impl Sending {
         if self.is_abandoned() {
             return false;
         }
+        // For the tracker the run goes on with them.
+        if self.do_others_stay() {
+            return true;
+        }
         if let Some(Err(error)) = self.tracker.take().map(Tracker::finish) {
             (self.on_trouble)(&error.into());
         }
         true
     }
 
+    fn do_others_stay(&self) -> bool {
+        self.others_stay.load(Ordering::Relaxed)
+    }
+
     fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Whether the tracker has all there is, unless it was abandoned.
-    fn try_now(&mut self) -> bool {
+    fn try_now(&mut self) -> Tried {
         match self.send() {
             Ok(()) => {
                 self.troubled = false;
-                true
+                Tried::HasAll
             }
+            Err(RecordError::Track(TrackError::InUse { .. })) => Tried::Another,
             Err(error) => {
                 if !std::mem::replace(&mut self.troubled, true) {
                     (self.on_trouble)(&error);
                 }
-                false
+                Tried::Failed
             }
         }
     }

@@ -1,12 +1,13 @@
 //! The writing thread: from the inbox into the log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SendError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rollscope_run::{LogOptions, LogWriter, Run};
+use rollscope_run::{LogOptions, LogWriter, Peers, Presence, Run, RunError};
 use rollscope_trace::{CloseReason, DropCount, ForwardPass, Record, StepClose, StepNumber};
 
 use crate::inbox::{Command, Inbox, Lost};
@@ -22,7 +23,7 @@ use crate::{OnTrouble, RecordError, RecordOptions, RecorderHandle, StepEnd, cloc
 /// is taken.
 const TICK: Duration = Duration::from_millis(50);
 
-/// How often it is looked whether the log is still there.
+/// How often it is looked whether the log is still there, and who else writes the run.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A step that was ended by the user's code is closed so much later: the gateway offers a profile after the
@@ -45,6 +46,10 @@ struct Writing {
     inbox: Arc<Inbox>,
     live: Arc<Live>,
     log: LogWriter,
+    /// Other recorders of the run.
+    peers: Peers,
+    /// Told when this one ends: whether others go on with the run.
+    others_stay: Arc<AtomicBool>,
     jobs: SyncSender<Job>,
     steps: Steps,
     ending: BTreeMap<StepNumber, Ending>,
@@ -81,14 +86,20 @@ pub(crate) fn spawn(
 ) -> Result<JoinHandle<Result<(), RecordError>>, RecordError> {
     let RecorderHandle { inbox, live, run } = handle.clone();
     let on_trouble = Arc::clone(&options.on_trouble);
-    let tracking = Tracking::spawn(&run, &options.trackers, &on_trouble)?;
+    let others_stay = Arc::<AtomicBool>::default();
+    let tracking = Tracking::spawn(&run, &options.trackers, &on_trouble, &others_stay)?;
     let (jobs, sealing) = sealing::spawn(run.clone(), tracking, options)?;
     let abandon = AbandonOnExit(Arc::clone(&inbox));
+    let mut peers = run.peers(&log);
+    // Who goes from now on leaves its steps to this one.
+    peers.look()?;
     let writing = Writing {
+        peers,
         run,
         inbox,
         live,
         log,
+        others_stay,
         jobs,
         steps,
         ending: BTreeMap::new(),
@@ -117,6 +128,8 @@ pub(crate) fn spawn(
 impl Writing {
     fn work(mut self) -> Result<(), RecordError> {
         loop {
+            // Asked before too: what is not live any more by then has been put in.
+            let live = self.live.steps();
             let (commands, closed) = self.inbox.take(TICK);
             for command in commands {
                 match command {
@@ -127,8 +140,11 @@ impl Writing {
             self.record_waiting_passes();
             self.count_losses();
             self.flush();
-            self.look();
-            self.close_due(Instant::now());
+            let now = Instant::now();
+            let live = live.union(&self.live.steps()).copied().collect();
+            self.look(now);
+            self.tell_peers(&live, now);
+            self.close_due(&live, now);
             if closed {
                 return self.finish();
             }
@@ -165,7 +181,7 @@ impl Writing {
         if self.waiting_passes.is_empty() {
             return;
         }
-        let Some(step) = self.steps.present(|step| self.live.has(step)) else { return };
+        let Some(step) = self.steps.present(&self.live.steps()) else { return };
         for mut pass in self.waiting_passes.take() {
             pass.step = Some(step);
             self.append_pass(pass);
@@ -201,13 +217,14 @@ impl Writing {
         taken.map_err(|error| self.trouble(&error.into())).is_ok()
     }
 
-    /// Looks whether the log is still there. Of one that was removed nothing will ever be read: what it took since one
+    /// Looks who else writes the run, and whether the log is still there. Of one that was removed nothing will ever be read: what it took since one
     /// looked last is counted as lost, and recording goes on in a new folder.
-    fn look(&mut self) {
-        if self.looked.elapsed() < LOOK_EVERY {
+    fn look(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.looked) < LOOK_EVERY {
             return;
         }
-        self.looked = Instant::now();
+        self.looked = now;
+        self.look_at_peers(now);
         let written = std::mem::take(&mut self.since_look);
         let passes = std::mem::take(&mut self.passes_since_look);
         if self.log.is_there() {
@@ -218,9 +235,47 @@ impl Writing {
         (self.on_trouble)(&RecordError::Removed { path: self.run.dir().to_owned() });
         let name = self.log.name().to_owned();
         match self.run.restore().and_then(|()| self.run.writer(&name, log_options())) {
-            Ok(log) => self.log = log,
+            Ok(log) => {
+                self.peers = self.run.peers(&log);
+                self.log = log;
+            }
             Err(error) => self.trouble(&error.into()),
         }
+    }
+
+    /// After what is written was handed over, so that a step that is told not to go on any more can be read.
+    fn tell_peers(&mut self, live: &BTreeSet<StepNumber>, now: Instant) {
+        let busy = self.steps.busy(live, now, self.superseded_after);
+        let told = self.peers.tell(Presence { open: self.steps.open(), busy, leaving: false });
+        self.told_or_troubled(told);
+    }
+
+    /// Steps of others that have gone are gone on with; what others have closed is.
+    fn look_at_peers(&mut self, now: Instant) {
+        let left = self.peers.look();
+        let left = self.told_or_troubled(left).unwrap_or_default();
+        self.hear_peers(&left, now);
+    }
+
+    fn hear_peers(&mut self, left: &BTreeSet<StepNumber>, now: Instant) {
+        if left.is_empty() && self.peers.live().next().is_none() {
+            return;
+        }
+        for presence in self.peers.live() {
+            self.steps.heard_of(&presence.busy);
+        }
+        let closed = self.run.closed_steps();
+        let closed = self.told_or_troubled(closed).unwrap_or_default();
+        for step in left.difference(&closed) {
+            self.steps.adopt(*step, now);
+        }
+        for step in self.steps.open().intersection(&closed) {
+            self.steps.closed_elsewhere(*step, now);
+        }
+    }
+
+    fn told_or_troubled<T>(&mut self, outcome: Result<T, RunError>) -> Option<T> {
+        outcome.map_err(|error| self.trouble(&error.into())).ok()
     }
 
     fn flush(&mut self) {
@@ -259,14 +314,22 @@ impl Writing {
         ending.replies.push(reply);
     }
 
-    fn close_due(&mut self, now: Instant) {
+    fn close_due(&mut self, live: &BTreeSet<StepNumber>, now: Instant) {
         let due = self.ending.iter().filter(|(_, ending)| ending.due <= now);
         let told: Vec<_> = due.map(|(step, _)| (*step, CloseReason::Told)).collect();
         let mut superseded = Vec::new();
+        let mut has_looked = false;
         for step in self.steps.superseded(now, self.superseded_after) {
-            if self.live.has(step) {
+            if live.contains(&step) {
                 self.steps.touch(step, now);
-            } else if !self.ending.contains_key(&step) {
+                continue;
+            }
+            // A request of another recorder's may have begun a moment ago.
+            if !std::mem::replace(&mut has_looked, true) {
+                self.look_at_peers(now);
+            }
+            let is_open = self.steps.is_open(step) && !self.peers.is_busy(step);
+            if is_open && !self.ending.contains_key(&step) {
                 // One that was told to end is about to, with what was told.
                 superseded.push((step, CloseReason::Superseded));
             }
@@ -324,12 +387,20 @@ impl Writing {
         }
     }
 
-    /// Closes what is open, has it sealed with what came late, and ends the log.
+    /// Closes what is open unless others go on with it, has it sealed with what came late, and ends the log.
     fn finish(mut self) -> Result<(), RecordError> {
         let told = self.ending.keys().map(|step| (*step, CloseReason::Told)).collect();
         let mut closed = self.close(told);
-        let open = self.steps.open().into_iter().map(|step| (step, CloseReason::Shutdown)).collect();
-        closed.extend(self.close(open));
+        self.flush();
+        let left = self.peers.leave(self.steps.open());
+        // Where it is not known who stays, nobody else may close them.
+        let (is_last, left) = self.told_or_troubled(left).unwrap_or((true, BTreeSet::new()));
+        self.hear_peers(&left, Instant::now());
+        self.others_stay.store(!is_last, Ordering::Relaxed);
+        if is_last {
+            let open = self.steps.open().into_iter().map(|step| (step, CloseReason::Shutdown)).collect();
+            closed.extend(self.close(open));
+        }
         self.hand_on(closed);
         drop(self.jobs);
         Ok(self.log.end()?)

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -159,7 +161,7 @@ async fn a_step_that_is_told_to_end_answers_with_its_numbers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_comes_late_amends_the_step_and_is_not_sent_again() {
+async fn what_comes_late_amends_the_step_and_what_was_sent() {
     let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
     let handle = recorder.handle();
     handle.offer(profile(1, of_sample(1, "a"), "v")).unwrap();
@@ -167,8 +169,9 @@ async fn what_comes_late_amends_the_step_and_is_not_sent_again() {
     handle.end_step(StepNumber(1), end).unwrap().await.unwrap().unwrap();
     handle.offer(profile(2, of_sample(1, "b"), "v")).unwrap();
     recorder.shutdown().await.unwrap();
-    assert_eq!(run.metrics().unwrap().len(), 1);
-    assert_eq!(run.metrics().unwrap()[0].data["perf/request/count"], json!(1.0));
+    let counts: Vec<_> =
+        run.metrics().unwrap().iter().map(|sent| sent.data["perf/request/count"].clone()).collect();
+    assert_eq!(counts, [1.0, 2.0]);
     let stats = run.stats(StepNumber(1)).unwrap().unwrap()["metrics"].clone();
     assert_eq!((&stats["perf/request/count"], &stats["perf/rollout_time"]), (&json!(2.0), &json!(4.0)));
     let step = run.steps().unwrap().remove(0);
@@ -186,7 +189,7 @@ async fn a_tracker_that_is_away_loses_no_step() {
     let dir = tempfile::tempdir().unwrap();
     let lines = dir.path().join("away").join("lines.jsonl");
     // Where its folder should be there is a file.
-    std::fs::write(dir.path().join("away"), "").unwrap();
+    fs::write(dir.path().join("away"), "").unwrap();
     let target = Target::Jsonl { path: Some(lines.clone()) };
     let options = RecordOptions { trackers: vec![target.clone()], ..RecordOptions::default() };
     let Setup { _dir, run, recorder, troubles } = setup(options);
@@ -198,12 +201,12 @@ async fn a_tracker_that_is_away_loses_no_step() {
     step(1).await;
     step(2).await;
     until("it is told that the tracker is away", || !troubles.lock().is_empty());
-    std::fs::remove_file(dir.path().join("away")).unwrap();
+    fs::remove_file(dir.path().join("away")).unwrap();
     step(3).await;
     recorder.shutdown().await.unwrap();
     assert_eq!(troubles.lock().len(), 1, "told once: {:?}", troubles.lock());
-    let sent = std::fs::read_to_string(&lines).unwrap();
-    assert_eq!(sent, std::fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap());
+    let sent = fs::read_to_string(&lines).unwrap();
+    assert_eq!(sent, fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap());
     // Afterwards there is nothing left to send.
     let mut tracker = Tracker::open(&target, &origin_of(&run)).unwrap();
     assert_eq!(catch_up(&run, &mut tracker).unwrap().0, 0);
@@ -240,8 +243,121 @@ async fn to_end_a_step_again_amends_its_end_and_answers_everybody() {
     assert_eq!(third.metrics["perf/rollout_time"], json!(5.0));
     assert_eq!(third.metrics["perf/tokens_per_gpu_per_sec"], json!(2.0));
     recorder.shutdown().await.unwrap();
-    assert_eq!(run.metrics().unwrap().len(), 1);
+    let sent = run.metrics().unwrap();
+    assert_eq!(
+        (sent.len(), &sent[1].data),
+        (2, &third.metrics),
+        "those told at once are one, and the last one holds"
+    );
     assert_eq!(run.steps().unwrap().len(), 1);
+}
+
+/// Two recorders at work in one run, each of which the other knows of, and where the numbers go besides.
+fn two_recorders(options: &RecordOptions) -> (Setup, Recorder) {
+    let first = setup(options.clone());
+    let second = Recorder::start(first.run.clone(), options).unwrap();
+    for writer in ["gateway", "gateway-2"] {
+        until("it is told who is there", || !told_by(&first.run, writer).is_empty());
+    }
+    (first, second)
+}
+
+/// What a recorder tells the others.
+fn told_by(run: &Run, writer: &str) -> String {
+    fs::read_to_string(run.dir().join("log").join(writer).join("present.json")).unwrap_or_default()
+}
+
+fn sent_counts(run: &Run) -> Vec<(u64, f64)> {
+    let count = |data: &serde_json::Map<String, Value>| data["perf/request/count"].as_f64().unwrap();
+    run.metrics().unwrap().iter().map(|sent| (sent.step.0, count(&sent.data))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_live_request_at_another_recorder_keeps_its_step_open() {
+    let options = RecordOptions { superseded_after: Duration::from_millis(50), ..RecordOptions::default() };
+    let (Setup { _dir, run, recorder, troubles }, other) = two_recorders(&options);
+    let live = Arc::new(Mutex::new(BTreeSet::from([StepNumber(10)])));
+    let of_other = Arc::clone(&live);
+    other.handle().ask_live(move || of_other.lock().clone());
+    until("the other tells its live request", || told_by(&run, "gateway-2").contains("\"busy\":[10]"));
+    let handle = recorder.handle();
+    for step in 10..=12 {
+        handle.offer(profile(step.into(), of_sample(step, "a"), "v")).unwrap();
+    }
+    until("step 11 is superseded", || closed(&run, 11) == Some(CloseReason::Superseded));
+    assert_eq!(closed(&run, 10), None, "it was quiet here for longer, and goes on elsewhere");
+    other.handle().offer(profile(1, of_sample(10, "b"), "v")).unwrap();
+    live.lock().clear();
+    until("step 10 is superseded", || closed(&run, 10) == Some(CloseReason::Superseded));
+    other.shutdown().await.unwrap();
+    assert_eq!(closed(&run, 12), None, "the first one goes on with it");
+    recorder.shutdown().await.unwrap();
+    assert_eq!(sent_counts(&run), [(11, 1.0), (10, 2.0), (12, 1.0)]);
+    assert!(troubles.lock().is_empty(), "{troubles:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recorder_that_others_survive_leaves_its_steps_to_them() {
+    let (Setup { _dir, run, recorder, troubles }, other) = two_recorders(&RecordOptions::default());
+    other.handle().offer(profile(1, of_sample(12, "a"), "v")).unwrap();
+    other.handle().offer(profile(2, of_sample(13, "a"), "v")).unwrap();
+    recorder.handle().offer(profile(3, of_sample(12, "b"), "v")).unwrap();
+    other.shutdown().await.unwrap();
+    assert_eq!((closed(&run, 12), closed(&run, 13), sent_counts(&run)), (None, None, vec![]));
+    recorder.handle().offer(profile(4, of_sample(12, "c"), "v")).unwrap();
+    let end = StepEnd { rollout_time: Some(Nanos(9_000_000_000)), gpus: None };
+    let ended = recorder.handle().end_step(StepNumber(12), end).unwrap().await.unwrap().unwrap();
+    assert_eq!(
+        (&ended.metrics["perf/request/count"], &ended.metrics["perf/rollout_time"]),
+        (&json!(3.0), &json!(9.0))
+    );
+    recorder.shutdown().await.unwrap();
+    assert_eq!(closed(&run, 13), Some(CloseReason::Shutdown), "of which the first one had nothing");
+    assert_eq!(sent_counts(&run), [(12, 3.0), (13, 1.0)]);
+    assert!(troubles.lock().is_empty(), "{troubles:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_recorders_that_end_at_once_one_closes_and_sends_what_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = dir.path().join("lines.jsonl");
+    let trackers = vec![Target::Jsonl { path: Some(lines.clone()) }];
+    let options = RecordOptions { trackers, ..RecordOptions::default() };
+    let (Setup { _dir, run, recorder, troubles }, other) = two_recorders(&options);
+    for (recorder, id) in [(&recorder, 1), (&other, 2)] {
+        recorder.handle().offer(profile(id, of_sample(5, &id.to_string()), "v")).unwrap();
+    }
+    let (one, two) = tokio::join!(recorder.shutdown(), other.shutdown());
+    one.and(two).unwrap();
+    assert_eq!((closed(&run, 5), sent_counts(&run)), (Some(CloseReason::Shutdown), vec![(5, 2.0)]));
+    assert_eq!(
+        fs::read_to_string(lines).unwrap(),
+        fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap()
+    );
+    assert!(troubles.lock().is_empty(), "{troubles:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_is_told_when_the_step_was_sent_has_it_sent_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = dir.path().join("lines.jsonl");
+    let trackers = vec![Target::Jsonl { path: Some(lines.clone()) }];
+    let options = RecordOptions { trackers, ..RecordOptions::default() };
+    let Setup { _dir, run, recorder, .. } = setup(options.clone());
+    recorder.handle().offer(profile(1, of_sample(5, "a"), "v")).unwrap();
+    recorder.shutdown().await.unwrap();
+    assert_eq!(sent_counts(&run), [(5, 1.0)]);
+    let again = Recorder::start(run.clone(), &options).unwrap();
+    let end = StepEnd { rollout_time: Some(Nanos(9_000_000_000)), gpus: None };
+    again.handle().end_step(StepNumber(5), end).unwrap().await.unwrap().unwrap();
+    again.shutdown().await.unwrap();
+    let sent = run.metrics().unwrap();
+    let times: Vec<_> = sent.iter().map(|sent| (sent.time, sent.data["perf/rollout_time"].clone())).collect();
+    assert_eq!(times, [(1, json!(0.7)), (2, json!(9.0))]);
+    assert_eq!(
+        fs::read_to_string(lines).unwrap(),
+        fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -280,7 +396,8 @@ async fn a_straggler_keeps_its_step_open() {
     let handle = recorder.handle();
     let straggles = Arc::new(AtomicBool::new(true));
     let of_step_1 = Arc::clone(&straggles);
-    handle.ask_live(move |step| step == StepNumber(1) && of_step_1.load(Ordering::Relaxed));
+    let live = |is_live: bool| is_live.then_some(StepNumber(1)).into_iter().collect::<BTreeSet<_>>();
+    handle.ask_live(move || live(of_step_1.load(Ordering::Relaxed)));
     for step in 1..=3 {
         handle.offer(profile(step.into(), of_sample(step, "a"), "v")).unwrap();
     }

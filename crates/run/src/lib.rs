@@ -3,11 +3,12 @@
 //! ```text
 //! run.json                            what it is: version, producer, configuration
 //! log/WRITER/000001.seg               one folder per writer: framed, checksummed records
+//! log/WRITER/present.json             what it tells the other writers while it lives: its open steps
 //! steps/step=000001/TABLE/*.parquet   parts: the records of a step as tables, made from the logs
 //! steps/step=000001/stats.json        the numbers of a step
 //! steps/step=000001/glance.bin        what a viewer shows of it without reading it
 //! manifest/N.json                     which parts there are, and which stretches of the logs they replace
-//! metrics.jsonl                       what trackers were sent, one line a step
+//! metrics.jsonl                       what trackers were sent: a line a step, and one more whenever its numbers have changed
 //! ```
 //!
 //! Each writer appends to a log of its own ([`LogWriter`]) and nobody else touches it. When a step is closed its
@@ -22,6 +23,7 @@ mod version;
 mod log;
 mod manifest;
 mod parts;
+mod presence;
 mod retention;
 mod seal;
 mod sealed;
@@ -41,6 +43,7 @@ pub use glance::{Glance, GlanceBlocks, SealedState};
 pub use log::writer::{LogOptions, LogWriter};
 pub use log::{Damage, DamageKind, LogPosition, LogStretch};
 pub use numbers::{MetricsFollow, MetricsLog, SentMetrics};
+pub use presence::{Peers, Presence};
 pub use read::{Drops, StepSummary, WriterState, WriterSummary};
 pub use retention::Retention;
 pub use run::{Run, RunInfo};

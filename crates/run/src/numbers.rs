@@ -1,7 +1,9 @@
 //! The numbers of a step: stats.json of each step, and metrics.jsonl, which has what trackers were sent.
 
-use std::collections::BTreeSet;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
+use std::hash::{Hash as _, Hasher as _};
 use std::io::{self, BufRead as _, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -23,6 +25,8 @@ pub(crate) const STATS_NAME: &str = "stats.json";
 pub struct SentMetrics {
     /// The step.
     pub step: StepNumber,
+    /// The how manieth time it was sent: 1, and more where its numbers changed afterwards. The last one holds.
+    pub time: u64,
     /// Numbers by name.
     pub data: Map<String, Value>,
 }
@@ -33,14 +37,16 @@ pub struct MetricsFollow {
     path: PathBuf,
     /// Lines up to here have been taken.
     taken_bytes: u64,
+    /// How many of each step.
+    taken: BTreeMap<u64, u64>,
 }
 
-/// Appends to metrics.jsonl, and knows which steps it has: of a file that grows with every step only what is new is
-/// read.
+/// Appends to metrics.jsonl, and knows what it has: of a file that grows with every step only what is new is read.
 #[derive(Debug)]
 pub struct MetricsLog {
     path: PathBuf,
-    sent: BTreeSet<u64>,
+    /// A hash of the last line of each step.
+    sent: BTreeMap<u64, u64>,
     /// Whole lines up to here have been read.
     read_bytes: u64,
 }
@@ -71,22 +77,25 @@ impl Run {
         files::replace(&path, &bytes)
     }
 
-    /// What trackers were sent, in the order of sending. Lines that cannot be read are passed over.
+    /// What trackers were sent, in the order of sending; of a step whose numbers changed afterwards the last holds. Lines that
+    /// cannot be read are passed over.
     pub fn metrics(&self) -> Result<Vec<SentMetrics>, RunError> {
-        let bytes = files::read_if_there(&self.metrics_path())?.unwrap_or_default();
-        let lines = bytes.split(|byte| *byte == b'\n');
-        let read = lines.filter_map(|line| serde_json::from_slice::<Line<Map<String, Value>>>(line).ok());
-        Ok(read.map(|line| SentMetrics { step: StepNumber(line.step), data: line.data }).collect())
+        let mut sent = Vec::new();
+        self.follow_metrics().each_new(|metrics| {
+            sent.push(metrics);
+            Ok::<_, RunError>(())
+        })?;
+        Ok(sent)
     }
 
     /// metrics.jsonl for whoever goes on reading it, from its begin.
     pub fn follow_metrics(&self) -> MetricsFollow {
-        MetricsFollow { path: self.metrics_path(), taken_bytes: 0 }
+        MetricsFollow { path: self.metrics_path(), taken_bytes: 0, taken: BTreeMap::new() }
     }
 
     /// metrics.jsonl for whoever appends to it. The file is first read when something is appended.
     pub fn metrics_log(&self) -> MetricsLog {
-        MetricsLog { path: self.metrics_path(), sent: BTreeSet::new(), read_bytes: 0 }
+        MetricsLog { path: self.metrics_path(), sent: BTreeMap::new(), read_bytes: 0 }
     }
 
     /// The files that make a copy of what has been sealed of steps, from the run's folder: what the run says of itself,
@@ -130,8 +139,10 @@ impl MetricsFollow {
             Err(source) => return Err(cannot(source).into()),
         };
         // A shorter one was put in its place.
-        let length = file.metadata().map_err(cannot)?.len();
-        self.taken_bytes = if length < self.taken_bytes { 0 } else { self.taken_bytes };
+        if file.metadata().map_err(cannot)?.len() < self.taken_bytes {
+            self.taken_bytes = 0;
+            self.taken.clear();
+        }
         let mut file = BufReader::new(file);
         file.seek(SeekFrom::Start(self.taken_bytes)).map_err(cannot)?;
         let mut line = Vec::new();
@@ -141,8 +152,10 @@ impl MetricsFollow {
             if line.last() != Some(&b'\n') {
                 return Ok(());
             }
-            if let Ok(line) = serde_json::from_slice::<Line<Map<String, Value>>>(&line) {
-                take(SentMetrics { step: StepNumber(line.step), data: line.data })?;
+            if let Ok(Line { step, data }) = serde_json::from_slice::<Line<Map<String, Value>>>(&line) {
+                let time = self.taken.get(&step).map_or(1, |taken| taken + 1);
+                take(SentMetrics { step: StepNumber(step), time, data })?;
+                self.taken.insert(step, time);
             }
             self.taken_bytes += length as u64;
         }
@@ -152,20 +165,25 @@ impl MetricsFollow {
 // === impl MetricsLog ===
 
 impl MetricsLog {
-    /// Appends what trackers are sent of a step, once: says whether it was the first time.
+    /// Appends what trackers are sent of a step, unless it is what they were sent of it last; says whether it was not. Others
+    /// may append beside.
     pub fn append(&mut self, step: StepNumber, data: &Map<String, Value>) -> Result<bool, RunError> {
+        let mut line = serde_json::to_vec(&Line { step: step.0, data })
+            .map_err(|source| RunError::EncodeJson { what: METRICS_NAME, source })?;
         let open = OpenOptions::new().read(true).append(true).create(true).open(&self.path);
         let mut file = open.map_err(RunError::io("open", &self.path))?;
+        // Until it is closed, so that no other reads and appends between.
+        file.lock().map_err(RunError::io("lock", &self.path))?;
         let is_cut = self.catch_up(&mut file).map_err(RunError::io("read", &self.path))?;
-        if self.sent.contains(&step.0) {
+        if self.sent.get(&step.0) == Some(&hash(&line)) {
             return Ok(false);
         }
         // A line that a crash has cut must not swallow this one.
-        let mut bytes = if is_cut { vec![b'\n'] } else { Vec::new() };
-        serde_json::to_writer(&mut bytes, &Line { step: step.0, data })
-            .map_err(|source| RunError::EncodeJson { what: METRICS_NAME, source })?;
-        bytes.push(b'\n');
-        let written = file.write_all(&bytes).and_then(|()| file.sync_data());
+        if is_cut {
+            line.insert(0, b'\n');
+        }
+        line.push(b'\n');
+        let written = file.write_all(&line).and_then(|()| file.sync_data());
         written.map_err(RunError::io("write", &self.path))?;
         Ok(true)
     }
@@ -174,14 +192,25 @@ impl MetricsLog {
     fn catch_up(&mut self, file: &mut File) -> io::Result<bool> {
         let mut added = Vec::new();
         // A shorter one was put in its place.
-        self.read_bytes = if file.metadata()?.len() < self.read_bytes { 0 } else { self.read_bytes };
+        if file.metadata()?.len() < self.read_bytes {
+            self.read_bytes = 0;
+            self.sent.clear();
+        }
         file.seek(SeekFrom::Start(self.read_bytes))?;
         file.read_to_end(&mut added)?;
         let whole = added.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         for line in added[..whole].split(|byte| *byte == b'\n') {
-            self.sent.extend(serde_json::from_slice::<Line<IgnoredAny>>(line).map(|line| line.step));
+            let read = serde_json::from_slice::<Line<IgnoredAny>>(line);
+            self.sent.extend(read.map(|read| (read.step, hash(line))));
         }
         self.read_bytes += whole as u64;
         Ok(whole < added.len())
     }
+}
+
+/// Of a line without its end. The same numbers are always written the same.
+fn hash(line: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    line.hash(&mut hasher);
+    hasher.finish()
 }

@@ -1,7 +1,7 @@
 //! What a run knows: its steps, its writers, its losses.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::ops::RangeInclusive;
 
 use rollscope_trace::{ForwardPass, Record, SampleKey, StepClose, StepNumber, StepTrace, UnixNs};
@@ -9,10 +9,10 @@ use rollscope_trace::{ForwardPass, Record, SampleKey, StepClose, StepNumber, Ste
 use crate::error::RunError;
 use crate::files;
 use crate::log::cursor::LogCursor;
-use crate::log::writer::LOCK_NAME;
 use crate::log::{Damage, segment_number};
 use crate::manifest::{Manifest, Newest, Seal};
 use crate::parts::StepParts;
+use crate::presence;
 use crate::run::Run;
 use crate::seal::LateWatch;
 use crate::sealed::sample_key;
@@ -24,7 +24,7 @@ pub struct StepSummary {
     pub step: StepNumber,
     /// The last word on its end; nothing while it is open.
     pub close: Option<StepClose>,
-    /// Records have come after it was closed, which the numbers sent to trackers do not have.
+    /// Records have come after it was closed. Where they changed its numbers, these were sent to trackers again.
     pub late: bool,
     /// Requests recorded.
     pub requests: u64,
@@ -115,6 +115,11 @@ impl Run {
             (_, None) => {}
         })?;
         self.summaries(&manifest, tallies, &passes)
+    }
+
+    /// The steps whose end has been sealed.
+    pub fn closed_steps(&self) -> Result<BTreeSet<StepNumber>, RunError> {
+        Ok(Newest::read(self)?.manifest.closed_steps())
     }
 
     /// The steps as far as they have been sealed.
@@ -299,10 +304,7 @@ impl Run {
     fn writer_summary(&self, manifest: &Manifest, name: Box<str>) -> Result<WriterSummary, RunError> {
         let folder = self.log_folder(&name);
         // Asked before the log is read: a writer that ends meanwhile has set its mark by then.
-        let live = matches!(
-            File::open(folder.join(LOCK_NAME)).map(|lock| lock.try_lock_shared()),
-            Ok(Err(TryLockError::WouldBlock))
-        );
+        let live = presence::is_live(&folder);
         let mut cursor = LogCursor::new(folder.clone(), manifest.sealed_up_to(&name));
         while cursor.next()?.is_some() {}
         let state = match (cursor.ended(), live) {

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::target::Target;
+
 /// Why a step could not be sent. All but [`Self::LeftOut`] may be tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackError {
@@ -21,6 +23,12 @@ pub enum TrackError {
     Foreign {
         /// Which file.
         path: PathBuf,
+    },
+    /// It is open somewhere else, most likely in a recorder at work.
+    #[error("another process is sending this run to it: {target}")]
+    InUse {
+        /// Which tracker.
+        target: Target,
     },
     /// Numbers could not be turned into JSON.
     #[error("cannot encode the numbers of a step")]

@@ -1,6 +1,5 @@
-//! JSON lines: `{"step": N, "data": {…}}`, one a step.
+//! JSON lines: `{"step": N, "data": {…}}`, one a step, and one more when it is sent again.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::de::IgnoredAny;
@@ -8,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TrackError;
 use crate::records::RecordFile;
-use crate::tracker::{Numbers, create_folder};
+use crate::tracker::{Numbers, Times, create_folder};
 
 #[derive(Debug)]
 pub(crate) struct Jsonl {
-    pub(crate) steps: BTreeSet<u64>,
+    pub(crate) times: Times,
     file: RecordFile,
 }
 
@@ -32,25 +31,25 @@ impl Jsonl {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             create_folder(folder)?;
         }
-        let mut steps = BTreeSet::new();
+        let mut times = Times::default();
         let file = RecordFile::open(path, |content| {
             let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
             let lines = content[..whole].split(|byte| *byte == b'\n');
             let read = lines.filter_map(|line| serde_json::from_slice::<Line<IgnoredAny>>(line).ok());
-            steps.extend(read.map(|line| line.step));
+            times = read.map(|line| line.step).collect();
             let cut = &content[whole..];
             let is_ours =
-                !steps.is_empty() || whole == 0 && (cut.starts_with(BEGIN) || BEGIN.starts_with(cut));
+                !times.is_empty() || whole == 0 && (cut.starts_with(BEGIN) || BEGIN.starts_with(cut));
             if is_ours { Ok(whole) } else { Err(TrackError::Foreign { path: path.to_owned() }) }
         })?;
-        Ok(Self { steps, file })
+        Ok(Self { times, file })
     }
 
     pub(crate) fn send(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrackError> {
         let mut line = serde_json::to_vec(&Line { step, data: numbers })?;
         line.push(b'\n');
         self.file.append(&line)?;
-        self.steps.insert(step);
+        self.times.add(step);
         Ok(())
     }
 

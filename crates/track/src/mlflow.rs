@@ -2,7 +2,8 @@
 //!
 //! The numbers of a step go in batches of at most 1,000, the step's own number last: a step whose number is there is
 //! there whole. Of a step of several batches, or of one that is refused and sent in parts, those numbers are left out that
-//! came through when it was sent before. A run that is gone on with is running again. Characters that MLflow does not take
+//! came through when it was sent before. A step whose numbers have changed is sent once more: MLflow keeps both, and takes the one
+//! with the later time for the latest. A run that is gone on with is running again. Characters that MLflow does not take
 //! in a name become `_`.
 //!
 //! `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`, or `MLFLOW_TRACKING_TOKEN`, are taken from the environment
@@ -19,14 +20,16 @@ use ureq::Agent;
 
 use crate::STEP_NAME;
 use crate::error::TrackError;
-use crate::tracker::{Numbers, Origin, now_s};
+use crate::tracker::{Numbers, Origin, Times, now_s};
 
 #[derive(Debug)]
 pub(crate) struct Mlflow {
-    pub(crate) steps: BTreeSet<u64>,
+    pub(crate) times: Times,
     server: Server,
     experiment: String,
     run: String,
+    /// Of what was sent last; milliseconds. Numbers of one time are told apart by their size alone.
+    sent_ms: u64,
 }
 
 #[derive(Debug)]
@@ -65,30 +68,32 @@ impl Mlflow {
                 "experiment_ids": [experiment], "filter": format!("tags.`{TAG}` = '{id}'"), "max_results": 1
             }),
         )?;
-        let (run, steps) = match found["runs"][0]["info"]["run_id"].as_str() {
+        let (run, times) = match found["runs"][0]["info"]["run_id"].as_str() {
             Some(run) => {
                 let body = json!({"run_id": run, "status": "RUNNING"});
                 server.post("runs/update", &body)?;
-                (run.to_owned(), server.steps(run)?)
+                (run.to_owned(), server.times(run)?)
             }
-            None => (server.create_run(origin, &experiment, &id)?, BTreeSet::new()),
+            None => (server.create_run(origin, &experiment, &id)?, Times::default()),
         };
-        Ok(Self { steps, server, experiment, run })
+        Ok(Self { times, server, experiment, run, sent_ms: 0 })
     }
 
     pub(crate) fn send(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrackError> {
-        let timestamp = (now_s() * 1e3) as u64;
+        let timestamp = ((now_s() * 1e3) as u64).max(self.sent_ms + 1);
+        self.sent_ms = timestamp;
+        let is_again = self.times.of(step) > 0;
         let metric = |(name, value): (&str, f64)| json!({"key": usable(name), "value": value, "timestamp": timestamp, "step": step});
         let named = numbers.iter().map(|(name, value)| (name.as_str(), *value));
         let mut metrics: Vec<Value> = named.chain([(STEP_NAME, step as f64)]).map(metric).collect();
-        if metrics.len() > MOST_IN_BATCH {
+        if metrics.len() > MOST_IN_BATCH && !is_again {
             self.server.retain_missing(&mut metrics, &self.run, step)?;
         }
         let mut refused = Vec::new();
         for batch in metrics.chunks(MOST_IN_BATCH) {
-            self.log(step, batch, &mut refused)?;
+            self.log(step, batch, is_again, &mut refused)?;
         }
-        self.steps.insert(step);
+        self.times.add(step);
         match refused.first() {
             Some(first) => Err(TrackError::LeftOut { step, count: refused.len(), first: first.clone() }),
             None => Ok(()),
@@ -97,13 +102,21 @@ impl Mlflow {
 
     /// Sends a batch. Of one that is refused for what is in it the parts by themselves, without those numbers that came
     /// through when it was sent in parts before.
-    fn log(&self, step: u64, batch: &[Value], refused: &mut Vec<String>) -> Result<(), TrackError> {
+    fn log(
+        &self,
+        step: u64,
+        batch: &[Value],
+        is_again: bool,
+        refused: &mut Vec<String>,
+    ) -> Result<(), TrackError> {
         let sent = self.server.log(&self.run, batch);
         if !is_for_content(&sent) {
             return sent;
         }
         let mut missing = batch.to_vec();
-        self.server.retain_missing(&mut missing, &self.run, step)?;
+        if !is_again {
+            self.server.retain_missing(&mut missing, &self.run, step)?;
+        }
         self.log_parts(&missing, sent, refused)
     }
 
@@ -201,9 +214,9 @@ impl Server {
         run.map(str::to_owned).ok_or_else(|| self.unexpected("runs/create"))
     }
 
-    /// The steps that are there whole.
-    fn steps(&self, run: &str) -> Result<BTreeSet<u64>, TrackError> {
-        let (mut steps, mut token) = (BTreeSet::new(), String::new());
+    /// How often each step is there whole.
+    fn times(&self, run: &str) -> Result<Times, TrackError> {
+        let (mut times, mut token) = (Times::default(), String::new());
         loop {
             let mut path =
                 format!("metrics/get-history?run_id={run}&metric_key={STEP_NAME}&max_results=1000");
@@ -211,10 +224,12 @@ impl Server {
                 path = format!("{path}&page_token={token}");
             }
             let page = self.get(&path)?;
-            steps.extend(page["metrics"].as_array().into_iter().flatten().filter_map(step_of));
+            for step in page["metrics"].as_array().into_iter().flatten().filter_map(step_of) {
+                times.add(step);
+            }
             match page["next_page_token"].as_str() {
                 Some(next) if !next.is_empty() => next.clone_into(&mut token),
-                _ => return Ok(steps),
+                _ => return Ok(times),
             }
         }
     }
@@ -351,10 +366,11 @@ mod tests {
     fn mlflow(url: String) -> Mlflow {
         let agent = Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false).build();
         Mlflow {
-            steps: BTreeSet::new(),
+            times: Times::default(),
             server: Server { agent: agent.into(), url, authorization: None },
             experiment: "1".to_owned(),
             run: "r".to_owned(),
+            sent_ms: 0,
         }
     }
 
@@ -370,7 +386,7 @@ mod tests {
             matches!(&refused, TrackError::LeftOut { step: 3, count: 1, first } if first == "6 refused"),
             "{refused}"
         );
-        assert!(mlflow.steps.contains(&3));
+        assert!(mlflow.times.of(3) == 1);
         let all: Vec<String> = taken.try_iter().flatten().collect();
         let expected = ["0", "1", "2", "3", "4", "5", "7", "8", "9", STEP_NAME];
         assert_eq!(all, expected, "the step's own number is last");
@@ -387,7 +403,7 @@ mod tests {
         let of_step = numbers(&["0", "1", "2", "3", "4 refused", "5", "6", "7 breaks"]);
         assert!(matches!(mlflow.send(3, &of_step), Err(TrackError::Unreachable { .. })));
         let before: Vec<String> = taken.try_iter().flatten().collect();
-        assert!(before.contains(&"0".to_owned()) && !mlflow.steps.contains(&3), "{before:?}");
+        assert!(before.contains(&"0".to_owned()) && mlflow.times.of(3) == 0, "{before:?}");
         assert!(matches!(mlflow.send(3, &of_step), Err(TrackError::LeftOut { step: 3, count: 1, .. })));
         let all: Vec<String> = before.into_iter().chain(taken.try_iter().flatten()).collect();
         assert_eq!(all, ["0", "1", "2", "3", "5", "6", "7 breaks", STEP_NAME]);
@@ -396,7 +412,7 @@ mod tests {
         many.extend(numbers(&["0", "1"]));
         for expected in [&["0", "1"][..], &[]] {
             assert!(matches!(mlflow.send(5, &many), Err(TrackError::Refused { status: 400, .. })));
-            assert!(!mlflow.steps.contains(&5));
+            assert!(mlflow.times.of(5) == 0);
             assert_eq!(taken.try_iter().flatten().collect::<Vec<_>>(), expected);
         }
     }

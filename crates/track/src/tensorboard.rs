@@ -3,8 +3,12 @@
 //! A file is a row of records, each `length u64 · crc of it u32 · bytes · crc of them u32`, little-endian; the sums
 //! are CRC-32C, masked as `TFRecord` does. The bytes are an `Event` of `tensorflow/core/util/event.proto`, of which the
 //! first tells the version. Scalars are of single precision, as TensorBoard's are.
+//!
+//! A step that is sent again follows an event that says that a session starts at it: TensorBoard then forgets what it had from
+//! that step on, so that the later steps follow once more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::Path;
 
 use prost::Message;
@@ -12,11 +16,11 @@ use prost::Message;
 use crate::STEP_NAME;
 use crate::error::TrackError;
 use crate::records::RecordFile;
-use crate::tracker::{Numbers, Origin, create_folder, now_s};
+use crate::tracker::{Numbers, Origin, Times, create_folder, now_s};
 
 #[derive(Debug)]
 pub(crate) struct TensorBoard {
-    pub(crate) steps: BTreeSet<u64>,
+    pub(crate) times: Times,
     file: RecordFile,
 }
 
@@ -30,6 +34,14 @@ struct Event {
     file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
     summary: Option<Summary>,
+    #[prost(message, optional, tag = "7")]
+    session_log: Option<SessionLog>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SessionLog {
+    #[prost(int32, tag = "1")]
+    status: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -46,8 +58,18 @@ struct Value {
     simple_value: Option<f32>,
 }
 
+/// What a file holds.
+#[derive(Default)]
+struct Content {
+    /// Where the last event ends that is to stay.
+    whole: usize,
+    times: Times,
+}
+
 /// The first event of each file tells it.
 const VERSION: &str = "brain.Event:2";
+/// `SessionLog.SessionStatus.START`.
+const START: i32 = 1;
 
 // === impl TensorBoard ===
 
@@ -60,14 +82,13 @@ impl TensorBoard {
             origin.created.as_secs(),
             origin.id("tensorboard")
         );
-        let mut steps = BTreeSet::new();
+        let mut times = Times::default();
         let file = RecordFile::open(&dir.join(name), |content| {
-            let (whole, events) = read(content);
-            steps
-                .extend(events.iter().filter(|event| event.summary.is_some()).map(|event| event.step as u64));
-            Ok(whole)
+            let found = Content::of(content);
+            times = found.times;
+            Ok(found.whole)
         })?;
-        let mut board = Self { steps, file };
+        let mut board = Self { times, file };
         if board.file.end() == 0 {
             let first =
                 Event { wall_time: now_s(), file_version: Some(VERSION.to_owned()), ..Event::default() };
@@ -84,16 +105,59 @@ impl TensorBoard {
         let event = Event {
             wall_time: now_s(),
             step: i64::try_from(step).unwrap_or(i64::MAX),
-            file_version: None,
             summary: Some(Summary { value: values }),
+            ..Event::default()
         };
-        self.file.append(&record(&event.encode_to_vec()))?;
-        self.steps.insert(step);
+        let mut events = vec![event];
+        if self.times.of(step) > 0 {
+            let session_log = Some(SessionLog { status: START });
+            let start = Event { summary: None, session_log, ..events[0].clone() };
+            events.insert(0, start);
+            events.extend(self.after(events[0].step)?.into_values());
+        }
+        // One write, so that what follows a start is there whole or not at all.
+        let bytes: Vec<u8> = events.iter().flat_map(|event| record(&event.encode_to_vec())).collect();
+        self.file.append(&bytes)?;
+        self.times.add(step);
         Ok(())
+    }
+
+    /// What was sent last of each step after one.
+    fn after(&self, step: i64) -> Result<BTreeMap<i64, Event>, TrackError> {
+        let content = fs::read(self.file.path()).map_err(TrackError::io("read", self.file.path()))?;
+        let later = events(&content).map(|(_, event)| event);
+        let later = later.filter(|event| event.summary.is_some() && event.step > step);
+        Ok(later.map(|event| (event.step, event)).collect())
     }
 
     pub(crate) fn path(&self) -> &Path {
         self.file.path()
+    }
+}
+
+// === impl Content ===
+
+impl Content {
+    /// Of what follows a start nothing stays unless all of it is there.
+    fn of(bytes: &[u8]) -> Self {
+        let mut content = Self::default();
+        let (mut missing, mut again) = (BTreeSet::new(), None);
+        for (end, event) in events(bytes) {
+            let step = event.step as u64;
+            if event.session_log.is_some() {
+                missing = content.times.from(step).collect();
+                again = Some(step);
+            } else if event.summary.is_some() && !missing.remove(&step) {
+                content.times.add(step);
+            }
+            if missing.is_empty() {
+                content.whole = end;
+                if let Some(step) = again.take() {
+                    content.times.add(step);
+                }
+            }
+        }
+        content
     }
 }
 
@@ -111,15 +175,15 @@ fn masked(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
 
-/// The whole records from the begin, and how far they reach.
-fn read(content: &[u8]) -> (usize, Vec<Event>) {
-    let (mut whole, mut events) = (0, Vec::new());
-    while let Some(bytes) = next(&content[whole..]) {
-        let Ok(event) = Event::decode(bytes) else { break };
-        events.push(event);
-        whole += bytes.len() + 16;
-    }
-    (whole, events)
+/// The whole events from the begin, and where each ends.
+fn events(content: &[u8]) -> impl Iterator<Item = (usize, Event)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let bytes = next(content.get(at..)?)?;
+        let event = Event::decode(bytes).ok()?;
+        at += bytes.len() + 16;
+        Some((at, event))
+    })
 }
 
 fn next(content: &[u8]) -> Option<&[u8]> {

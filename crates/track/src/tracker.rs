@@ -1,6 +1,10 @@
 //! A tracker of a run: which steps it has, and taking the others.
+//!
+//! The numbers of a step may change after they were sent, and are sent again then. A tracker has a step as often as it was sent
+//! to it, and counts that by itself, by what it holds.
 
 use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +29,15 @@ pub struct Origin {
 
 /// A tracker of one run at one target.
 #[derive(Debug)]
-pub struct Tracker(Kind);
+pub struct Tracker {
+    kind: Kind,
+    /// Locked while it is open: of several that send the same, each would send each step. Nothing where it cannot be made.
+    _lock: Option<File>,
+}
+
+/// How often a tracker has each step.
+#[derive(Debug, Default)]
+pub(crate) struct Times(BTreeMap<u64, u64>);
 
 #[derive(Debug)]
 enum Kind {
@@ -41,9 +53,10 @@ enum Kind {
 
 impl Tracker {
     /// Opens a tracker and finds out which steps it has already. What a crash has cut off is taken away, so that
-    /// the next step follows what is whole.
+    /// the next step follows what is whole. While it is open nobody else can open it for the same run.
     pub fn open(target: &Target, origin: &Origin) -> Result<Self, TrackError> {
-        Ok(Self(match target {
+        let lock = lock(target, origin)?;
+        let kind = match target {
             Target::Wandb { project, name } => {
                 Kind::Wandb(Wandb::open(origin, project.as_deref().unwrap_or("rollscope"), name.as_deref())?)
             }
@@ -59,23 +72,25 @@ impl Tracker {
                     _ => Kind::Own(own),
                 }
             }
-        }))
+        };
+        Ok(Self { kind, _lock: lock })
     }
 
-    /// Whether it has a step.
-    pub fn has(&self, step: u64) -> bool {
-        match &self.0 {
-            Kind::Wandb(wandb) => wandb.steps.contains(&step),
-            Kind::TensorBoard(board) => board.steps.contains(&step),
-            Kind::Mlflow(mlflow) => mlflow.steps.contains(&step),
-            Kind::Jsonl(jsonl) => jsonl.steps.contains(&step),
-            Kind::Own(_) => true,
+    /// How often it was sent a step.
+    pub fn times(&self, step: u64) -> u64 {
+        match &self.kind {
+            Kind::Wandb(wandb) => wandb.times.of(step),
+            Kind::TensorBoard(board) => board.times.of(step),
+            Kind::Mlflow(mlflow) => mlflow.times.of(step),
+            Kind::Jsonl(jsonl) => jsonl.times.of(step),
+            Kind::Own(_) => u64::MAX,
         }
     }
 
-    /// Sends the numbers of a step. On an error the step may be there in part, and is sent again.
+    /// Sends the numbers of a step; of one that it has they replace what it has as far as it can do so. On an error the step
+    /// may be there in part, and is sent again.
     pub fn send(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrackError> {
-        match &mut self.0 {
+        match &mut self.kind {
             Kind::Wandb(wandb) => wandb.send(step, numbers),
             Kind::TensorBoard(board) => board.send(step, numbers),
             Kind::Mlflow(mlflow) => mlflow.send(step, numbers),
@@ -87,7 +102,7 @@ impl Tracker {
 
     /// Tells the tracker that the run has ended, where it wants to know. Opened again, it goes on.
     pub fn finish(self) -> Result<(), TrackError> {
-        match self.0 {
+        match self.kind {
             Kind::Wandb(wandb) => wandb.finish(),
             Kind::Mlflow(mlflow) => mlflow.finish(),
             Kind::TensorBoard(_) | Kind::Jsonl(_) | Kind::Own(_) => Ok(()),
@@ -96,13 +111,55 @@ impl Tracker {
 
     /// Where the numbers are, for people.
     pub fn place(&self) -> String {
-        match &self.0 {
+        match &self.kind {
             Kind::Wandb(wandb) => wandb.dir().display().to_string(),
             Kind::TensorBoard(board) => board.path().display().to_string(),
             Kind::Mlflow(mlflow) => mlflow.place(),
             Kind::Jsonl(jsonl) => jsonl.path().display().to_string(),
             Kind::Own(path) => path.display().to_string(),
         }
+    }
+}
+
+/// Some folders cannot be written to, and some file systems lock nothing: then nobody is kept out.
+fn lock(target: &Target, origin: &Origin) -> Result<Option<File>, TrackError> {
+    let name = format!(".track-{}.lock", origin.id(&format!("lock:{target:?}")));
+    let Ok(file) = File::create(origin.dir.join(name)) else { return Ok(None) };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(TrackError::InUse { target: target.clone() }),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+// === impl Times ===
+
+impl Times {
+    pub(crate) fn of(&self, step: u64) -> u64 {
+        self.0.get(&step).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn add(&mut self, step: u64) {
+        *self.0.entry(step).or_default() += 1;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The steps from one on, in order.
+    pub(crate) fn from(&self, step: u64) -> impl Iterator<Item = u64> {
+        self.0.range(step..).map(|(step, _)| *step)
+    }
+}
+
+impl FromIterator<u64> for Times {
+    fn from_iter<I: IntoIterator<Item = u64>>(steps: I) -> Self {
+        let mut times = Self::default();
+        for step in steps {
+            times.add(step);
+        }
+        times
     }
 }
 

@@ -10,12 +10,12 @@
 //! it, the run, its metrics, then a summary and a row of the history for each step, at last the exit.
 //!
 //! Rows have the step under its own name, and `perf/*`, `rollout/*` and `eval/*` are defined over it, so that none is
-//! refused for coming later than another writer's.
+//! refused for coming later than another writer's. A history is only added to: a step that is sent again is one more row of it
+//! over the same step, which a chart shows behind the first.
 //!
 //! A file without a name for its run says nothing of that run but rows: it may be synced into the run that another program
 //! writes, of which a name, a configuration or a runtime would take the place.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use prost::Message;
@@ -23,7 +23,7 @@ use prost::Message;
 use crate::STEP_NAME;
 use crate::error::TrackError;
 use crate::records::RecordFile;
-use crate::tracker::{Numbers, Origin, create_folder, now_s};
+use crate::tracker::{Numbers, Origin, Times, create_folder, now_s};
 
 mod log;
 mod message;
@@ -34,7 +34,7 @@ use message::{
 
 #[derive(Debug)]
 pub(crate) struct Wandb {
-    pub(crate) steps: BTreeSet<u64>,
+    pub(crate) times: Times,
     file: RecordFile,
     /// Whether the run is another's, or may be.
     is_nameless: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Wandb {
 struct Content {
     /// Where the last record ends that is to stay.
     whole: usize,
-    steps: BTreeSet<u64>,
+    times: Times,
     records: i64,
     rows: i64,
 }
@@ -77,9 +77,9 @@ impl Wandb {
             Ok(found.whole)
         })?;
         let started_s = origin.created.as_secs_f64();
-        let Content { steps, records, rows, .. } = found;
+        let Content { times, records, rows, .. } = found;
         let is_nameless = name.is_none();
-        let mut wandb = Self { steps, file, is_nameless, next: records + 1, rows, started_s };
+        let mut wandb = Self { times, file, is_nameless, next: records + 1, rows, started_s };
         if wandb.file.end() == 0 {
             wandb.begin(origin, &id, project, name)?;
         }
@@ -137,14 +137,17 @@ impl Wandb {
             told.push(Item::number(name, *value)?);
         }
         row.extend_from_slice(&told);
-        let summary = Summary { update: if self.is_nameless { told } else { row.clone() } };
+        let mut records = Vec::new();
+        // The summary is of the latest step, also where an earlier one is sent again.
+        if self.times.from(step.saturating_add(1)).next().is_none() {
+            let summary = Summary { update: if self.is_nameless { told } else { row.clone() } };
+            records.push(Record { summary: Some(summary), ..Record::default() });
+        }
         let history = History { item: row, step: Some(HistoryStep { num: self.rows }) };
-        self.append(vec![
-            Record { summary: Some(summary), ..Record::default() },
-            Record { history: Some(history), ..Record::default() },
-        ])?;
+        records.push(Record { history: Some(history), ..Record::default() });
+        self.append(records)?;
         self.rows += 1;
-        self.steps.insert(step);
+        self.times.add(step);
         Ok(())
     }
 
@@ -193,9 +196,9 @@ impl Content {
             }
             if let Some(history) = &record.history {
                 let step = history.item.iter().find(|item| item.key == STEP_NAME);
-                content
-                    .steps
-                    .extend(step.and_then(|item| item.value_json.parse::<f64>().ok()).map(|at| at as u64));
+                if let Some(step) = step.and_then(|item| item.value_json.parse::<f64>().ok()) {
+                    content.times.add(step as u64);
+                }
                 content.rows += 1;
             }
             content.records += std::mem::take(&mut pending);

@@ -50,13 +50,13 @@ fn a_file_cut_anywhere_is_gone_on_with_and_no_step_is_there_twice() {
             fs::write(&file, &whole[..cut]).unwrap();
             let mut tracker = open().unwrap();
             for step in 1..=4 {
-                if !tracker.has(step) {
+                if tracker.times(step) == 0 {
                     tracker.send(step, &numbers(step)).unwrap();
                 }
             }
             drop(tracker);
             let again = open().unwrap();
-            assert!((1..=4).all(|step| again.has(step)), "{target} cut at {cut}");
+            assert!((1..=4).all(|step| again.times(step) == 1), "{target} cut at {cut}");
             let text = String::from_utf8_lossy(&fs::read(&file).unwrap()).into_owned();
             // A summary and a row of the history have each name in W&B's file.
             let each = if matches!(target, Target::Wandb { .. }) { 2 } else { 1 };
@@ -67,6 +67,41 @@ fn a_file_cut_anywhere_is_gone_on_with_and_no_step_is_there_twice() {
                 assert!(found <= each, "{target} cut at {cut}: {found} times step {step}");
             }
         }
+    }
+}
+
+/// Each number is a step's own, so that its value tells where it is.
+#[test]
+fn a_step_that_is_sent_again_is_there_whole_or_as_before_wherever_the_file_is_cut() {
+    for target in ["wandb:p/n", "tensorboard", "jsonl:LINES"] {
+        let dir = tempfile::tempdir().unwrap();
+        let target: Target =
+            target.replace("LINES", dir.path().join("lines.jsonl").to_str().unwrap()).parse().unwrap();
+        let open = || Tracker::open(&target, &origin(dir.path())).unwrap();
+        let mut tracker = open();
+        for step in 1..=4 {
+            tracker.send(step, &numbers(step)).unwrap();
+        }
+        drop(tracker);
+        let file = file_of(dir.path(), &target);
+        let before = fs::read(&file).unwrap().len();
+        open().send(2, &numbers(22)).unwrap();
+        let whole = fs::read(&file).unwrap();
+        let times = |tracker: &Tracker| [1, 2, 3, 4].map(|step| tracker.times(step));
+        for cut in (before..whole.len()).step_by((whole.len() - before) / 17).chain([whole.len() - 1]) {
+            fs::write(&file, &whole[..cut]).unwrap();
+            let mut tracker = open();
+            assert_eq!(times(&tracker), [1, 1, 1, 1], "{target} cut at {cut}");
+            assert_eq!(fs::read(&file).unwrap().len(), before, "{target} cut at {cut}");
+            tracker.send(2, &numbers(22)).unwrap();
+            drop(tracker);
+            assert_eq!(times(&open()), [1, 2, 1, 1], "{target} cut at {cut}");
+        }
+        // TensorBoard forgets the steps after it, and is sent them once more.
+        let text = String::from_utf8_lossy(&fs::read(&file).unwrap()[before..]).into_owned();
+        let has = |step: u64| text.contains(&format!("perf/{step}/number_with_a_long_name_7"));
+        let is_board = matches!(target, Target::TensorBoard { .. });
+        assert_eq!([1, 22, 3, 4].map(has), [false, true, is_board, is_board], "{target}");
     }
 }
 
@@ -121,7 +156,7 @@ fn the_run_s_own_file_has_one_writer() {
     fs::write(&own, half).unwrap();
     for target in ["jsonl".to_owned(), format!("jsonl:{}", own.display())] {
         let mut tracker = Tracker::open(&target.parse().unwrap(), &origin(dir.path())).unwrap();
-        assert!(tracker.has(1) && tracker.has(2), "{target}");
+        assert!(tracker.times(1) > 0 && tracker.times(2) > 0, "{target}");
         tracker.send(3, &numbers(3)).unwrap();
         assert_eq!(fs::read_to_string(&own).unwrap(), half, "{target}");
     }
@@ -141,12 +176,15 @@ async fn a_step_of_several_batches_is_there_once_and_its_run_goes_on() {
     let large: Numbers = (0..2500).map(|number| (format!("perf/{number}"), f64::from(number))).collect();
     let mut first = Tracker::open(&target, &origin(dir.path())).unwrap();
     first.send(1, &large).unwrap_err();
+    let second = Tracker::open(&target, &origin(dir.path())).unwrap_err();
+    assert!(matches!(second, TrackError::InUse { .. }), "it would send what the first one sends: {second}");
+    drop(first);
     on("runs/search", &json!({"runs": [{"info": {"run_id": "r"}}]}));
     let metric = |name: String| json!({"key": name, "step": "1"});
     let there: Vec<Value> = names(&server.calls(&batches)[0]).into_iter().map(metric).collect();
     on("runs/get", &json!({"run": {"data": {"metrics": there}}}));
     let mut again = Tracker::open(&target, &origin(dir.path())).unwrap();
-    assert!(!again.has(1));
+    assert_eq!(again.times(1), 0);
     again.send(1, &large).unwrap();
     again.finish().unwrap();
     let mut taken = server.calls(&batches);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use rollscope_run::{Drops, Follow, Run, RunError, SentMetrics, StepSummary};
+use rollscope_run::{Drops, Follow, MetricsFollow, Run, RunError, SentMetrics, StepSummary};
 use rollscope_trace::{CloseReason, Record, SampleKey, StepNumber};
 
 /// What the follower has seen.
@@ -15,7 +15,8 @@ pub(crate) struct Tail {
     early_passes: BTreeMap<StepNumber, u64>,
     pub(crate) dropped: Drops,
     is_begun: bool,
-    /// What trackers were sent, by step; read anew when a step was closed.
+    metrics: MetricsFollow,
+    /// What trackers were sent last, by step.
     pub(crate) sent: HashMap<StepNumber, SentMetrics>,
 }
 
@@ -57,16 +58,15 @@ impl Tail {
             early_passes: BTreeMap::new(),
             dropped: Drops::default(),
             is_begun: false,
+            metrics: run.follow_metrics(),
             sent: HashMap::new(),
         }
     }
 
     /// Takes in what is new.
     pub(crate) fn catch_up(&mut self) -> Result<(), RunError> {
-        let mut is_closed = false;
         if !self.is_begun {
             let (steps, dropped) = self.follow.skip_sealed()?;
-            is_closed = steps.iter().any(|summary| summary.close.is_some());
             self.steps.extend(steps.iter().map(|summary| (summary.step, Tally::sealed(summary))));
             self.dropped = dropped;
             self.is_begun = true;
@@ -77,18 +77,13 @@ impl Tail {
                 break;
             }
             for record in records {
-                is_closed |= matches!(record, Record::Close(_));
                 self.take(record)?;
             }
         }
-        // Numbers are sent a moment after the close, so they may come with a later one.
-        let is_missing = |(step, tally): (&StepNumber, &Tally)| {
-            tally.state.closed.is_some() && !self.sent.contains_key(step)
-        };
-        if is_closed || self.steps.iter().next_back().is_some_and(is_missing) {
-            self.sent = self.run.metrics()?.into_iter().map(|sent| (sent.step, sent)).collect();
-        }
-        Ok(())
+        self.metrics.each_new(|sent| {
+            self.sent.insert(sent.step, sent);
+            Ok(())
+        })
     }
 
     fn take(&mut self, record: Record) -> Result<(), RunError> {

@@ -15,7 +15,7 @@ fn map(value: Value) -> Map<String, Value> {
 }
 
 #[test]
-fn stats_are_replaced_and_metrics_appended_once() {
+fn stats_are_replaced_and_metrics_appended_when_they_have_changed() {
     let (_dir, run) = run();
     let step = StepNumber(3);
     assert_eq!(run.stats(step).unwrap(), None);
@@ -25,11 +25,20 @@ fn stats_are_replaced_and_metrics_appended_once() {
         assert_eq!(run.stats(step).unwrap(), Some(stats));
     }
     let mut metrics = run.metrics_log();
-    assert!(metrics.append(step, &map(json!({"a": 1.5}))).unwrap());
-    assert!(!metrics.append(step, &map(json!({"a": 2.5}))).unwrap());
-    assert!(metrics.append(StepNumber(4), &map(json!({"a": 3.5}))).unwrap());
+    for (step, value, is_new) in [
+        (step, 1.5, true),
+        (step, 1.5, false),
+        (StepNumber(4), 3.5, true),
+        (step, 2.5, true),
+        (step, 1.5, true),
+    ] {
+        assert_eq!(metrics.append(step, &map(json!({"a": value}))).unwrap(), is_new, "{step:?} {value}");
+    }
     let text = fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap();
-    assert_eq!(text, "{\"step\":3,\"data\":{\"a\":1.5}}\n{\"step\":4,\"data\":{\"a\":3.5}}\n");
+    let line = |step: u64, value: f64| format!("{{\"step\":{step},\"data\":{{\"a\":{value}}}}}\n");
+    assert_eq!(text, [line(3, 1.5), line(4, 3.5), line(3, 2.5), line(3, 1.5)].concat());
+    let times: Vec<_> = run.metrics().unwrap().iter().map(|sent| (sent.step.0, sent.time)).collect();
+    assert_eq!(times, [(3, 1), (4, 1), (3, 2), (3, 3)]);
     assert!(run.dir().join("steps/step=000003/stats.json").is_file());
 }
 
@@ -46,16 +55,16 @@ fn a_line_cut_by_a_crash_costs_itself_alone() {
 }
 
 #[test]
-fn of_two_that_append_the_first_to_send_a_step_has_sent_it() {
+fn of_two_that_append_the_same_one_does() {
     let (_dir, run) = run();
     let mut both = [run.metrics_log(), run.metrics_log()];
     for step in 0..10 {
         let first = step as usize % 2;
         for sender in [first, 1 - first] {
-            let sent = both[sender].append(StepNumber(step), &map(json!({"from": sender}))).unwrap();
+            let sent = both[sender].append(StepNumber(step), &map(json!({"of": step}))).unwrap();
             assert_eq!(sent, sender == first, "step {step}");
         }
     }
-    let from: Vec<_> = run.metrics().unwrap().iter().map(|sent| sent.data["from"].clone()).collect();
-    assert_eq!(from, [0, 1].repeat(5));
+    let of: Vec<_> = run.metrics().unwrap().iter().map(|sent| sent.data["of"].clone()).collect();
+    assert_eq!(of, (0..10).collect::<Vec<_>>());
 }
