@@ -1,25 +1,34 @@
 //! The archive: what has been sealed is copied to another place, while the logs stay where they are written.
 //!
 //! Copied are the run's own description, the parts and the numbers of each step with what a viewer shows of it without reading
-//! it, and at last the manifest that names them, so that a copy can be opened like any run. A place that is away is tried again
-//! with the next step.
+//! it, and at last the manifest that names them, so that a copy can be opened like any run.
+//!
+//! A thread of its own copies: neither a step's end nor recording waits for the place. One that is away is tried again, ever less
+//! often, and retention spares the steps that wait for it, as many as [`MOST_SPARED`]. Which they are is kept in
+//! `archive-due.json` of the run, so that the next recorder copies what this one could not.
 //!
 //! A place is a folder (`file:///mnt/runs/r7`), such as a mounted bucket, or a bucket that speaks S3
-//! (`s3://BUCKET/PREFIX`). The `object_store` crate does more, and with S3 brings a second HTTP client, its TLS and an XML
-//! reader into a program that has one already: some 150 crates for one PUT, which is signed in eighty lines.
+//! (`s3://BUCKET/PREFIX`). The `object_store` crate does more, and with S3 brings a second HTTP client with a TLS library of its
+//! own in C (reqwest, aws-lc): 132 crates for one PUT, which is signed in eighty lines. Without its client (0.14, `aws-base`) it
+//! is twelve crates more, two of them in a second version, and wants one written around ours.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rollscope_config::refused;
-use rollscope_run::Run;
+use rollscope_run::{Run, RunError};
 use rollscope_trace::StepNumber;
 
-use crate::RecordError;
 use crate::s3::{Bucket, S3Error};
+use crate::{OnTrouble, RecordError};
 
 /// Where a run is copied to, as it is written on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,13 +65,53 @@ pub enum ArchiveError {
     S3(#[from] S3Error),
 }
 
-/// An archive of one run.
-#[derive(Debug)]
+/// The thread that copies.
 pub(crate) struct Archive {
     place: ArchivePlace,
-    /// Steps that are to be copied.
-    due: BTreeSet<StepNumber>,
+    shared: Arc<Shared>,
+    /// Nothing when it is to end.
+    bell: Option<SyncSender<()>>,
+    /// Hears nothing more when the thread has ended.
+    ended: Receiver<()>,
+    on_trouble: OnTrouble,
 }
+
+/// What the thread and its owner know.
+struct Shared {
+    run: Run,
+    due: Mutex<Due>,
+    /// Files that were copied.
+    files: AtomicU64,
+    /// Nobody waits for the thread any more.
+    is_abandoned: AtomicBool,
+}
+
+/// Steps that are to be copied.
+#[derive(Default)]
+struct Due {
+    waiting: BTreeSet<StepNumber>,
+    /// Those that are at present.
+    copying: BTreeSet<StepNumber>,
+}
+
+struct Copying {
+    place: ArchivePlace,
+    shared: Arc<Shared>,
+    on_trouble: OnTrouble,
+    /// Whether the last try failed, so that a place that is away is told of once.
+    is_troubled: bool,
+}
+
+/// So many steps that wait to be copied are kept beyond what is to be kept; older ones go, which is told.
+pub(crate) const MOST_SPARED: usize = 256;
+/// After a failure it is tried again so much later, and twice as much later each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// But no later than this.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// So long the end waits for the next file to be copied.
+const LAST_FILE: Duration = Duration::from_secs(5);
+/// And so long for all of them.
+const LAST_FILES: Duration = Duration::from_mins(1);
 
 // === impl ArchivePlace ===
 
@@ -97,28 +146,154 @@ impl fmt::Display for ArchivePlace {
 // === impl Archive ===
 
 impl Archive {
-    pub(crate) fn new(place: ArchivePlace) -> Self {
-        Self { place, due: BTreeSet::new() }
+    /// Begins with what a recorder before could not copy.
+    pub(crate) fn spawn(run: &Run, place: ArchivePlace, on_trouble: &OnTrouble) -> Result<Self, RecordError> {
+        let due = Due { waiting: run.archive_due()?, copying: BTreeSet::new() };
+        let (files, is_abandoned) = Default::default();
+        let shared = Arc::new(Shared { run: run.clone(), due: Mutex::new(due), files, is_abandoned });
+        let copying = Copying {
+            place: place.clone(),
+            shared: Arc::clone(&shared),
+            on_trouble: Arc::clone(on_trouble),
+            is_troubled: false,
+        };
+        // One word is enough: whoever hears it copies all that is due.
+        let (bell, heard) = sync_channel(1);
+        let (at_end, ended) = sync_channel(0);
+        let work = move || {
+            let _at_end = at_end;
+            copying.work(&heard);
+        };
+        let thread = std::thread::Builder::new().name("rollscope-archive".to_owned()).spawn(work);
+        thread.map_err(RecordError::Thread)?;
+        Ok(Self { place, shared, bell: Some(bell), ended, on_trouble: Arc::clone(on_trouble) })
     }
 
-    /// Copies what there is of steps, and of those that could not be copied before.
-    pub(crate) fn bring(
-        &mut self,
-        run: &Run,
-        steps: impl IntoIterator<Item = StepNumber>,
-    ) -> Result<(), RecordError> {
-        self.due.extend(steps);
-        if self.due.is_empty() {
+    /// Has steps copied, be it once more.
+    pub(crate) fn bring(&self, steps: BTreeSet<StepNumber>) -> Result<(), RunError> {
+        let kept = self.shared.change(|due| due.waiting.extend(steps));
+        if let Some(bell) = &self.bell {
+            // Full: it has been told and has not looked yet.
+            let _told = bell.try_send(());
+        }
+        kept
+    }
+
+    /// The steps that are not there yet.
+    pub(crate) fn due(&self) -> BTreeSet<StepNumber> {
+        self.shared.due.lock().all()
+    }
+
+    /// These are gone and will not be copied.
+    pub(crate) fn give_up(&self, steps: &BTreeSet<StepNumber>) -> Result<(), RunError> {
+        self.shared.change(|due| due.waiting.retain(|step| !steps.contains(step)))
+    }
+
+    /// Waits for what is left to be copied, as long as that goes on; gives the steps that are not there.
+    pub(crate) fn finish(mut self) -> BTreeSet<StepNumber> {
+        self.bell = None;
+        let deadline = Instant::now() + LAST_FILES;
+        let copied = || self.shared.files.load(Ordering::Relaxed);
+        loop {
+            let before = copied();
+            let waited = self.ended.recv_timeout(LAST_FILE);
+            let is_over = waited == Err(RecvTimeoutError::Disconnected);
+            if is_over || copied() == before || Instant::now() >= deadline {
+                break;
+            }
+        }
+        self.shared.is_abandoned.store(true, Ordering::Relaxed);
+        let due = self.due();
+        if let Some(first) = due.first().copied() {
+            (self.on_trouble)(&RecordError::Uncopied { place: self.place, count: due.len(), first });
+        }
+        due
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Changes what is due, and has the run keep it.
+    fn change(&self, change: impl FnOnce(&mut Due)) -> Result<(), RunError> {
+        let mut due = self.due.lock();
+        let before = due.all();
+        change(&mut due);
+        let after = due.all();
+        // Under the lock, so that the last change is what is kept.
+        if before == after { Ok(()) } else { self.run.put_archive_due(&after) }
+    }
+}
+
+// === impl Due ===
+
+impl Due {
+    fn all(&self) -> BTreeSet<StepNumber> {
+        self.waiting.union(&self.copying).copied().collect()
+    }
+}
+
+// === impl Copying ===
+
+impl Copying {
+    /// Until the bell is gone; then what is left, as long as the owner waits.
+    fn work(mut self, bell: &Receiver<()>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let waited = if self.try_now() {
+                pause = FIRST_PAUSE;
+                bell.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                let waited = bell.recv_timeout(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                waited
+            };
+            if waited == Err(RecvTimeoutError::Disconnected) {
+                break;
+            }
+        }
+        while !self.shared.is_abandoned.load(Ordering::Relaxed) && !self.try_now() {
+            std::thread::sleep(FIRST_PAUSE);
+        }
+    }
+
+    /// Whether all that was due is copied.
+    fn try_now(&mut self) -> bool {
+        let copying = {
+            let mut due = self.shared.due.lock();
+            due.copying = std::mem::take(&mut due.waiting);
+            due.copying.clone()
+        };
+        let copied = self.copy(&copying);
+        let kept = self.shared.change(|due| {
+            let copying = std::mem::take(&mut due.copying);
+            if copied.is_err() {
+                due.waiting.extend(copying);
+            }
+        });
+        let outcome = copied.and(kept.map_err(RecordError::from));
+        let is_failed = outcome.is_err();
+        if let Err(error) = outcome
+            && !self.is_troubled
+        {
+            (self.on_trouble)(&error);
+        }
+        self.is_troubled = is_failed;
+        !is_failed
+    }
+
+    fn copy(&self, steps: &BTreeSet<StepNumber>) -> Result<(), RecordError> {
+        if steps.is_empty() {
             return Ok(());
         }
-        let files = run.sealed_files(&self.due)?;
+        let run = &self.shared.run;
         let bucket = match &self.place {
             ArchivePlace::Folder(_) => None,
             ArchivePlace::S3 { bucket, prefix } => {
                 Some((Bucket::from_environment(bucket, |name| std::env::var(name).ok())?, prefix))
             }
         };
-        for file in files {
+        for file in run.sealed_files(steps)? {
             let path = run.dir().join(&file);
             let bytes = fs::read(&path).map_err(|source| ArchiveError::Io { source, path })?;
             match (&self.place, &bucket) {
@@ -130,8 +305,8 @@ impl Archive {
                 (ArchivePlace::Folder(folder), None) => put_file(&folder.join(file), &bytes)?,
                 (ArchivePlace::S3 { .. }, None) => {}
             }
+            self.shared.files.fetch_add(1, Ordering::Relaxed);
         }
-        self.due.clear();
         Ok(())
     }
 }

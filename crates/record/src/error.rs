@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use rollscope_run::RunError;
+use rollscope_trace::StepNumber;
 use rollscope_track::{Target, TrackError};
 
-use crate::archive::ArchiveError;
+use crate::archive::{ArchiveError, ArchivePlace};
 use crate::s3::S3Error;
 
 /// Why something was not recorded.
@@ -23,7 +24,28 @@ pub enum RecordError {
         /// Which tracker.
         target: Target,
     },
-    /// What was sealed could not be copied. It is tried again with the next step.
+    /// The recorder ended before what was sealed had been copied.
+    #[error(
+        "not copied before the end: {count} steps, the first of them {}; the next gateway that records into the run with \
+         --archive copies them: {place}", first.0
+    )]
+    Uncopied {
+        /// Where to.
+        place: ArchivePlace,
+        /// How many.
+        count: usize,
+        /// One of them.
+        first: StepNumber,
+    },
+    /// Steps beyond what is to be kept went though they had not been copied: too many waited for that.
+    #[error("removed before they could be copied: {count} steps, the first of them {}", first.0)]
+    NeverCopied {
+        /// How many.
+        count: usize,
+        /// One of them.
+        first: StepNumber,
+    },
+    /// What was sealed could not be copied. It is tried again.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// The run's folder was removed, or another put in its place.

@@ -8,9 +8,10 @@
 //! | `GET /rollscope/steps/N` | one step with its numbers |
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Bytes, to_bytes};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use rollscope_run::{Run, RunError, StepSummary};
@@ -24,6 +25,9 @@ use crate::{clock, ingest};
 
 /// The largest body of lines; bytes.
 const MAX_BODY_BYTES: usize = 16 << 20;
+/// Of what axum says when it refuses.
+const MAX_REFUSAL_BYTES: usize = 4096;
+const JSON: &str = "application/json";
 
 /// The body of `POST /rollscope/steps/N/end`.
 #[derive(Debug, Default, Deserialize)]
@@ -45,7 +49,26 @@ pub fn routes(recorder: RecorderHandle) -> Router {
         .route("/rollscope/steps/{step}", get(step))
         .fallback(|| async { refuse(StatusCode::NOT_FOUND, "there is no such route under /rollscope") })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(map_response(as_json))
         .with_state(recorder)
+}
+
+/// What is refused before a route is asked, such as a body that is too large, in the form of every other refusal.
+async fn as_json(response: Response) -> Response {
+    let status = response.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    if !is_error || response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == JSON) {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let said = to_bytes(body, MAX_REFUSAL_BYTES).await.unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let message = if said.is_empty() { status.canonical_reason().unwrap_or("refused") } else { &*said };
+    let mut refusal = refuse(status, message);
+    if let Some(allowed) = parts.headers.get(header::ALLOW) {
+        refusal.headers_mut().insert(header::ALLOW, allowed.clone());
+    }
+    refusal
 }
 
 async fn spans(State(recorder): State<RecorderHandle>, body: Bytes) -> Response {
@@ -151,5 +174,5 @@ fn refuse(status: StatusCode, message: &str) -> Response {
 }
 
 fn json_body(value: &Value) -> impl IntoResponse + use<> {
-    ([(header::CONTENT_TYPE, "application/json")], value.to_string())
+    ([(header::CONTENT_TYPE, JSON)], value.to_string())
 }

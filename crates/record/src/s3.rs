@@ -70,8 +70,9 @@ struct Signed<'a> {
     time: &'a str,
 }
 
-/// A call that takes longer has failed.
+/// A call that takes longer has failed: so long, and what its bytes take on a slow link.
 const TIMEOUT: Duration = Duration::from_mins(1);
+const SLOW_BYTES_PER_S: u64 = 128 << 10;
 /// Tries of an object, and the pause after the first.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(200);
@@ -100,7 +101,7 @@ impl Bucket {
             None => (format!("https://{bucket}.s3.{}.amazonaws.com", keys.region), String::new()),
         };
         let host = base.split_once("://").map_or(&*base, |(_, host)| host).to_owned();
-        let config = Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false);
+        let config = Agent::config_builder().http_status_as_error(false);
         Ok(Self { agent: config.build().into(), base, host, path, keys })
     }
 
@@ -134,7 +135,8 @@ impl Bucket {
         let signed =
             Signed { method: "PUT", path: &path, headers: &headers, payload_sha256: &payload, time: &time };
         let url = format!("{}{path}", self.base);
-        let mut request = self.agent.put(&url).header("authorization", self.keys.authorization(&signed));
+        let call = self.agent.put(&url).config().timeout_global(Some(timeout(bytes.len() as u64))).build();
+        let mut request = call.header("authorization", self.keys.authorization(&signed));
         for (name, value) in headers.iter().filter(|(name, _)| *name != "host") {
             request = request.header(*name, *value);
         }
@@ -184,6 +186,10 @@ impl Keys {
         let signature = hex(&mac(&key, &to_sign));
         format!("AWS4-HMAC-SHA256 Credential={}/{scope},SignedHeaders={names},Signature={signature}", self.id)
     }
+}
+
+fn timeout(bytes: u64) -> Duration {
+    TIMEOUT + Duration::from_secs(bytes / SLOW_BYTES_PER_S)
 }
 
 fn mac(key: &[u8], text: &str) -> Vec<u8> {

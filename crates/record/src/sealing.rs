@@ -14,7 +14,7 @@ use rollscope_trace::{StepNumber, StepTrace};
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
-use crate::archive::Archive;
+use crate::archive::{Archive, MOST_SPARED};
 use crate::tracking::Tracking;
 use crate::{OnTrouble, RecordError, RecordOptions};
 
@@ -88,12 +88,14 @@ pub(crate) fn spawn(
     options: &RecordOptions,
 ) -> Result<(SyncSender<Job>, JoinHandle<()>), RecordError> {
     let (jobs, queue) = sync_channel(QUEUE_JOBS);
+    let place = options.archive.clone();
+    let archive = place.map(|place| Archive::spawn(&run, place, &options.on_trouble)).transpose()?;
     let sealing = Sealing {
         metrics: run.metrics_log(),
         run,
         tracking,
         glance: options.glance.clone(),
-        archive: options.archive.clone().map(Archive::new),
+        archive,
         retention: options.retention,
         unsealed: None,
         unwritten: BTreeSet::new(),
@@ -182,7 +184,7 @@ impl Sealing {
             match job {
                 Ok(job) => self.work(job),
                 Err(RecvTimeoutError::Timeout) => self.work_again(),
-                Err(RecvTimeoutError::Disconnected) => return self.work_again(),
+                Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
         }
     }
@@ -209,12 +211,32 @@ impl Sealing {
             self.tell(&computed);
             self.keep_glance(computed.ok());
         }
-        if let Some(archive) = &mut self.archive {
-            let brought = archive.bring(&self.run, changed);
-            self.tell(&brought);
+        if let Some(archive) = &self.archive {
+            self.tell(&archive.bring(changed).map_err(RecordError::from));
         }
-        let retained = self.run.retain(self.retention).map_err(RecordError::from);
+        self.retain(&self.archive.as_ref().map(Archive::due).unwrap_or_default());
+    }
+
+    /// Removes what is beyond the limits and need not be copied any more.
+    fn retain(&self, due: &BTreeSet<StepNumber>) {
+        let beyond = due.len().saturating_sub(MOST_SPARED);
+        let spared = due.iter().skip(beyond).copied().collect();
+        let retained = self.run.retain(self.retention, &spared).map_err(RecordError::from);
         self.tell(&retained);
+        let lost: BTreeSet<StepNumber> = retained.unwrap_or_default().intersection(due).copied().collect();
+        if let (Some(archive), Some(first)) = (&self.archive, lost.first()) {
+            self.tell(&archive.give_up(&lost).map_err(RecordError::from));
+            (self.on_trouble)(&RecordError::NeverCopied { count: lost.len(), first: *first });
+        }
+    }
+
+    /// The archive has its time for what is left.
+    fn finish(mut self) {
+        self.work_again();
+        if let Some(archive) = self.archive.take() {
+            let due = archive.finish();
+            self.retain(&due);
+        }
     }
 
     /// What could not be done before. That it still cannot is not told again.

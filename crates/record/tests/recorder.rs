@@ -470,6 +470,10 @@ async fn bad_calls_get_a_sentence() {
         ("GET", "steps/77", "", 404, "the run has no step 77"),
         ("POST", "steps/77/end", "", 404, "the run has no step 77"),
         ("GET", "nothing", "", 404, "no such route"),
+        ("GET", "v1/spans", "", 405, "Method Not Allowed"),
+        ("POST", "steps/%FF/end", "", 400, "UTF-8"),
+        ("POST", "v1/spans", &"\n".repeat((16 << 20) + 1), 413, "length limit exceeded"),
+        ("POST", "steps/1/end", &" ".repeat((16 << 20) + 1), 413, "length limit exceeded"),
     ] {
         let (got, reply) = call(method, &format!("{url}/rollscope/{path}"), body).await;
         assert_eq!(got, status, "{path}: {reply}");

@@ -18,6 +18,7 @@ use crate::manifest;
 use crate::run::Run;
 
 const METRICS_NAME: &str = "metrics.jsonl";
+const DUE_NAME: &str = "archive-due.json";
 pub(crate) const STATS_NAME: &str = "stats.json";
 
 /// What trackers were sent of a step.
@@ -112,6 +113,21 @@ impl Run {
         files.retain(|path| path.is_file());
         let within = |path: PathBuf| path.strip_prefix(self.dir()).map(Path::to_owned).unwrap_or(path);
         Ok(files.into_iter().map(within).collect())
+    }
+
+    /// Steps that are to be copied elsewhere, as a recorder left it.
+    pub fn archive_due(&self) -> Result<BTreeSet<StepNumber>, RunError> {
+        let bytes = files::read_if_there(&self.dir().join(DUE_NAME))?.unwrap_or_default();
+        let steps: Vec<u64> = serde_json::from_slice(&bytes).unwrap_or_default();
+        Ok(steps.into_iter().map(StepNumber).collect())
+    }
+
+    /// Keeps which steps are to be copied elsewhere.
+    pub fn put_archive_due(&self, steps: &BTreeSet<StepNumber>) -> Result<(), RunError> {
+        let steps: Vec<u64> = steps.iter().map(|step| step.0).collect();
+        let bytes =
+            serde_json::to_vec(&steps).map_err(|source| RunError::EncodeJson { what: DUE_NAME, source })?;
+        files::replace(&self.dir().join(DUE_NAME), &bytes)
     }
 
     fn stats_path(&self, step: StepNumber) -> PathBuf {

@@ -35,11 +35,15 @@ struct SealedSegment {
 }
 
 impl Run {
-    /// Removes what is beyond the limits; gives the steps of which only numbers are left now. May be called beside
-    /// writers and readers, by one thread at a time.
-    pub fn retain(&self, limits: Retention) -> Result<BTreeSet<StepNumber>, RunError> {
+    /// Removes what is beyond the limits but for some steps; gives those of which only numbers are left now. May be called
+    /// beside writers and readers, by one thread at a time.
+    pub fn retain(
+        &self,
+        limits: Retention,
+        spared: &BTreeSet<StepNumber>,
+    ) -> Result<BTreeSet<StepNumber>, RunError> {
         let forgotten = match limits.steps {
-            Some(kept) => self.forget_steps_before_the_last(kept)?,
+            Some(kept) => self.forget_steps_before_the_last(kept, spared)?,
             None => BTreeSet::new(),
         };
         if let Some(kept) = limits.log_bytes {
@@ -48,10 +52,15 @@ impl Run {
         Ok(forgotten)
     }
 
-    fn forget_steps_before_the_last(&self, kept: u64) -> Result<BTreeSet<StepNumber>, RunError> {
+    fn forget_steps_before_the_last(
+        &self,
+        kept: u64,
+        spared: &BTreeSet<StepNumber>,
+    ) -> Result<BTreeSet<StepNumber>, RunError> {
         let closed = Newest::read(self)?.manifest.closed_steps();
         let beyond = closed.len().saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX));
-        let forgotten: BTreeSet<StepNumber> = closed.into_iter().take(beyond).collect();
+        let forgotten: BTreeSet<StepNumber> =
+            closed.into_iter().take(beyond).filter(|step| !spared.contains(step)).collect();
         if forgotten.is_empty() {
             return Ok(forgotten);
         }

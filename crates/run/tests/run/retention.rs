@@ -1,5 +1,6 @@
 //! What is kept of a long run, what a killed writer left, and many that make one run.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 
@@ -34,9 +35,13 @@ fn only_the_last_steps_and_so_much_log_are_kept() {
     let log_before = run.writers().unwrap()[0].bytes;
 
     let limits = Retention { steps: Some(3), log_bytes: Some(20_000) };
-    let forgotten = run.retain(limits).unwrap();
-    assert_eq!(forgotten.len(), 137);
-    assert_eq!(run.retain(limits).unwrap().len(), 0);
+    let none = BTreeSet::new();
+    let spared = BTreeSet::from([StepNumber(5)]);
+    assert_eq!(run.retain(limits, &spared).unwrap().len(), 136);
+    assert_eq!(run.step(StepNumber(5)).unwrap().requests().count(), 4, "it is spared");
+    let forgotten = run.retain(limits, &none).unwrap();
+    assert_eq!(forgotten, spared);
+    assert_eq!(run.retain(limits, &none).unwrap().len(), 0);
     for run in [run.clone(), Run::open(run.dir()).unwrap()] {
         assert_eq!(requests(&run), [(138, 4), (139, 4), (140, 4), (141, 1)]);
         assert_eq!(run.step(StepNumber(139)).unwrap().requests().count(), 4);
@@ -50,7 +55,7 @@ fn only_the_last_steps_and_so_much_log_are_kept() {
     // And it goes on.
     append(&mut writer, &[profile_record(141, 2), close(141)]);
     sealer.seal(writer.position()).unwrap();
-    assert_eq!(run.retain(limits).unwrap().into_iter().collect::<Vec<_>>(), [StepNumber(138)]);
+    assert_eq!(run.retain(limits, &none).unwrap().into_iter().collect::<Vec<_>>(), [StepNumber(138)]);
     assert_eq!(requests(&run), [(139, 4), (140, 4), (141, 2)]);
     assert_eq!(run.follow().poll().unwrap().iter().filter(|r| matches!(r, Record::Profile(_))).count(), 10);
 }
