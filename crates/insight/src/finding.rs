@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use rollscope_stats::{
-    Breakdown, Figures, Part, SlowestSample, StepNumbers, WorkerFigures, population, where_time_went,
+    Breakdown, Figures, Part, SlowestSample, StepNumbers, WorkerFigures, population, slowest_sample,
+    where_time_went,
 };
 use rollscope_trace::{Attr, Leg, Nanos, Profile, SampleTrace, StepTrace};
 
@@ -41,12 +42,21 @@ pub(crate) struct Found {
 /// say but that, and why: the times of requests that failed tell nothing of the time that serving takes. The numbers are those
 /// of this trace.
 pub fn findings(trace: &StepTrace, numbers: &StepNumbers) -> Vec<Finding> {
-    let step =
-        Step { samples: population(trace).collect(), figures: numbers.shown(), time: where_time_went(trace) };
+    findings_beside(trace, numbers, &where_time_went(trace), slowest_sample(trace).as_ref())
+}
+
+/// The same for who has asked already where the time of this trace went, and for its slowest sample.
+pub fn findings_beside(
+    trace: &StepTrace,
+    numbers: &StepNumbers,
+    time: &Breakdown,
+    slowest: Option<&SlowestSample>,
+) -> Vec<Finding> {
+    let step = Step { samples: population(trace).collect(), figures: numbers.shown(), time: time.clone() };
     if let Some(failed) = crate::checks::all_failed(&step) {
         return vec![failed];
     }
-    let overview = [crate::checks::where_time_went(&step), crate::checks::slowest_sample(trace)];
+    let overview = [crate::checks::where_time_went(&step), slowest.map(crate::checks::slowest_sample)];
     let mut found: Vec<_> = CHECKS.iter().filter_map(|(name, check)| Some((*name, check(&step)?))).collect();
     found.sort_by_key(|(_, found)| std::cmp::Reverse(found.stake));
     let found = found.into_iter().map(|(check, Found { explain, mut evidence, stake })| {

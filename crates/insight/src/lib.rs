@@ -12,7 +12,7 @@ mod plan;
 mod workers;
 
 pub use compare::{Change, Magnitude, compare};
-pub use finding::{Finding, findings};
+pub use finding::{Finding, findings, findings_beside};
 pub use passes::{Basis, Company, LegPasses, Shared, request_passes, time_of_calls, time_of_passes};
 pub use plan::{Fit, MIN_SAMPLES, NoFit, PassKind, Plan, plan};
 pub use rollscope_stats::{

@@ -13,8 +13,10 @@ use crate::sealing::Reply;
 /// What the writing thread is asked to do.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Log a record.
-    Record(Record),
+    /// Log a profile.
+    Profile(Box<Profile>),
+    /// Log another record. Boxed, as there are few of them beside profiles.
+    Record(Box<Record>),
     /// Close a step and say what came of it.
     EndStep { step: StepNumber, end: StepEnd, reply: Reply },
 }
@@ -57,6 +59,17 @@ enum Wakes {
 /// What a command that is no record counts for.
 const COMMAND_BYTES: usize = 256;
 
+// === impl Command ===
+
+impl Command {
+    fn of(record: Record) -> Self {
+        match record {
+            Record::Profile(profile) => Self::Profile(profile),
+            other => Self::Record(Box::new(other)),
+        }
+    }
+}
+
 // === impl Lost ===
 
 impl Lost {
@@ -86,8 +99,7 @@ impl Inbox {
 
     pub(crate) fn put_profile(&self, profile: Profile) -> Result<(), Dropped> {
         let bytes = profile_bytes(&profile);
-        let record = Command::Record(Record::Profile(Box::new(profile)));
-        self.put(bytes, [record], Wakes::WhenMuch, |lost| lost.profiles += 1)
+        self.put(bytes, [Command::Profile(Box::new(profile))], Wakes::WhenMuch, |lost| lost.profiles += 1)
     }
 
     /// Of a pass that does not fit the next one of its stream is to tell.
@@ -96,13 +108,13 @@ impl Inbox {
         let mut counted = Lost::default();
         counted.add(&record);
         let count_loss = |lost: &mut Lost| lost.add_all(counted);
-        self.put(record_bytes(&record), [Command::Record(record)], Wakes::WhenMuch, count_loss)
+        self.put(record_bytes(&record), [Command::of(record)], Wakes::WhenMuch, count_loss)
     }
 
     pub(crate) fn put_all(&self, records: Vec<Record>) -> Result<(), Dropped> {
         let count = records.len() as u64;
         let bytes = records.iter().map(record_bytes).sum();
-        let commands = records.into_iter().map(Command::Record);
+        let commands = records.into_iter().map(Command::of);
         self.put(bytes, commands, Wakes::AtOnce, |lost| lost.user_records += count)
     }
 
@@ -138,8 +150,10 @@ impl Inbox {
         state.closed = true;
         let commands = std::mem::take(&mut state.commands);
         for command in &commands {
-            if let Command::Record(record) = command {
-                state.lost.add(record);
+            match command {
+                Command::Profile(_) => state.lost.profiles += 1,
+                Command::Record(record) => state.lost.add(record),
+                Command::EndStep { .. } => {}
             }
         }
         // Who waits is told without the lock.
@@ -193,6 +207,7 @@ impl Inbox {
 /// About what a record takes in memory.
 fn record_bytes(record: &Record) -> usize {
     size_of::<Command>()
+        + size_of::<Record>()
         + match record {
             Record::Profile(profile) => profile_bytes(profile),
             Record::Span(span) => span.name.len() + key_bytes(&span.key) + attrs_bytes(&span.attrs),

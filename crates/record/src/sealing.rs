@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rollscope_run::{
-    GlanceBlocks, LogPosition, LogStretch, MetricsLog, Retention, Run, RunError, Sealed, SealedState,
+    GlanceBlocks, LogPosition, LogStretch, MetricsLog, Retention, Run, RunError, Sealed, SealedState, Sealer,
 };
 use rollscope_stats::{Figures, LateSample, StepNumbers, WorkerFigures, step_numbers};
 use rollscope_trace::{StepNumber, StepTrace};
@@ -64,6 +64,8 @@ type Gathered = (Sealed, BTreeMap<StepNumber, StepTrace>);
 /// What the thread works with.
 struct Sealing {
     run: Run,
+    /// Of the log that was sealed last.
+    sealer: Option<Sealer>,
     metrics: MetricsLog,
     tracking: Tracking,
     glance: Option<MakeGlance>,
@@ -93,6 +95,7 @@ pub(crate) fn spawn(
     let sealing = Sealing {
         metrics: run.metrics_log(),
         run,
+        sealer: None,
         tracking,
         glance: options.glance.clone(),
         archive,
@@ -242,7 +245,7 @@ impl Sealing {
     /// What could not be done before. That it still cannot is not told again.
     fn work_again(&mut self) {
         if let Some((writer, up_to)) = self.unsealed.take()
-            && self.run.sealer(&writer).seal(up_to).is_err()
+            && self.sealer(&writer).seal(up_to).is_err()
         {
             self.unsealed = Some((writer, up_to));
         }
@@ -253,10 +256,16 @@ impl Sealing {
         }
     }
 
+    /// That of a log. There is another log only when the run's folder had to be made again.
+    fn sealer(&mut self, writer: &str) -> &mut Sealer {
+        let sealer = self.sealer.take().filter(|sealer| sealer.writer() == writer);
+        self.sealer.insert(sealer.unwrap_or_else(|| self.run.sealer(writer)))
+    }
+
     /// What cannot be sealed stays readable in the log until it can.
     fn seal(&mut self, writer: Box<str>, stretch: LogStretch, wanted: &BTreeSet<StepNumber>) -> Gathered {
         let up_to = stretch.end();
-        let sealed = self.run.sealer(&writer).seal_and_gather(stretch, wanted).map_err(RecordError::from);
+        let sealed = self.sealer(&writer).seal_and_gather(stretch, wanted).map_err(RecordError::from);
         self.unsealed = sealed.is_err().then_some((writer, up_to));
         self.tell(&sealed);
         sealed.unwrap_or_default()

@@ -133,7 +133,8 @@ impl Writing {
             let (commands, closed) = self.inbox.take(TICK);
             for command in commands {
                 match command {
-                    Command::Record(record) => self.record(record),
+                    Command::Profile(profile) => self.record(Record::Profile(profile)),
+                    Command::Record(record) => self.record(*record),
                     Command::EndStep { step, end, reply } => self.end_step(step, end, reply),
                 }
             }

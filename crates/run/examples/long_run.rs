@@ -33,11 +33,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let run = Run::create(&dir, &info)?;
     let mut maker = Maker::new();
     let mut writer = run.writer("bench", LogOptions::default())?;
-    let (sealer, mut metrics) = (run.sealer(writer.name()), run.metrics_log());
+    let (mut sealer, mut metrics) = (run.sealer(writer.name()), run.metrics_log());
     let mut costs = Vec::new();
     for step in (1..=steps).map(StepNumber) {
         write_step(&mut writer, &mut maker, step, requests)?;
-        costs.push(end_step(&run, &writer, &sealer, &mut metrics, step)?);
+        costs.push(end_step(&run, &writer, &mut sealer, &mut metrics, step)?);
     }
     let tenth = (costs.len() / 10).max(1);
     for (which, costs) in [("first", &costs[..tenth]), ("last", &costs[costs.len() - tenth..])] {
@@ -74,7 +74,7 @@ fn write_step(
 fn end_step(
     run: &Run,
     writer: &LogWriter,
-    sealer: &Sealer,
+    sealer: &mut Sealer,
     metrics: &mut MetricsLog,
     step: StepNumber,
 ) -> Result<[Duration; PARTS.len()], Box<dyn Error>> {

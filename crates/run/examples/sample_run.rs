@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Step 1 is closed and sealed, and one of its requests comes late; step 2 is open.
     let mut writer = run.writer("gateway", LogOptions::default())?;
-    let sealer = run.sealer(writer.name());
+    let mut sealer = run.sealer(writer.name());
     let mut log = |records: &[Record]| {
         records.iter().try_for_each(|record| writer.append(record))?;
         writer.flush().map(|()| writer.position())

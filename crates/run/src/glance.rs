@@ -125,7 +125,11 @@ impl GlanceBlocks {
     pub fn push_first(&mut self, block: &[u8]) -> Result<(), RunError> {
         let (head, compressed) = compressed(block)?;
         self.blocks.insert(0, head);
-        self.compressed.splice(0..0, compressed);
+        if self.compressed.is_empty() {
+            self.compressed = compressed;
+        } else {
+            self.compressed.splice(0..0, compressed);
+        }
         Ok(())
     }
 

@@ -21,6 +21,7 @@
 mod run;
 mod version;
 
+mod contents;
 mod log;
 mod manifest;
 mod parts;

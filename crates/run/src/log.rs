@@ -23,8 +23,9 @@ pub(crate) mod writer;
 use std::fmt;
 use std::path::PathBuf;
 
-use rollscope_trace::Record;
 use serde::{Deserialize, Serialize};
+
+use crate::contents::Contents;
 
 /// A place in a writer's log: everything before it has been written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -40,8 +41,8 @@ pub struct LogPosition {
 #[derive(Debug)]
 pub struct LogStretch {
     pub(crate) up_to: LogPosition,
-    /// Where the records begin, and all of them from there on.
-    pub(crate) records: Option<(LogPosition, Vec<Record>)>,
+    /// All records from a position on.
+    pub(crate) contents: Option<Contents>,
 }
 
 /// A place in a log from which on nothing can be read in that segment; or a part that cannot be read, where the
@@ -78,7 +79,7 @@ pub enum DamageKind {
 impl LogStretch {
     /// All before a [`LogWriter::position`](crate::LogWriter::position), to be read from the log.
     pub fn up_to(up_to: LogPosition) -> Self {
-        Self { up_to, records: None }
+        Self { up_to, contents: None }
     }
 
     /// Where it ends.

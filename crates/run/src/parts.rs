@@ -21,7 +21,7 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
-use rollscope_trace::{ForwardPass, Profile, Record, SampleMark, StepNumber, UserSpan};
+use rollscope_trace::{ForwardPass, Record, StepNumber, StepRecords};
 use serde::{Deserialize, Serialize};
 
 use crate::error::RunError;
@@ -35,14 +35,13 @@ const PASSES: &str = "forward_passes";
 /// The records of a step that one seal found in a log, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct StepRows {
-    /// Boxed, as they come from the log: a step of many is not copied while it grows.
-    #[expect(clippy::vec_box, reason = "see above")]
-    pub(crate) profiles: Vec<Box<Profile>>,
-    pub(crate) spans: Vec<UserSpan>,
-    pub(crate) marks: Vec<SampleMark>,
+    /// Without what was said of its end, which stands in the manifest.
+    pub(crate) records: StepRecords,
     pub(crate) passes: Vec<ForwardPass>,
     /// Records came after the step had been closed.
     pub(crate) late: bool,
+    /// What the records take in the log, but for those that were read from it.
+    pub(crate) bytes: usize,
 }
 
 /// The parts of a step that one seal made; stands in manifests.
@@ -90,50 +89,56 @@ pub(crate) struct PartsRead {
 }
 
 /// Records, or samples, that are written as one row group. Query engines prune by the bounds of each; while it is filled it is in memory,
-/// a column beside the other.
-const ROW_GROUP_ROWS: usize = 16_384;
+/// a column beside the other, and so few that the memory of one serves the next: fresh memory costs more than what is done in it.
+const ROW_GROUP_ROWS: usize = 4096;
 
 // === impl StepRows ===
 
 impl StepRows {
-    /// Takes a record of the step; an end of a step or a loss is none of its rows.
+    /// Takes a record of the step.
     pub(crate) fn add(&mut self, record: Record) {
         match record {
-            Record::Profile(profile) => self.profiles.push(profile),
-            Record::Span(span) => self.spans.push(span),
-            Record::Sample(mark) => self.marks.push(mark),
             Record::ForwardPass(pass) => self.passes.push(*pass),
-            Record::Close(_) | Record::Dropped(_) => {}
+            record => self.records.add(record),
         }
+    }
+
+    /// Whether there is more than forward passes.
+    pub(crate) fn has_records(&self) -> bool {
+        let StepRecords { profiles, spans, marks, .. } = &self.records;
+        !profiles.is_empty() || !spans.is_empty() || !marks.is_empty()
+    }
+
+    /// Takes what came later, but for forward passes, which are no part of a step's trace.
+    pub(crate) fn append(&mut self, later: Self) {
+        self.records.append(later.records);
+        self.bytes += later.bytes;
     }
 
     /// Writes the parts of a step below the run's folder. Readers do not know of them until a manifest does.
     pub(crate) fn write(&self, run: &Path, step: StepNumber, name: &str) -> Result<StepParts, RunError> {
+        let StepRecords { profiles, spans, .. } = &self.records;
         let mut parts = StepParts {
             step: step.0,
             late: self.late,
-            requests: self.profiles.len() as u64,
-            user_spans: self.spans.len() as u64,
+            requests: profiles.len() as u64,
+            user_spans: spans.len() as u64,
             ..StepParts::default()
         };
         let place = Place { run, step, name };
         let written = [
-            place.write("requests", self.profiles.chunks(ROW_GROUP_ROWS).map(requests::table))?,
-            place.write("legs", self.profiles.chunks(ROW_GROUP_ROWS).map(legs::table))?,
-            place.write("spans", self.spans.chunks(ROW_GROUP_ROWS).map(spans::table))?,
+            place.write("requests", profiles.chunks(ROW_GROUP_ROWS).map(requests::table))?,
+            place.write("legs", profiles.chunks(ROW_GROUP_ROWS).map(legs::table))?,
+            place.write("spans", spans.chunks(ROW_GROUP_ROWS).map(spans::table))?,
             place.write(PASSES, self.passes.chunks(ROW_GROUP_ROWS).map(passes::table))?,
-            place.write("samples", samples::tallies(self).chunks(ROW_GROUP_ROWS).map(samples::table))?,
+            place.write(
+                "samples",
+                samples::tallies(&self.records).chunks(ROW_GROUP_ROWS).map(samples::table),
+            )?,
         ];
         parts.parts = written.into_iter().flatten().collect();
         parts.samples = parts.parts.iter().find(|part| part.table == "samples").map_or(0, |part| part.rows);
         Ok(parts)
-    }
-
-    /// The records, those of each kind in their order.
-    pub(crate) fn into_records(self) -> impl Iterator<Item = Record> {
-        let profiles = self.profiles.into_iter().map(Record::Profile);
-        let spans = self.spans.into_iter().map(Record::Span);
-        profiles.chain(spans).chain(self.marks.into_iter().map(Record::Sample))
     }
 }
 

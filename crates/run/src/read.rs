@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 
 use rollscope_trace::{ForwardPass, Record, SampleKey, StepClose, StepNumber, StepTrace, UnixNs};
 
+use crate::contents::LateWatch;
 use crate::error::RunError;
 use crate::files;
 use crate::log::cursor::LogCursor;
@@ -14,7 +15,6 @@ use crate::manifest::{Manifest, Newest, Seal};
 use crate::parts::StepParts;
 use crate::presence;
 use crate::run::Run;
-use crate::seal::LateWatch;
 use crate::sealed::sample_key;
 
 /// A step of a run.

@@ -4,25 +4,32 @@
 //! it was closed or not; so one position per writer says what has been sealed. Sealing reads the log back and
 //! touches nothing that the writer writes, so it can be done beside it in another thread.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 
-use rollscope_trace::{DropCount, Record, StepNumber, StepTrace};
+use rollscope_trace::{StepClose, StepNumber, StepRecords, StepTrace};
 
+use crate::contents::Contents;
 use crate::error::RunError;
 use crate::log::cursor::LogCursor;
 use crate::log::mirror::{CloseMirror, DroppedMirror};
 use crate::log::writer::LOCK_NAME;
 use crate::log::{LogPosition, LogStretch};
-use crate::manifest::{self, Manifest, Newest, Seal, SealedDamage};
+use crate::manifest::{self, Newest, Seal};
 use crate::parts::StepRows;
 use crate::run::Run;
 
 /// Seals the log of one writer. There is one for each writer, which alone names its parts.
+///
+/// It holds the records of steps of which a part was sealed while they went on, as far as there is room for them, so that such
+/// a step need not be read again when it is closed.
 #[derive(Debug)]
 pub struct Sealer {
     run: Run,
     writer: Box<str>,
+    /// All that was sealed of each of these steps.
+    held: BTreeMap<StepNumber, StepRows>,
 }
 
 /// What was sealed.
@@ -34,28 +41,15 @@ pub struct Sealed {
     pub late: BTreeSet<StepNumber>,
 }
 
-/// Tells which records come after the end of their step.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LateWatch(BTreeSet<StepNumber>);
-
-/// What a stretch of a log holds.
-struct Contents {
-    watch: LateWatch,
-    steps: BTreeMap<StepNumber, StepRows>,
-    closes: Vec<CloseMirror>,
-    dropped: Option<DropCount>,
-    /// How far it goes.
-    to: LogPosition,
-    unknown: u64,
-    damage: Vec<SealedDamage>,
-}
+/// Records of steps that go on may come to no more than this in the log to be held. In memory they take about as much.
+const HELD_BYTES: usize = 128 << 20;
 
 // === impl Sealer ===
 
 impl Run {
     /// For sealing the log of a writer of this name, as [`crate::LogWriter::name`] gives it.
     pub fn sealer(&self, writer: &str) -> Sealer {
-        Sealer { run: self.clone(), writer: writer.into() }
+        Sealer { run: self.clone(), writer: writer.into(), held: BTreeMap::new() }
     }
 }
 
@@ -80,50 +74,44 @@ impl Run {
 }
 
 impl Sealer {
+    /// The writer's name.
+    pub fn writer(&self) -> &str {
+        &self.writer
+    }
+
     /// Seals everything before `up_to`, a [`crate::LogWriter::position`], as it reads it from the log. What has been sealed before is left;
     /// after an error nothing has changed, and it may be tried again.
-    pub fn seal(&self, up_to: LogPosition) -> Result<Sealed, RunError> {
+    pub fn seal(&mut self, up_to: LogPosition) -> Result<Sealed, RunError> {
         Ok(self.seal_and_gather(LogStretch::up_to(up_to), &BTreeSet::new())?.0)
     }
 
-    /// Seals a stretch, and gives those of the wanted steps of which everything has been read thereby, as [`Run::step`] would read
+    /// Seals a stretch, and gives those of the wanted steps of which everything is at hand thereby, as [`Run::step`] would read
     /// them from their parts again.
     pub fn seal_and_gather(
-        &self,
+        &mut self,
         stretch: LogStretch,
         wanted: &BTreeSet<StepNumber>,
     ) -> Result<(Sealed, BTreeMap<StepNumber, StepTrace>), RunError> {
         let manifest = Newest::read(&self.run)?.manifest;
         let from = manifest.sealed_up_to(&self.writer);
-        let mut contents = Contents::after(&manifest, from);
-        match stretch.records {
-            Some((begin, records)) if begin == from => contents.take(records, stretch.up_to),
-            _ => {
-                let log = self.run.log_folder(&self.writer);
-                contents.read(LogCursor::new(log, from).up_to(stretch.up_to))?;
-            }
-        }
-        let (mut sealed, mut traces) = (Sealed::default(), BTreeMap::new());
+        let kept = stretch.contents.filter(|kept| kept.from == from);
+        let was_kept = kept.is_some();
+        let log = self.run.log_folder(&self.writer);
+        let read = || Contents::read(LogCursor::new(log, from).up_to(stretch.up_to));
+        let mut contents = kept.map_or_else(read, Ok)?;
+        let mut sealed = Sealed::default();
         if contents.is_empty() {
-            return Ok((sealed, traces));
+            return Ok((sealed, BTreeMap::new()));
         }
-        let is_alone = !wanted.is_empty() && self.run.writer_names()?.len() == 1;
-        let before: BTreeSet<u64> =
-            manifest.seals().flat_map(|seal| &seal.steps).map(|parts| parts.step).collect();
+        contents.flag_late(&manifest.closed_steps());
         let number = manifest.seals_of(&self.writer).count() + 1;
         let name = format!("{}-{number:06}", self.writer);
         let mut steps = Vec::new();
-        for (step, rows) in contents.steps {
-            steps.push(rows.write(self.run.dir(), step, &name)?);
-            sealed.steps.insert(step);
+        for (step, rows) in &contents.steps {
+            steps.push(rows.write(self.run.dir(), *step, &name)?);
+            sealed.steps.insert(*step);
             if rows.late {
-                sealed.late.insert(step);
-            }
-            if wanted.contains(&step) && is_alone && !before.contains(&step.0) {
-                let told = contents.closes.iter().filter_map(CloseMirror::close);
-                let closes = manifest.closes().chain(told).filter(|close| close.step == step);
-                let closes: Vec<Record> = closes.map(Record::Close).collect();
-                traces.insert(step, StepTrace::gather(step, rows.into_records().chain(closes)));
+                sealed.late.insert(*step);
             }
         }
         let seal = Seal {
@@ -131,90 +119,50 @@ impl Sealer {
             from,
             to: contents.to,
             steps,
-            closes: contents.closes,
+            closes: std::mem::take(&mut contents.closes),
             dropped: contents.dropped.as_ref().map(DroppedMirror::of),
             unknown: contents.unknown,
-            damage: contents.damage,
+            damage: std::mem::take(&mut contents.damage),
         };
+        let is_alone = !wanted.is_empty() && self.run.writer_names()?.len() == 1;
         manifest::publish(&self.run, &seal)?;
+        let before = manifest.seals().flat_map(|seal| &seal.steps).map(|parts| StepNumber(parts.step));
+        self.hold(contents.steps, &before.collect());
+        let told = seal.closes.iter().filter_map(CloseMirror::close);
+        let closes: Vec<StepClose> = manifest.closes().chain(told).collect();
+        let over = self.let_go(&closes).into_iter();
+        let traces = over.filter(|(step, _)| is_alone && wanted.contains(step)).map(|(step, rows)| {
+            let closes = closes.iter().filter(|close| close.step == step).copied().collect();
+            (step, StepTrace::of(step, StepRecords { closes, ..rows.records }))
+        });
+        let traces = traces.collect();
+        if !was_kept {
+            // What it takes is not known.
+            self.held.clear();
+        }
         Ok((sealed, traces))
     }
-}
 
-// === impl LateWatch ===
-
-impl LateWatch {
-    pub(crate) fn new(closed: BTreeSet<StepNumber>) -> Self {
-        Self(closed)
-    }
-
-    /// Whether a record comes after the end of its step. To be asked for each record in the log's order.
-    pub(crate) fn is_late(&mut self, record: &Record) -> bool {
-        match record {
-            Record::Close(close) => {
-                self.0.insert(close.step);
-                false
+    /// Holds what was sealed of steps of which all that was sealed `before` is held.
+    fn hold(&mut self, sealed: BTreeMap<StepNumber, StepRows>, before: &BTreeSet<StepNumber>) {
+        for (step, rows) in sealed {
+            match self.held.entry(step) {
+                Entry::Occupied(mut held) => held.get_mut().append(rows),
+                Entry::Vacant(none) if !before.contains(&step) => {
+                    none.insert(StepRows { passes: Vec::new(), ..rows });
+                }
+                Entry::Vacant(_) => {}
             }
-            // The workers go on between two steps.
-            Record::ForwardPass(_) => false,
-            _ => record.step().is_some_and(|step| self.0.contains(&step)),
-        }
-    }
-}
-
-// === impl Contents ===
-
-impl Contents {
-    fn after(manifest: &Manifest, from: LogPosition) -> Self {
-        Self {
-            watch: LateWatch::new(manifest.closed_steps()),
-            steps: BTreeMap::new(),
-            closes: Vec::new(),
-            dropped: None,
-            to: from,
-            unknown: 0,
-            damage: Vec::new(),
         }
     }
 
-    fn is_empty(&self) -> bool {
-        let has_records = !self.steps.is_empty() || !self.closes.is_empty() || self.dropped.is_some();
-        !has_records && self.unknown == 0 && self.damage.is_empty()
-    }
-
-    fn take(&mut self, records: Vec<Record>, to: LogPosition) {
-        for record in records {
-            self.add(record);
+    /// Lets go of the steps that are over, which it gives, and of all others where they are too much.
+    fn let_go(&mut self, closes: &[StepClose]) -> Vec<(StepNumber, StepRows)> {
+        let over: BTreeSet<StepNumber> = closes.iter().map(|close| close.step).collect();
+        let over = self.held.extract_if(.., |step, _| over.contains(step)).collect();
+        if self.held.values().map(|rows| rows.bytes).sum::<usize>() > HELD_BYTES {
+            self.held.clear();
         }
-        self.to = to;
-    }
-
-    fn read(&mut self, mut cursor: LogCursor) -> Result<(), RunError> {
-        while let Some(record) = cursor.next()? {
-            self.add(record);
-        }
-        (self.to, self.unknown) = (cursor.position(), cursor.unknown());
-        self.damage = cursor.damage_passed().iter().filter_map(SealedDamage::of).collect();
-        Ok(())
-    }
-
-    fn add(&mut self, record: Record) {
-        let late = self.watch.is_late(&record);
-        match (record.step(), record) {
-            (_, Record::Close(close)) => self.closes.push(CloseMirror::of(&close)),
-            (_, Record::Dropped(count)) => {
-                let sum =
-                    self.dropped.get_or_insert(DropCount { at: count.at, profiles: 0, user_records: 0 });
-                sum.at = count.at;
-                sum.profiles += count.profiles;
-                sum.user_records += count.user_records;
-            }
-            (Some(step), record) => {
-                let rows = self.steps.entry(step).or_default();
-                rows.late |= late;
-                rows.add(record);
-            }
-            (None, _) => {}
-        }
+        over
     }
 }

@@ -38,7 +38,9 @@ pub fn request_breakdown(profile: &Profile) -> Breakdown {
         breakdown.add(Part::Gateway, profile.end);
         return breakdown;
     };
-    let earlier = covered(profile.legs.iter().map(|leg| (leg.dispatch, leg.end.min(start))));
+    // There are none as a rule.
+    let earlier = profile.legs.iter().filter(|leg| leg.dispatch < start);
+    let earlier = covered(earlier.map(|leg| (leg.dispatch, leg.end.min(start))));
     breakdown.add(Part::EarlierTries, earlier);
     let last = end.minus(start);
     breakdown.add(Part::Gateway, profile.end.minus(last).minus(earlier));
@@ -103,7 +105,8 @@ impl Remaining<'_> {
     }
 
     fn pair(&mut self, profile: &Profile, decode: Option<&Leg>) {
-        let length = |measure| profile.measure(measure).and_then(Nanos::from_secs_f64);
+        let measured = profile.measured();
+        let length = |measure| measured(measure).and_then(Nanos::from_secs_f64);
         let queue = |leg: Option<&Leg>| leg?.report.measures.duration(Measure::QueueTime);
         self.take(Part::DecodeForward, length(Measure::DecodeForward));
         self.take(Part::DecodeQueue, queue(decode));

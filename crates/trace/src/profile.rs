@@ -162,10 +162,16 @@ impl Profile {
     /// A plausible value of a measure from the leg whose value counts. A worker without a prefill partner
     /// speaks for itself, and a decode reply may carry its prefill's numbers.
     pub fn measure(&self, measure: Measure) -> Option<f64> {
-        let of = |leg: Option<&Leg>| leg.and_then(|leg| leg.report.measures.good(measure));
-        match measure.side() {
-            Side::Prefill => of(self.prefill()).or_else(|| of(self.answer())),
-            Side::Answer => of(self.answer()),
+        self.measured()(measure)
+    }
+
+    /// [`Self::measure`] for many of them.
+    pub fn measured(&self) -> impl Fn(Measure) -> Option<f64> + use<'_> {
+        let (prefill, answer) = (self.prefill(), self.answer());
+        let of = |leg: Option<&Leg>, measure| leg.and_then(|leg| leg.report.measures.good(measure));
+        move |measure| match measure.side() {
+            Side::Prefill => of(prefill, measure).or_else(|| of(answer, measure)),
+            Side::Answer => of(answer, measure),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use crate::ids::{SampleKey, SampleName, StepNumber};
 use crate::profile::Profile;
 use crate::record::{Record, SampleMark, StepClose, UserSpan};
@@ -20,9 +22,6 @@ pub struct SampleTrace {
     pub mark: SampleMark,
 }
 
-/// What is further from a sample's requests is not of its time.
-const FAR_NS: i64 = 86_400_000_000_000;
-
 /// One step: its samples in order of their first event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTrace {
@@ -33,6 +32,22 @@ pub struct StepTrace {
     /// The last word on its end; nothing while it is open.
     pub close: Option<StepClose>,
 }
+
+/// The records of one step by their kinds, those of each in their order.
+#[derive(Debug, Default)]
+pub struct StepRecords {
+    /// Its requests. Boxed, as records are: a step of many is not copied while it grows.
+    pub profiles: Vec<Box<Profile>>,
+    /// Spans of the user's own code.
+    pub spans: Vec<UserSpan>,
+    /// What the user's code said of samples.
+    pub marks: Vec<SampleMark>,
+    /// What was said of its end.
+    pub closes: Vec<StepClose>,
+}
+
+/// What is further from a sample's requests is not of its time.
+const FAR_NS: i64 = 86_400_000_000_000;
 
 // === impl SampleTrace ===
 
@@ -74,8 +89,14 @@ impl SampleTrace {
             && self.mark.says_nothing()
     }
 
-    fn new(key: SampleKey) -> Self {
-        Self { mark: SampleMark::new(key.clone()), key, requests: Vec::new(), spans: Vec::new() }
+    /// That of a number; the next one is made.
+    fn at(samples: &mut Vec<Self>, number: usize, key: impl FnOnce() -> SampleKey) -> &mut Self {
+        if number == samples.len() {
+            let key = key();
+            let mark = SampleMark::new(key.clone());
+            samples.push(Self { mark, key, requests: Vec::new(), spans: Vec::new() });
+        }
+        &mut samples[number]
     }
 }
 
@@ -85,30 +106,32 @@ impl StepTrace {
     /// Gathers the records of a step; those of other steps are passed over. A request that names no sample is
     /// its own.
     pub fn gather(step: StepNumber, records: impl IntoIterator<Item = Record>) -> Self {
-        let records: Vec<Record> = records.into_iter().filter(|record| record.step() == Some(step)).collect();
-        let places = places(&records);
-        let mut samples: Vec<SampleTrace> = Vec::new();
-        let mut closes: Vec<StepClose> = Vec::new();
-        for (record, place) in records.into_iter().zip(places) {
-            if place.is_some_and(|place| place == samples.len())
-                && let Some(key) = record.sample_key()
-            {
-                samples.push(SampleTrace::new(key));
+        let mut of_step = StepRecords::default();
+        for record in records.into_iter().filter(|record| record.step() == Some(step)) {
+            of_step.add(record);
+        }
+        Self::of(step, of_step)
+    }
+
+    /// The same of records that are all of the step.
+    pub fn of(step: StepNumber, records: StepRecords) -> Self {
+        let (places, count) = records.places();
+        let StepRecords { profiles, spans, marks, closes } = records;
+        let mut samples: Vec<SampleTrace> = Vec::with_capacity(count);
+        let mut places = places.into_iter();
+        for (profile, place) in profiles.into_iter().zip(&mut places) {
+            let sample = SampleTrace::at(&mut samples, place, || profile.sample_key(step));
+            // Most have one, for which a vector would make room for four, of half a kilobyte each.
+            if sample.requests.is_empty() {
+                sample.requests.reserve_exact(1);
             }
-            let sample = place.and_then(|place| samples.get_mut(place));
-            match (record, sample) {
-                (Record::Profile(profile), Some(sample)) => {
-                    // Most have one, for which a vector would make room for four, of half a kilobyte each.
-                    if sample.requests.is_empty() {
-                        sample.requests.reserve_exact(1);
-                    }
-                    sample.requests.push(*profile);
-                }
-                (Record::Span(span), Some(sample)) => sample.spans.push(span),
-                (Record::Sample(mark), Some(sample)) => sample.mark.amend(&mark),
-                (Record::Close(close), _) => closes.push(close),
-                _ => {}
-            }
+            sample.requests.push(*profile);
+        }
+        for (span, place) in spans.into_iter().zip(&mut places) {
+            SampleTrace::at(&mut samples, place, || span.key.clone()).spans.push(span);
+        }
+        for (mark, place) in marks.into_iter().zip(places) {
+            SampleTrace::at(&mut samples, place, || mark.key.clone()).mark.amend(&mark);
         }
         for sample in &mut samples {
             sample.requests.sort_by_key(|request| (request.arrival, request.id));
@@ -127,21 +150,49 @@ impl StepTrace {
     }
 }
 
-/// Of each record the number of its sample, in the order in which samples appear.
-fn places(records: &[Record]) -> Vec<Option<usize>> {
-    let mut known: HashMap<(Option<&str>, SampleName<'_>), usize> = HashMap::new();
-    let places = records.iter().map(|record| {
-        let name = match record {
-            Record::Profile(profile) => (profile.join.group.as_deref(), profile.sample_name()),
-            Record::Span(UserSpan { key, .. }) | Record::Sample(SampleMark { key, .. }) => {
-                (key.group.as_deref(), SampleName::of(&key.sample))
-            }
-            Record::Close(_) | Record::ForwardPass(_) | Record::Dropped(_) => return None,
-        };
-        let next = known.len();
-        Some(*known.entry(name).or_insert(next))
-    });
-    places.collect()
+// === impl StepRecords ===
+
+impl StepRecords {
+    /// Takes a record; a forward pass or a loss is none of a step's.
+    pub fn add(&mut self, record: Record) {
+        match record {
+            Record::Profile(profile) => self.profiles.push(profile),
+            Record::Span(span) => self.spans.push(span),
+            Record::Sample(mark) => self.marks.push(mark),
+            Record::Close(close) => self.closes.push(close),
+            Record::ForwardPass(_) | Record::Dropped(_) => {}
+        }
+    }
+
+    /// Takes those of another behind its own.
+    pub fn append(&mut self, mut later: Self) {
+        self.profiles.append(&mut later.profiles);
+        self.spans.append(&mut later.spans);
+        self.marks.append(&mut later.marks);
+        self.closes.append(&mut later.closes);
+    }
+
+    /// Of each profile, then of each span, then of each mark the number of its sample, in the order in which samples appear
+    /// thereby; and how many there are.
+    pub fn places(&self) -> (Vec<usize>, usize) {
+        let of_profiles =
+            self.profiles.iter().map(|profile| (profile.join.group.as_deref(), profile.sample_name()));
+        let others = self.spans.iter().map(|span| &span.key).chain(self.marks.iter().map(|mark| &mark.key));
+        let count = self.profiles.len() + self.spans.len() + self.marks.len();
+        // Whoever names samples cannot have them collide: it is seeded.
+        let mut known: HashMap<_, usize, RandomState> =
+            HashMap::with_capacity_and_hasher(self.profiles.len(), RandomState::default());
+        let mut places = Vec::with_capacity(count);
+        for name in of_profiles.chain(others.map(names_of)) {
+            let next = known.len();
+            places.push(*known.entry(name).or_insert(next));
+        }
+        (places, known.len())
+    }
+}
+
+fn names_of(key: &SampleKey) -> (Option<&str>, SampleName<'_>) {
+    (key.group.as_deref(), SampleName::of(&key.sample))
 }
 
 // === impl Profile ===

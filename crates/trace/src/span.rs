@@ -72,11 +72,16 @@ struct Segment {
 }
 
 /// Collects the spans of a sample and numbers them.
-struct Builder(Vec<Span>);
+#[derive(Default)]
+struct Builder {
+    spans: Vec<Span>,
+    /// Only where they lie is wanted.
+    is_bare: bool,
+}
 
 /// The spans of a sample: one root, its requests with their legs and stages, and the user's own.
 pub fn sample_spans(sample: &SampleTrace) -> Vec<Span> {
-    let mut builder = Builder(Vec::new());
+    let mut builder = Builder::default();
     let (Some(start), Some(end)) = (sample.start(), sample.end().or_else(|| sample.start())) else {
         return Vec::new();
     };
@@ -98,16 +103,23 @@ pub fn sample_spans(sample: &SampleTrace) -> Vec<Span> {
         let id = builder.push(Some(root), span.name.to_string(), Lane::User, (span.start, span.end));
         builder.attr(id, "attempt", i64::from(span.attempt));
         let attrs = span.attrs.iter().map(|(name, value)| (Cow::Owned(name.to_string()), value.clone()));
-        builder.0[id as usize].attrs.extend(attrs);
+        builder.spans[id as usize].attrs.extend(attrs);
     }
-    builder.0
+    builder.spans
 }
 
 /// The spans of one request.
 pub fn profile_spans(profile: &Profile) -> Vec<Span> {
-    let mut builder = Builder(Vec::new());
+    let mut builder = Builder::default();
     builder.request(profile, None);
-    builder.0
+    builder.spans
+}
+
+/// The same without attributes: where they lie.
+pub fn bare_profile_spans(profile: &Profile) -> Vec<Span> {
+    let mut builder = Builder { is_bare: true, ..Builder::default() };
+    builder.request(profile, None);
+    builder.spans
 }
 
 // === impl Builder ===
@@ -120,19 +132,28 @@ impl Builder {
         lane: Lane,
         (start, end): (UnixNs, Option<UnixNs>),
     ) -> u32 {
-        let id = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        let id = u32::try_from(self.spans.len()).unwrap_or(u32::MAX);
         let name = name.into();
-        self.0.push(Span { id, parent, name, lane, start, end, bound: Nanos(0), attrs: Vec::new() });
+        self.spans.push(Span { id, parent, name, lane, start, end, bound: Nanos(0), attrs: Vec::new() });
         id
     }
 
     fn attr(&mut self, id: u32, name: &'static str, value: impl Into<Attr>) {
-        self.0[id as usize].attrs.push((Cow::Borrowed(name), value.into()));
+        self.spans[id as usize].attrs.push((Cow::Borrowed(name), value.into()));
     }
 
     fn request(&mut self, profile: &Profile, parent: Option<u32>) {
         let bounds = (profile.arrival, Some(profile.ended_at()));
         let id = self.push(parent, "request", Lane::Request, bounds);
+        if !self.is_bare {
+            self.request_attrs(profile, id);
+        }
+        for leg in &profile.legs {
+            self.leg(profile.arrival, leg, id);
+        }
+    }
+
+    fn request_attrs(&mut self, profile: &Profile, id: u32) {
         self.attr(id, "request", profile.id.to_string());
         self.attr(id, "endpoint", &*profile.endpoint);
         self.attr(id, "outcome", profile.outcome.name());
@@ -158,10 +179,7 @@ impl Builder {
             }
         }
         let attrs = profile.attrs.iter().map(|(name, value)| (Cow::Owned(name.to_string()), value.clone()));
-        self.0[id as usize].attrs.extend(attrs);
-        for leg in &profile.legs {
-            self.leg(profile.arrival, leg, id);
-        }
+        self.spans[id as usize].attrs.extend(attrs);
     }
 
     fn leg(&mut self, arrival: UnixNs, leg: &Leg, request: u32) {
@@ -173,6 +191,13 @@ impl Builder {
         let start = arrival.after(leg.dispatch);
         let end = arrival.after(leg.end).max(start);
         let id = self.push(Some(request), name, lane, (start, Some(end)));
+        if !self.is_bare {
+            self.leg_attrs(arrival, leg, id);
+        }
+        self.segments(arrival, leg, id, lane);
+    }
+
+    fn leg_attrs(&mut self, arrival: UnixNs, leg: &Leg, id: u32) {
         self.attr(id, "worker", &*leg.worker.url);
         self.attr(id, "outcome", leg.outcome.name());
         if let Some(status) = leg.status {
@@ -203,7 +228,6 @@ impl Builder {
                 }
             }
         }
-        self.segments(arrival, leg, id, lane);
     }
 
     /// Lays out what the worker measured within its leg.
@@ -220,7 +244,7 @@ impl Builder {
             let start = at.clamp(leg_start, leg_end);
             let end = at.after(segment.length).clamp(leg_start, leg_end);
             let id = self.push(Some(leg_span), segment.name, lane, (start, Some(end)));
-            self.0[id as usize].bound = bound;
+            self.spans[id as usize].bound = bound;
             let mut within_at = start;
             for (index, (name, length)) in segment.within.iter().enumerate() {
                 let length = Nanos(length.0.min(end.since(within_at).0));
@@ -229,7 +253,7 @@ impl Builder {
                 }
                 let bounds = (within_at, Some(within_at.after(length)));
                 let child = self.push(Some(id), *name, lane, bounds);
-                self.0[child as usize].bound = bound;
+                self.spans[child as usize].bound = bound;
                 within_at = within_at.after(length);
             }
             at = at.after(segment.length);

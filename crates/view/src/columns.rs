@@ -60,6 +60,11 @@ struct ReadHead<M> {
 // === impl Columns ===
 
 impl Columns {
+    /// With room for so many bytes of columns and of what stands beside them.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self { data: Vec::with_capacity(bytes), ..Self::default() }
+    }
+
     pub(crate) fn put(&mut self, name: &str, column: &Column) {
         let first = self.data.len();
         let (kind, entries) = match column {
@@ -76,11 +81,11 @@ impl Columns {
     pub(crate) fn into_bytes(self, meta: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
         let mut head = serde_json::to_vec(&Head { meta, columns: &self.heads })?;
         head.resize(head.len().next_multiple_of(ALIGNMENT), b' ');
-        let mut bytes = Vec::with_capacity(ALIGNMENT + head.len() + self.data.len());
-        bytes.extend(MAGIC);
-        bytes.extend((head.len() as u32).to_le_bytes());
-        bytes.extend(head);
-        bytes.extend(self.data);
+        let begin = MAGIC.into_iter().chain((head.len() as u32).to_le_bytes()).chain(head);
+        let begin: Vec<u8> = begin.collect();
+        let mut bytes = self.data;
+        // There may be room behind them, where all would have to be copied to a new place otherwise.
+        bytes.splice(0..0, begin);
         Ok(bytes)
     }
 

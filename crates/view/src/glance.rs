@@ -144,7 +144,7 @@ fn put_tile(blocks: &mut GlanceBlocks, tile: Option<Vec<u8>>) -> Option<usize> {
 }
 
 fn first_sight(step: &StepView, places: Option<Places>) -> Result<Vec<u8>, serde_json::Error> {
-    let (mut answers, mut bytes) = (Vec::new(), Vec::new());
+    let mut answers = Vec::new();
     for (name, wanted) in FIRST {
         // A step without samples has no tile.
         let Some(answer) = step.answer(wanted, None)? else { continue };
@@ -152,12 +152,15 @@ fn first_sight(step: &StepView, places: Option<Places>) -> Result<Vec<u8>, serde
         if places.is_some() && wanted.is_tile() && !sight::is_sent_whole(&answer) {
             continue;
         }
-        answers.push((name.to_owned(), answer.len()));
-        bytes.extend_from_slice(&answer);
+        answers.push((name, answer));
     }
-    let mut block = serde_json::to_vec(&Head { version: VERSION, answers, places })?;
+    let lengths = answers.iter().map(|(name, answer)| ((*name).to_owned(), answer.len())).collect();
+    let mut block = serde_json::to_vec(&Head { version: VERSION, answers: lengths, places })?;
+    block.reserve_exact(1 + answers.iter().map(|(_, answer)| answer.len()).sum::<usize>());
     block.push(b'\n');
-    block.extend(bytes);
+    for (_, answer) in &answers {
+        block.extend_from_slice(answer);
+    }
     Ok(block)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollscope_insight::{Breakdown, findings, slowest_sample, where_time_went};
+use rollscope_insight::{Breakdown, findings_beside, slowest_sample, where_time_went};
 use rollscope_stats::{Distribution, Series, StepNumbers};
 use rollscope_trace::{StepTrace, Unit};
 use serde::Serialize;
@@ -62,14 +62,15 @@ impl<'a> NumbersAnswer<'a> {
     /// Of a trace and its numbers.
     pub(crate) fn of(trace: &StepTrace, numbers: &'a StepNumbers) -> Self {
         let breakdown = where_time_went(trace);
-        let slowest = slowest_sample(trace).map(|slowest| Slowest {
+        let slowest = slowest_sample(trace);
+        let findings = findings_beside(trace, numbers, &breakdown, slowest.as_ref()).into_iter();
+        let findings = findings.map(|found| FindingRow { check: found.check, explain: found.explain });
+        let slowest = slowest.map(|slowest| Slowest {
             sample: slowest.key.to_string(),
             duration_s: slowest.duration.as_secs_f64(),
             worker: slowest.worker,
             breakdown: rows(&slowest.breakdown),
         });
-        let findings = findings(trace, numbers).into_iter();
-        let findings = findings.map(|found| FindingRow { check: found.check, explain: found.explain });
         Self {
             findings: findings.collect(),
             step: trace.step.0,

@@ -47,6 +47,18 @@ impl Places {
     }
 }
 
+/// Tracks of each lane of a sample's row.
+pub(crate) fn track_counts(sample: &SampleTrace) -> [u32; LANES] {
+    // As most are: one request, or none, with one leg of each role at most.
+    let mut counts = [0; LANES];
+    counts[0] = sample.requests.len() as u32;
+    counts[LANES - 1] = sample.spans.len() as u32;
+    for leg in sample.requests.iter().flat_map(|request| &request.legs) {
+        counts[lane_of(leg.role)] += 1;
+    }
+    if counts.iter().all(|count| *count <= 1) { counts } else { Places::of(sample).counts }
+}
+
 /// The lane of a leg, within [`LANES`].
 pub(crate) fn lane_of(role: LegRole) -> usize {
     match role {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
 use serde::Serialize;
 
 /// A text is cut after this many bytes: a page shows it in one line or a panel, and the whole is in the run.
@@ -9,25 +10,29 @@ const MAX_TEXT_BYTES: usize = 4096;
 
 /// Texts by index. Serialised as the list.
 #[derive(Debug, Default)]
-pub(crate) struct Strings {
-    list: Vec<Box<str>>,
-    index: HashMap<Box<str>, u32>,
+pub(crate) struct Strings<'a> {
+    list: Vec<&'a str>,
+    index: HashMap<&'a str, u32, RandomState>,
 }
 
-impl Strings {
-    pub(crate) fn index(&mut self, text: &str) -> u32 {
-        let text = cut(text);
-        if let Some(index) = self.index.get(text) {
-            return *index;
+impl<'a> Strings<'a> {
+    /// With room for so many.
+    pub(crate) fn with_capacity(count: usize) -> Self {
+        let index = HashMap::with_capacity_and_hasher(count, RandomState::default());
+        Self { list: Vec::with_capacity(count), index }
+    }
+
+    pub(crate) fn index(&mut self, text: &'a str) -> u32 {
+        let (text, next) = (cut(text), self.list.len() as u32);
+        let index = *self.index.entry(text).or_insert(next);
+        if index == next {
+            self.list.push(text);
         }
-        let index = self.list.len() as u32;
-        self.list.push(text.into());
-        self.index.insert(text.into(), index);
         index
     }
 }
 
-impl Serialize for Strings {
+impl Serialize for Strings<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.list.serialize(serializer)
     }

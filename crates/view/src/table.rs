@@ -6,7 +6,7 @@ use rollscope_trace::{Leg, Measure, Outcome, Profile, SampleTrace, Stage, UnixNs
 use serde::Serialize;
 
 use crate::columns::{Column, Columns};
-use crate::places::{LANES, Places};
+use crate::places::{LANES, track_counts};
 use crate::step::StepView;
 use crate::strings::Strings;
 use crate::tile::TILE_ROWS;
@@ -21,7 +21,7 @@ struct Meta<'a> {
     extent_ns: Option<[f64; 2]>,
     /// Rows of a tile of spans.
     tile_rows: u32,
-    strings: Strings,
+    strings: Strings<'a>,
     workers: Vec<WorkerMeta<'a>>,
     /// Versions of the weights in order of their first answers, and when the first of each arrived.
     versions: Vec<VersionMeta<'a>>,
@@ -78,6 +78,11 @@ struct Rows {
     tracks: [Vec<u32>; LANES],
 }
 
+/// What a row takes, with its name.
+const ROW_BYTES: usize = 256;
+/// What stands beside the rows, as a rule.
+const HEAD_BYTES: usize = 16 << 10;
+
 /// Names of the columns of the stages, in their order.
 const STAGE_COLUMNS: [&str; Stage::ALL.len()] = [
     "prefill_bootstrap_queue",
@@ -97,9 +102,11 @@ const TRACK_COLUMNS: [&str; LANES] =
 
 /// The table of a step.
 pub(crate) fn answer(step: &StepView) -> Result<Vec<u8>, serde_json::Error> {
-    let mut strings = Strings::default();
+    let count = step.samples().len();
+    // Nearly all names of samples differ.
+    let mut strings = Strings::with_capacity(count);
     let versions = versions(step);
-    let mut rows = Rows::default();
+    let mut rows = Rows::with_capacity(count);
     for sample in step.samples() {
         rows.sample(step, sample, &mut strings, &versions);
     }
@@ -142,11 +149,36 @@ fn versions(step: &StepView) -> Vec<(&str, UnixNs)> {
 // === impl Rows ===
 
 impl Rows {
-    fn sample(
+    fn with_capacity(rows: usize) -> Self {
+        let (u32s, i32s, f64s) =
+            (|| Vec::with_capacity(rows), || Vec::with_capacity(rows), || Vec::with_capacity(rows));
+        Self {
+            name: u32s(),
+            group: i32s(),
+            start_ns: f64s(),
+            end_ns: f64s(),
+            reward: f64s(),
+            tokens: f64s(),
+            prompt_tokens: f64s(),
+            requests: u32s(),
+            attempts: u32s(),
+            flags: Vec::with_capacity(rows),
+            worker: i32s(),
+            prefill_worker: i32s(),
+            version: i32s(),
+            e2e_latency: f64s(),
+            queue_time: f64s(),
+            user_time: f64s(),
+            stages: std::array::from_fn(|_| f64s()),
+            tracks: std::array::from_fn(|_| u32s()),
+        }
+    }
+
+    fn sample<'a>(
         &mut self,
         step: &StepView,
-        sample: &SampleTrace,
-        strings: &mut Strings,
+        sample: &'a SampleTrace,
+        strings: &mut Strings<'a>,
         versions: &[(&str, UnixNs)],
     ) {
         let mark = &sample.mark;
@@ -157,9 +189,21 @@ impl Rows {
         self.end_ns.push(time(sample.end().or_else(|| sample.start())));
         self.reward.push(mark.reward.unwrap_or(f64::NAN));
         let requests = &sample.requests;
-        let generated = sum(requests, Measure::CompletionTokens);
+        let (mut generated, mut prompt, mut queued) = (f64::NAN, f64::NAN, f64::NAN);
+        let mut stages = [f64::NAN; Stage::ALL.len()];
+        for request in requests {
+            let measured = request.measured();
+            add(&mut generated, measured(Measure::CompletionTokens));
+            add(&mut prompt, measured(Measure::PromptTokens));
+            for (stage, seconds) in Stage::ALL.into_iter().zip(&mut stages) {
+                add(seconds, measured(stage.measure()));
+            }
+            for leg in &request.legs {
+                add(&mut queued, leg.report.measures.good(Measure::QueueTime));
+            }
+        }
         self.tokens.push(mark.response_tokens.map_or(generated, |tokens| tokens as f64));
-        self.prompt_tokens.push(sum(requests, Measure::PromptTokens));
+        self.prompt_tokens.push(prompt);
         self.requests.push(requests.len() as u32);
         let attempts = requests.iter().map(|request| request.join.attempt);
         let attempts = attempts.chain(sample.spans.iter().map(|span| span.attempt));
@@ -174,20 +218,19 @@ impl Rows {
         let version = version.and_then(|version| versions.iter().position(|(name, _)| *name == version));
         self.version.push(version.map_or(-1, |version| version as i32));
 
-        let queued = requests.iter().flat_map(|request| &request.legs).filter_map(queue_time);
-        self.queue_time.push(total(queued));
-        for (stage, column) in Stage::ALL.into_iter().zip(&mut self.stages) {
-            column.push(sum(requests, stage.measure()));
+        self.queue_time.push(queued);
+        for (seconds, column) in stages.into_iter().zip(&mut self.stages) {
+            column.push(seconds);
         }
         let own = sample.spans.iter().filter_map(|span| Some(span.end?.since(span.start).as_secs_f64()));
-        self.user_time.push(total(own));
-        for (count, column) in Places::of(sample).counts.into_iter().zip(&mut self.tracks) {
+        self.user_time.push(own.reduce(|sum, seconds| sum + seconds).unwrap_or(f64::NAN));
+        for (count, column) in track_counts(sample).into_iter().zip(&mut self.tracks) {
             column.push(count);
         }
     }
 
     fn into_columns(self) -> Columns {
-        let mut columns = Columns::default();
+        let mut columns = Columns::with_capacity(self.name.len() * ROW_BYTES + HEAD_BYTES);
         for (name, column) in [
             ("name", Column::U32(self.name)),
             ("group", Column::I32(self.group)),
@@ -220,7 +263,7 @@ impl Rows {
 
 fn flags(sample: &SampleTrace) -> u8 {
     let legs = || sample.requests.iter().flat_map(|request| &request.legs);
-    let is_odd = |leg: &Leg| leg.report.measures.iter().any(|(_, reading)| reading.fault.is_some());
+    let is_odd = |leg: &Leg| !leg.report.measures.faults().is_empty();
     let bad = |request: &Profile| request.outcome != Outcome::Completed;
     let set = [
         (Flag::Evaluation, sample.mark.is_evaluation()),
@@ -232,18 +275,11 @@ fn flags(sample: &SampleTrace) -> u8 {
     set.into_iter().filter(|(_, is_set)| *is_set).fold(0, |flags, (flag, _)| flags | flag as u8)
 }
 
-fn queue_time(leg: &Leg) -> Option<f64> {
-    leg.report.measures.good(Measure::QueueTime)
-}
-
-/// Over the requests that report it.
-fn sum(requests: &[Profile], measure: Measure) -> f64 {
-    total(requests.iter().filter_map(|request| request.measure(measure)))
-}
-
-/// NaN when there is nothing to add up.
-fn total(values: impl Iterator<Item = f64>) -> f64 {
-    values.reduce(|sum, value| sum + value).unwrap_or(f64::NAN)
+/// Adds to a sum, which is NaN while there is nothing to add up.
+fn add(sum: &mut f64, value: Option<f64>) {
+    if let Some(value) = value {
+        *sum = if sum.is_nan() { value } else { *sum + value };
+    }
 }
 
 #[cfg(test)]

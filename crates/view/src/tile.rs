@@ -7,13 +7,17 @@
 //!
 //! A tile of very many spans is sent as far as it can be seen (`sight.rs`).
 
-use rollscope_trace::{Lane, LegRole, Outcome, Profile, SampleTrace, Span, UnixNs, profile_spans};
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use rollscope_trace::{Lane, LegRole, Outcome, Profile, SampleTrace, Span, UnixNs, bare_profile_spans};
 use serde::Serialize;
 
 use crate::columns::{Column, Columns};
 use crate::places::{LANES, Places, lane_of};
 use crate::step::StepView;
-use crate::strings::Strings;
+use crate::strings::cut;
 
 /// Samples of a tile.
 pub(crate) const TILE_ROWS: u32 = 128;
@@ -67,7 +71,7 @@ struct Entry {
 #[derive(Serialize)]
 struct Meta<'a> {
     /// Lanes and names of spans, with a slash between: the lane of a leg is its role.
-    names: &'a Strings,
+    names: &'a [String],
     /// Spans that were left out, as the window allows.
     left_out: usize,
 }
@@ -76,9 +80,16 @@ struct Meta<'a> {
 struct Builder<'a> {
     step: &'a StepView,
     entries: Vec<Entry>,
-    names: Strings,
+    names: Names<'a>,
     /// KV transfers: the span that sends and the one that receives.
     transfers: Vec<(usize, usize)>,
+}
+
+/// Lanes and names of spans with a slash between, by number.
+#[derive(Default)]
+struct Names<'a> {
+    list: Vec<String>,
+    numbers: HashMap<(&'static str, Cow<'a, str>), u32, RandomState>,
 }
 
 /// A request, and where it stands.
@@ -125,13 +136,13 @@ pub(crate) fn of_worker(step: &StepView, worker: u32) -> Result<Option<Vec<u8>>,
 
 impl<'a> Builder<'a> {
     fn new(step: &'a StepView) -> Self {
-        Self { step, entries: Vec::new(), names: Strings::default(), transfers: Vec::new() }
+        Self { step, entries: Vec::new(), names: Names::default(), transfers: Vec::new() }
     }
 
     fn sample(&mut self, row: u32, sample: &'a SampleTrace) {
         let Some(start) = sample.start() else { return };
         let places = Places::of(sample);
-        let name = self.names.index("sample/sample");
+        let name = self.names.number("sample", "sample".into());
         let root = self.entries.len();
         self.entries.push(Entry {
             place: Place { row, lane: 0, track: 0, kind: Kind::Sample },
@@ -155,7 +166,7 @@ impl<'a> Builder<'a> {
             self.request(&request_at, |leg| legs.get(leg as usize).copied());
         }
         for (index, (span, track)) in sample.spans.iter().zip(&places.spans).enumerate() {
-            let name = self.names.index(&format!("user/{}", span.name));
+            let name = self.names.number("user", (&*span.name).into());
             self.entries.push(Entry {
                 place: Place { row, lane: LANES as u8 - 1, track: *track, kind: Kind::User },
                 start: span.start,
@@ -174,7 +185,7 @@ impl<'a> Builder<'a> {
     /// left out.
     fn request(&mut self, placed: &Placed<'a>, track_of: impl Fn(u32) -> Option<u32>) {
         let profile = placed.profile;
-        let spans = profile_spans(profile);
+        let spans = bare_profile_spans(profile);
         let mut index_of: Vec<Option<usize>> = vec![None; spans.len()];
         // Begins at the leg before the first.
         let mut leg = u32::MAX;
@@ -222,7 +233,7 @@ impl<'a> Builder<'a> {
     ) -> Entry {
         let profile = placed.profile;
         let leg = leg.and_then(|leg| profile.legs.get(leg));
-        let is_odd = leg.is_some_and(|leg| leg.report.measures.iter().any(|(_, of)| of.fault.is_some()));
+        let is_odd = leg.is_some_and(|leg| !leg.report.measures.faults().is_empty());
         let whole = matches!(place.kind, Kind::Request | Kind::Leg);
         Entry {
             place,
@@ -230,11 +241,7 @@ impl<'a> Builder<'a> {
             end: span.end,
             bound_ns: span.bound.0 as f32,
             parent,
-            name: self.names.index(&format!(
-                "{}/{}",
-                lane_name(span.lane, leg.map(|leg| leg.role)),
-                span.name
-            )),
+            name: self.names.number(lane_name(span.lane, leg.map(|leg| leg.role)), span.name.clone()),
             sample: placed.sample,
             part: placed.part,
             span: number as u32,
@@ -293,7 +300,19 @@ impl<'a> Builder<'a> {
         ] {
             columns.put(name, &column);
         }
-        columns.into_bytes(&Meta { names: &self.names, left_out: 0 })
+        columns.into_bytes(&Meta { names: &self.names.list, left_out: 0 })
+    }
+}
+
+// === impl Names ===
+
+impl<'a> Names<'a> {
+    fn number(&mut self, lane: &'static str, name: Cow<'a, str>) -> u32 {
+        let next = self.list.len() as u32;
+        *self.numbers.entry((lane, name)).or_insert_with_key(|(lane, name)| {
+            self.list.push(cut(&format!("{lane}/{name}")).to_owned());
+            next
+        })
     }
 }
 

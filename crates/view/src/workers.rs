@@ -1,8 +1,9 @@
 //! The workers of a step, and the legs that each served.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use rollscope_trace::{Leg, LegRole, Measure, SampleTrace, UnixNs, WorkerRef};
 
 use crate::step::StepView;
@@ -35,42 +36,56 @@ pub(crate) struct LegPlace {
 #[derive(Debug)]
 pub(crate) struct Workers {
     pub(crate) list: Vec<Worker>,
-    index: HashMap<(Arc<str>, Option<u32>), u32>,
+    /// By URL.
+    index: HashMap<Arc<str>, Numbers, RandomState>,
 }
 
 /// Where forward passes of a step stand, as they name their workers.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     origin: UnixNs,
-    /// By server the ranks that are known there, each with its worker's number.
-    ranks: HashMap<Box<str>, Vec<(Option<u32>, u32)>>,
+    /// By server.
+    ranks: HashMap<Box<str>, Numbers>,
 }
 
-type Key = (LegRole, Arc<str>, Option<u32>);
+/// The ranks that are known at one place, each with its worker's number.
+type Numbers = Vec<(Option<u32>, u32)>;
 
 // === impl Workers ===
 
 impl Workers {
     pub(crate) fn of(step: &StepView) -> Self {
-        let mut legs: BTreeMap<Key, Vec<LegPlace>> = BTreeMap::new();
+        let mut numbers: HashMap<(LegRole, &str, Option<u32>), usize, RandomState> = HashMap::default();
+        let mut list: Vec<Worker> = Vec::new();
         for (row, sample) in step.samples().enumerate() {
             for_each_leg(sample, |request, index, leg, (start, end)| {
+                let rank = rank_of(leg);
+                let number = *numbers.entry((leg.role, &leg.worker.url, rank)).or_insert(list.len());
+                if number == list.len() {
+                    list.push(Worker::new(leg.worker.url.clone(), leg.role, rank));
+                }
                 let place = LegPlace { row: row as u32, request, leg: index, track: 0, start, end };
-                legs.entry((leg.role, leg.worker.url.clone(), rank_of(leg))).or_default().push(place);
+                list[number].legs.push(place);
             });
         }
-        let mut list: Vec<_> =
-            legs.into_iter().map(|((role, url, rank), legs)| Worker::new(url, role, rank, legs)).collect();
-        list.shrink_to_fit();
-        let index = list.iter().enumerate();
-        let index = index.map(|(at, worker)| ((worker.url.clone(), worker.rank), at as u32)).collect();
+        list.sort_by(|a, b| (a.role, &a.url, a.rank).cmp(&(b.role, &b.url, b.rank)));
+        let mut index: HashMap<Arc<str>, Numbers, RandomState> = HashMap::default();
+        for (worker, number) in list.iter_mut().zip(0..) {
+            worker.place_legs();
+            let ranks = index.entry(worker.url.clone()).or_default();
+            ranks.retain(|(rank, _)| *rank != worker.rank);
+            ranks.push((worker.rank, number));
+        }
         Self { list, index }
     }
 
     /// The number of the worker of a leg; −1 for none, as in a column.
     pub(crate) fn number_of(&self, leg: Option<&Leg>) -> i32 {
-        let found = leg.and_then(|leg| self.index.get(&(leg.worker.url.clone(), rank_of(leg))));
-        found.map_or(-1, |number| *number as i32)
+        let number_of = |leg: &Leg| {
+            let (ranks, own) = (self.index.get(&*leg.worker.url)?, rank_of(leg));
+            ranks.iter().find(|(rank, _)| *rank == own).map(|(_, number)| *number as i32)
+        };
+        leg.and_then(number_of).unwrap_or(-1)
     }
 }
 
@@ -79,7 +94,7 @@ impl Workers {
 impl Fleet {
     /// Of the workers in order of their numbers: their URLs, and their ranks where they name them.
     pub(crate) fn of<'a>(origin: UnixNs, workers: impl Iterator<Item = (&'a str, Option<u32>)>) -> Self {
-        let mut ranks: HashMap<Box<str>, Vec<_>> = HashMap::new();
+        let mut ranks: HashMap<Box<str>, Numbers> = HashMap::new();
         for ((url, rank), number) in workers.zip(0..) {
             let (server, own) = WorkerRef::server_and_rank(url);
             ranks.entry(server.into()).or_default().push((rank.or(own), number));
@@ -104,18 +119,26 @@ impl Fleet {
 // === impl Worker ===
 
 impl Worker {
-    fn new(url: Arc<str>, role: LegRole, rank: Option<u32>, mut legs: Vec<LegPlace>) -> Self {
-        legs.sort_unstable_by_key(|leg| (leg.start, leg.end, leg.row, leg.request, leg.leg));
+    fn new(url: Arc<str>, role: LegRole, rank: Option<u32>) -> Self {
+        Self { url, role, rank, legs: Vec::new(), tracks: 0 }
+    }
+
+    /// Orders its legs and says on which track each stands.
+    fn place_legs(&mut self) {
+        self.legs.sort_unstable_by_key(|leg| (leg.start, leg.end, leg.row, leg.request, leg.leg));
         let mut tracks = Tracks::default();
-        for leg in &mut legs {
+        for leg in &mut self.legs {
             leg.track = tracks.place(leg.start, leg.end);
         }
-        Self { url, role, rank, legs, tracks: tracks.count() }
+        self.tracks = tracks.count();
     }
 }
 
 /// Every leg of a sample with its request's and its own number, and when it was on the way.
-pub(crate) fn for_each_leg(sample: &SampleTrace, mut take: impl FnMut(u32, u32, &Leg, (UnixNs, UnixNs))) {
+pub(crate) fn for_each_leg<'a>(
+    sample: &'a SampleTrace,
+    mut take: impl FnMut(u32, u32, &'a Leg, (UnixNs, UnixNs)),
+) {
     for (request, profile) in sample.requests.iter().enumerate() {
         for (index, leg) in profile.legs.iter().enumerate() {
             let start = profile.arrival.after(leg.dispatch);

@@ -1,6 +1,6 @@
 //! What every report begins with: where the time went, and the slowest sample.
 
-use rollscope_trace::StepTrace;
+use rollscope_stats::SlowestSample;
 
 use crate::finding::{Finding, Step, evidence_of_sample, rows};
 
@@ -13,11 +13,10 @@ pub(crate) fn where_time_went(step: &Step<'_>) -> Option<Finding> {
     })
 }
 
-pub(crate) fn slowest_sample(trace: &StepTrace) -> Option<Finding> {
-    let slowest = rollscope_stats::slowest_sample(trace)?;
-    let mut evidence = evidence_of_sample(&slowest);
+pub(crate) fn slowest_sample(slowest: &SlowestSample) -> Finding {
+    let mut evidence = evidence_of_sample(slowest);
     evidence.extend(rows(&slowest.breakdown));
     let (key, shares, seconds) = (&slowest.key, slowest.breakdown.shares(), slowest.duration.as_secs_f64());
     let explain = format!("the slowest sample is {key} with {seconds:.3} s: {shares}");
-    Some(Finding { check: "slowest_sample", explain, evidence })
+    Finding { check: "slowest_sample", explain, evidence }
 }

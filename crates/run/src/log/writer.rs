@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rollscope_trace::Record;
 
+use crate::contents::Contents;
 use crate::error::RunError;
 use crate::files;
 use crate::log::{LogPosition, LogStretch, mirror, segment, segment_name};
@@ -56,7 +57,7 @@ pub struct LogWriter {
 struct Kept {
     from: LogPosition,
     /// Nothing where some were not kept.
-    records: Option<Vec<Record>>,
+    contents: Option<Contents>,
     /// What they take in the log.
     bytes: usize,
 }
@@ -95,7 +96,7 @@ impl LogWriter {
     /// Takes a record. On an error it has not been taken, and the log is as it was.
     pub fn append(&mut self, record: &Record) -> Result<(), RunError> {
         self.put(record)?;
-        self.kept.records = None;
+        self.kept.contents = None;
         Ok(())
     }
 
@@ -120,14 +121,17 @@ impl LogWriter {
     /// operating system has them.
     pub fn stretch(&mut self) -> LogStretch {
         let (up_to, is_flushed) = (self.position, self.buffer.is_empty());
-        let Kept { from, records, .. } = std::mem::replace(&mut self.kept, Kept::since(up_to));
+        let Kept { from, mut contents, .. } = std::mem::replace(&mut self.kept, Kept::since(up_to));
         if !is_flushed {
-            self.kept.records = None;
-        } else if records.as_ref().is_some_and(Vec::is_empty) {
+            (contents, self.kept.contents) = (None, None);
+        } else if contents.as_ref().is_some_and(Contents::is_empty) {
             // Nothing to be sealed: the next sealing begins here too.
-            self.kept.from = from;
+            self.kept = Kept::since(from);
         }
-        LogStretch { up_to, records: records.filter(|_| is_flushed).map(|records| (from, records)) }
+        if let Some(contents) = &mut contents {
+            contents.to = up_to;
+        }
+        LogStretch { up_to, contents }
     }
 
     /// Hands all records taken to the operating system. On an error they are kept, for the next time.
@@ -203,15 +207,15 @@ impl Drop for LogWriter {
 
 impl Kept {
     fn since(from: LogPosition) -> Self {
-        Self { from, records: Some(Vec::new()), bytes: 0 }
+        Self { from, contents: Some(Contents::since(from)), bytes: 0 }
     }
 
     fn add(&mut self, record: Record, bytes: usize, limit_bytes: usize) {
         self.bytes += bytes;
         if self.bytes > limit_bytes {
-            self.records = None;
-        } else if let Some(records) = &mut self.records {
-            records.push(record);
+            self.contents = None;
+        } else if let Some(contents) = &mut self.contents {
+            contents.add(record, bytes);
         }
     }
 }

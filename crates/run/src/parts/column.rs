@@ -22,8 +22,11 @@ const LOOKED_AT: usize = 256;
 /// Texts that do not repeat and are no longer than this are not compressed.
 const SHORT_BYTES: usize = 40;
 
-/// No more room is made at once for texts: the first ones may be far longer than those that follow.
-const MOST_RESERVED_BYTES: usize = 16 << 20;
+/// Texts that are handed to the encoder at once.
+const TEXTS_AT_ONCE: usize = 512;
+
+/// No more room is made at once for values, and for bytes of texts: the first ones may be far longer than those that follow.
+const MOST_RESERVED: usize = 16 << 20;
 
 /// A column of a table.
 #[derive(Debug)]
@@ -106,7 +109,7 @@ impl Column {
             Values::Int(values) => encode::<Int64Type, _>(group, &values, levels),
             Values::Double(values) => encode::<DoubleType, _>(group, &values, levels),
             Values::Text(texts) | Values::Long(texts) | Values::Id(texts) => {
-                encode::<ByteArrayType, _>(group, &texts.into_shared(), levels)
+                encode_texts(group, texts, levels)
             }
         }
     }
@@ -115,30 +118,23 @@ impl Column {
 // === impl Values ===
 
 impl Values {
-    /// Makes room for values of so many rows, which come behind those of others; with the first values for as many as are
-    /// still to come.
+    /// Makes room for values of so many rows, which come behind those of others; once the first are there for as many as are
+    /// likely to come. There are columns that stay empty.
     pub(super) fn reserve(&mut self, rows: usize, before: usize, expected: usize) {
-        let left = expected.saturating_sub(before).max(rows);
+        let left = expected.saturating_sub(before);
+        let likely = |first: usize| {
+            if before == rows { (first * left / rows).min(MOST_RESERVED) } else { 0 }
+        };
         match self {
-            Self::Bool(values) => reserve(values, rows, left),
-            Self::Int(values) => reserve(values, rows, left),
-            Self::Double(values) => reserve(values, rows, left),
+            Self::Bool(values) => values.reserve(likely(values.len()).max(rows)),
+            Self::Int(values) => values.reserve(likely(values.len()).max(rows)),
+            Self::Double(values) => values.reserve(likely(values.len()).max(rows)),
             Self::Text(texts) | Self::Long(texts) | Self::Id(texts) => {
-                if before == rows {
-                    let likely = texts.bytes.len() * left / rows;
-                    texts.bytes.reserve(likely.min(MOST_RESERVED_BYTES));
-                }
-                reserve(&mut texts.ends, rows, left);
+                texts.bytes.reserve(likely(texts.bytes.len()));
+                texts.ends.reserve(likely(texts.ends.len()).max(rows));
             }
         }
     }
-}
-
-fn reserve<V>(values: &mut Vec<V>, rows: usize, left: usize) {
-    if values.capacity() == 0 {
-        values.reserve_exact(left);
-    }
-    values.reserve(rows);
 }
 
 /// Whether most values are likely to be among those before them.
@@ -171,12 +167,6 @@ impl Texts {
         !self.ends.is_empty() && self.bytes.len() / self.ends.len() <= SHORT_BYTES
     }
 
-    /// The texts, which share their bytes.
-    fn into_shared(mut self) -> Vec<ByteArray> {
-        let bytes = Bytes::from(mem::take(&mut self.bytes));
-        (0..self.ends.len()).map(|at| bytes.slice(self.range(at)).into()).collect()
-    }
-
     fn range(&self, at: usize) -> Range<usize> {
         at.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[at]
     }
@@ -187,11 +177,44 @@ fn encode<T: DataType, W: Write + Send>(
     values: &[T::T],
     levels: Option<&[i16]>,
 ) -> Result<(), ParquetError> {
-    let Some(mut column) = group.next_column()? else {
-        return Err(ParquetError::General("more columns than the schema has".to_owned()));
-    };
+    let Some(mut column) = group.next_column()? else { return Err(no_column()) };
     column.typed::<T>().write_batch(values, levels, None)?;
     column.close()
+}
+
+/// The same of texts. Each becomes a handle of its own, so that is done with some at a time.
+fn encode_texts<W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    mut texts: Texts,
+    levels: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    let bytes = Bytes::from(mem::take(&mut texts.bytes));
+    let mut shared = (0..texts.ends.len()).map(|at| ByteArray::from(bytes.slice(texts.range(at))));
+    let mut some: Vec<ByteArray> = Vec::with_capacity(TEXTS_AT_ONCE);
+    let Some(mut column) = group.next_column()? else { return Err(no_column()) };
+    let typed = column.typed::<ByteArrayType>();
+    if let Some(levels) = levels {
+        for levels in levels.chunks(TEXTS_AT_ONCE) {
+            let count = levels.iter().filter(|level| **level == 1).count();
+            some.extend(shared.by_ref().take(count));
+            typed.write_batch(&some, Some(levels), None)?;
+            some.clear();
+        }
+    } else {
+        loop {
+            some.extend(shared.by_ref().take(TEXTS_AT_ONCE));
+            if some.is_empty() {
+                break;
+            }
+            typed.write_batch(&some, None, None)?;
+            some.clear();
+        }
+    }
+    column.close()
+}
+
+fn no_column() -> ParquetError {
+    ParquetError::General("more columns than the schema has".to_owned())
 }
 
 #[cfg(test)]

@@ -3,16 +3,13 @@
 //! A sample whose records were sealed at several times has a row in each part: over all of them, begin is the
 //! smallest, end the largest, and the counts add up; of what the user said, the later part holds.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
-
 use rollscope_trace::{
-    Nanos, PrefixCounts, Record, SampleKey, SampleMark, SampleName, SpecCounts, StepNumber, UnixNs,
+    Nanos, PrefixCounts, Record, SampleKey, SampleMark, SampleName, SpecCounts, StepNumber, StepRecords,
+    UnixNs,
 };
 
 use crate::error::RunError;
 use crate::log::mirror::{left_out_of, left_out_text};
-use crate::parts::StepRows;
 use crate::parts::rows::Rows;
 use crate::parts::table::Table;
 
@@ -23,25 +20,20 @@ pub(crate) type Key = (Option<Box<str>>, Box<str>);
 pub(super) struct Tally<'a> {
     group: Option<&'a str>,
     name: SampleName<'a>,
-    mark: Option<Cow<'a, SampleMark>>,
+    first_mark: Option<&'a SampleMark>,
+    /// With those that followed it.
+    amended: Option<Box<SampleMark>>,
     start: Option<UnixNs>,
     end: Option<UnixNs>,
     requests: i64,
     user_spans: i64,
 }
 
-/// The samples, and where each of them stands.
-#[derive(Default)]
-struct Tallies<'a> {
-    all: Vec<Tally<'a>>,
-    places: HashMap<(Option<&'a str>, SampleName<'a>), usize>,
-}
-
 pub(super) fn table(samples: &[Tally<'_>]) -> Table {
     Table::of(samples, |rows| {
         rows.texts_or_none("group_id", |of| of.group);
         rows.names("sample_id", |of| of.name);
-        rows.bools("marked", |of| of.mark.is_some());
+        rows.bools("marked", |of| of.first_mark.is_some());
         rows.doubles_or_none("reward", |of| of.mark()?.reward);
         rows.bools_or_none("truncated", |of| of.mark()?.truncated);
         rows.ints_or_none("response_tokens", |of| of.mark()?.response_tokens.map(|n| n as i64));
@@ -75,25 +67,33 @@ pub(super) fn table(samples: &[Tally<'_>]) -> Table {
 }
 
 /// The samples, in the order in which they appear.
-pub(super) fn tallies(rows: &StepRows) -> Vec<Tally<'_>> {
-    let mut tallies = Tallies::default();
-    for profile in &rows.profiles {
-        let tally = tallies.of(profile.join.group.as_deref(), profile.sample_name());
+pub(super) fn tallies(records: &StepRecords) -> Vec<Tally<'_>> {
+    let (places, count) = records.places();
+    let mut tallies: Vec<Tally<'_>> = Vec::with_capacity(count);
+    let mut places = places.into_iter();
+    for (profile, place) in records.profiles.iter().zip(&mut places) {
+        let tally = Tally::at(&mut tallies, place, || (profile.join.group.as_deref(), profile.sample_name()));
         tally.requests += 1;
         tally.cover(profile.arrival, Some(profile.ended_at()));
     }
-    for span in &rows.spans {
-        let tally = tallies.of_key(&span.key);
+    for (span, place) in records.spans.iter().zip(&mut places) {
+        let tally = Tally::at(&mut tallies, place, || names(&span.key));
         tally.user_spans += 1;
         tally.cover(span.start, span.end);
     }
-    for mark in &rows.marks {
-        match &mut tallies.of_key(&mark.key).mark {
-            Some(before) => before.to_mut().amend(mark),
-            none => *none = Some(Cow::Borrowed(mark)),
+    for (mark, place) in records.marks.iter().zip(places) {
+        let tally = Tally::at(&mut tallies, place, || names(&mark.key));
+        match (tally.first_mark, &mut tally.amended) {
+            (None, _) => tally.first_mark = Some(mark),
+            (Some(_), Some(all)) => all.amend(mark),
+            (Some(first), none) => none.insert(Box::new(first.clone())).amend(mark),
         }
     }
-    tallies.all
+    tallies
+}
+
+fn names(key: &SampleKey) -> (Option<&str>, SampleName<'_>) {
+    (key.group.as_deref(), SampleName::of(&key.sample))
 }
 
 /// The marks of a part.
@@ -151,35 +151,33 @@ pub(crate) fn keys(rows: &Rows) -> Result<Vec<Key>, RunError> {
     Ok((0..rows.len()).map(|_| (group.next_text(), sample.next_text_or_empty())).collect())
 }
 
-// === impl Tallies ===
+// === impl Tally ===
 
-impl<'a> Tallies<'a> {
-    fn of(&mut self, group: Option<&'a str>, name: SampleName<'a>) -> &mut Tally<'a> {
-        let at = *self.places.entry((group, name)).or_insert(self.all.len());
-        if at == self.all.len() {
-            self.all.push(Tally {
+impl<'a> Tally<'a> {
+    /// That of a number; the next one is made.
+    fn at<'t>(
+        tallies: &'t mut Vec<Self>,
+        number: usize,
+        names: impl FnOnce() -> (Option<&'a str>, SampleName<'a>),
+    ) -> &'t mut Self {
+        if number == tallies.len() {
+            let (group, name) = names();
+            tallies.push(Self {
                 group,
                 name,
-                mark: None,
+                first_mark: None,
+                amended: None,
                 start: None,
                 end: None,
                 requests: 0,
                 user_spans: 0,
             });
         }
-        &mut self.all[at]
+        &mut tallies[number]
     }
 
-    fn of_key(&mut self, key: &'a SampleKey) -> &mut Tally<'a> {
-        self.of(key.group.as_deref(), SampleName::of(&key.sample))
-    }
-}
-
-// === impl Tally ===
-
-impl Tally<'_> {
     fn mark(&self) -> Option<&SampleMark> {
-        self.mark.as_deref()
+        self.amended.as_deref().or(self.first_mark)
     }
 
     fn cover(&mut self, start: UnixNs, end: Option<UnixNs>) {

@@ -90,7 +90,7 @@ fn a_follower_keeps_up_with_a_thread_that_writes() {
     const RECORDS: u64 = 3000;
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
-    let sealer = run.sealer(writer.name());
+    let mut sealer = run.sealer(writer.name());
     let mut follow = run.follow();
     let writing = thread::spawn(move || {
         for number in 0..RECORDS {

@@ -25,7 +25,7 @@ fn is_there(run: &Run) -> bool {
 fn it_is_there_for_as_long_as_it_is_of_all_that_is_sealed() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
-    let sealer = run.sealer("gateway");
+    let mut sealer = run.sealer("gateway");
     let request = |number| Record::Profile(Box::new(profile(1, number)));
     assert!(!is_there(&run), "none was made");
 

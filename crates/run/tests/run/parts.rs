@@ -6,7 +6,7 @@ use std::thread;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use proptest::prelude::*;
-use rollscope_run::{Damage, DamageKind, LogOptions, LogStretch, LogWriter, Run, RunError, Sealed};
+use rollscope_run::{Damage, DamageKind, LogOptions, LogStretch, LogWriter, Run, RunError, Sealed, Sealer};
 use rollscope_trace::{DropCount, ForwardPass, Measure, Nanos, Record, StepNumber, StepTrace, UnixNs};
 
 use crate::make::{
@@ -57,7 +57,7 @@ proptest! {
 fn a_stretch_gives_a_part_to_each_of_its_steps() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
-    let sealer = run.sealer(writer.name());
+    let mut sealer = run.sealer(writer.name());
     assert_eq!(sealer.seal(writer.position()).unwrap(), Sealed::default(), "there is nothing yet");
     append(&mut writer, &[profile_record(1, 0), profile_record(2, 1), close_record(1)]);
     let before = everything(&run);
@@ -166,6 +166,63 @@ proptest! {
     }
 }
 
+proptest! {
+    // Each seals twice or more, and what is sealed is synced.
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn a_step_that_was_sealed_as_it_went_on_is_gathered_as_its_parts_hold_it(
+        records in prop::collection::vec(any_step_record(1), 1..20), splits in prop::collection::vec(0..20_usize, 0..3),
+    ) {
+        let (_dir, run) = run();
+        let (mut writer, mut sealer) = (writer(&run, "gateway"), run.sealer("gateway"));
+        for (number, record) in (0..).zip(&records) {
+            if splits.contains(&number) {
+                writer.flush().unwrap();
+                let (_, gathered) = sealer.seal_and_gather(writer.stretch(), &BTreeSet::new()).unwrap();
+                prop_assert!(gathered.is_empty());
+            }
+            writer.append_and_keep(record.clone()).unwrap();
+        }
+        writer.append_and_keep(close_record(1)).unwrap();
+        writer.flush().unwrap();
+        let (_, gathered) = sealer.seal_and_gather(writer.stretch(), &[StepNumber(1)].into()).unwrap();
+        let read = run.step(StepNumber(1)).unwrap();
+        prop_assert_eq!(format!("{:?}", gathered.get(&StepNumber(1))), format!("{:?}", Some(read)));
+    }
+}
+
+#[test]
+fn a_step_that_is_not_held_as_a_whole_is_not_gathered() {
+    type Seal = fn(&Run, &mut LogWriter, &mut Sealer);
+    let ways: [(&str, bool, Seal); 3] = [
+        ("sealed by the same sealer", true, |_, writer, sealer| {
+            sealer.seal_and_gather(writer.stretch(), &BTreeSet::new()).unwrap();
+        }),
+        ("sealed by another one", false, |run, writer, _| {
+            run.sealer("gateway").seal_and_gather(writer.stretch(), &BTreeSet::new()).unwrap();
+        }),
+        ("read from the log, so that nobody knows what it takes", false, |_, writer, sealer| {
+            sealer.seal(writer.position()).unwrap();
+        }),
+    ];
+    for (what, is_gathered, seal) in ways {
+        let (_dir, run) = run();
+        let (mut writer, mut sealer) = (writer(&run, "gateway"), run.sealer("gateway"));
+        writer.append_and_keep(profile_record(1, 0)).unwrap();
+        writer.flush().unwrap();
+        seal(&run, &mut writer, &mut sealer);
+        for record in [profile_record(1, 1), close_record(1)] {
+            writer.append_and_keep(record).unwrap();
+        }
+        writer.flush().unwrap();
+        let wanted = [StepNumber(1)].into();
+        let (_, gathered) = sealer.seal_and_gather(writer.stretch(), &wanted).unwrap();
+        assert_eq!(gathered.contains_key(&StepNumber(1)), is_gathered, "{what}");
+        assert_eq!(run.step(StepNumber(1)).unwrap().requests().count(), 2, "{what}");
+    }
+}
+
 #[test]
 fn what_was_not_kept_as_a_whole_is_read_from_the_log() {
     type Write = fn(&mut LogWriter);
@@ -232,7 +289,7 @@ fn what_stands_elsewhere_too_is_not_gathered() {
 fn what_comes_after_the_end_goes_into_a_further_part_and_is_late() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
-    let sealer = run.sealer(writer.name());
+    let mut sealer = run.sealer(writer.name());
     append(&mut writer, &[profile_record(1, 0), close_record(1)]);
     sealer.seal(writer.position()).unwrap();
     assert!(!run.steps().unwrap()[0].late);
@@ -283,7 +340,7 @@ fn writers_that_seal_at_the_same_time_lose_nothing_to_each_other() {
             let run = Run::open(run.dir()).unwrap();
             thread::spawn(move || {
                 let mut writer = writer(&run, &format!("writer{number}"));
-                let sealer = run.sealer(writer.name());
+                let mut sealer = run.sealer(writer.name());
                 for record in 0..10 {
                     append(&mut writer, &[profile_record(1, number * 10 + record)]);
                     sealer.seal(writer.position()).unwrap();
@@ -356,7 +413,7 @@ fn the_columns_are_a_contract() {
 fn a_damaged_part_is_made_up_for_from_the_log() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
-    let sealer = run.sealer(writer.name());
+    let mut sealer = run.sealer(writer.name());
     for number in 0..3 {
         append(&mut writer, &[profile_record(1, number), profile_record(2, number), span_record(1, number)]);
         append(&mut writer, &[close_record(number)]);
@@ -392,7 +449,7 @@ fn a_damaged_part_is_made_up_for_from_the_log() {
 fn a_damaged_part_without_a_log_is_named_and_hides_nothing_else() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
-    let sealer = run.sealer(writer.name());
+    let mut sealer = run.sealer(writer.name());
     for (step, number) in [(1, 0), (1, 1), (2, 2), (3, 3)] {
         append(&mut writer, &[profile_record(step, number)]);
         sealer.seal(writer.position()).unwrap();

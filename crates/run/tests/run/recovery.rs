@@ -99,7 +99,7 @@ proptest! {
 fn what_a_crash_in_sealing_left_is_passed_over() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
-    let sealer = run.sealer("gateway");
+    let mut sealer = run.sealer("gateway");
     append(&mut writer, &[profile_record(1, 0)]);
     sealer.seal(writer.position()).unwrap();
     append(&mut writer, &[profile_record(1, 1)]);
@@ -205,7 +205,7 @@ fn handed_over(run: &Run) -> u64 {
 fn write_until_killed(dir: &Path) {
     let run = Run::open(dir).unwrap();
     let mut writer = writer(&run, "child");
-    let sealer = run.sealer(writer.name());
+    let mut sealer = run.sealer(writer.name());
     let mut told = fs::File::create(dir.join("handed-over")).unwrap();
     for number in 0.. {
         append(&mut writer, &[profile_record(1, number)]);

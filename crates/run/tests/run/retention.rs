@@ -22,7 +22,7 @@ fn requests(run: &Run) -> Vec<(u64, u64)> {
 fn only_the_last_steps_and_so_much_log_are_kept() {
     let (_dir, run) = run();
     let mut writer = writer(&run, "gateway");
-    let sealer = run.sealer(writer.name());
+    let mut sealer = run.sealer(writer.name());
     // More seals than a manifest holds, so that some have a file of their own.
     for step in 1..=140 {
         let records: Vec<_> = (0..4).map(|number| profile_record(step, step * 10 + number)).collect();
