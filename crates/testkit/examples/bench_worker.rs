@@ -59,16 +59,16 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// What a prefill worker took, as SGLang with slime's patch says it.
 const PREFILL_STAGES: &str = concat!(
-    r#","e2e_latency":0.1328473,"pd_prefill_bootstrap_queue_duration":0.0009182319,"pd_prefill_bootstrap_duration":0.0007716109"#,
-    r#","pd_prefill_alloc_wait_duration":0.000146621,"pd_prefill_forward_duration":0.1029384012"#,
-    r#","pd_prefill_transfer_queue_duration":0.0123901012,"pd_transfer_speed_gb_s":11.28374"#,
+    r#","e2e_latency":0.0013284,"pd_prefill_bootstrap_queue_duration":0.0009182319,"pd_prefill_bootstrap_duration":0.0007716109"#,
+    r#","pd_prefill_alloc_wait_duration":0.000146621,"pd_prefill_forward_duration":0.0010293840"#,
+    r#","pd_prefill_transfer_queue_duration":0.0001239010,"pd_transfer_speed_gb_s":11.28374"#,
     r#","pd_transfer_total_mb":18.875,"pd_prefill_retry_count":0"#,
 );
 /// The same of a decode worker.
 const DECODE_STAGES: &str = concat!(
-    r#","e2e_latency":1.0328473,"pd_decode_prealloc_duration":0.0008123411,"pd_decode_bootstrap_duration":0.0007612331"#,
-    r#","pd_decode_alloc_wait_duration":0.000051108,"pd_decode_transfer_duration":0.1151029381"#,
-    r#","pd_decode_forward_duration":0.9182735112"#,
+    r#","e2e_latency":0.0032847,"pd_decode_prealloc_duration":0.0008123411,"pd_decode_bootstrap_duration":0.0007612331"#,
+    r#","pd_decode_alloc_wait_duration":0.000051108,"pd_decode_transfer_duration":0.0011510293"#,
+    r#","pd_decode_forward_duration":0.0009182735"#,
 );
 
 fn main() -> io::Result<()> {

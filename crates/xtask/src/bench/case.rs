@@ -35,8 +35,8 @@ pub(super) enum Load {
     FirstEvent,
     /// Many streams at once, which stay open until their memory has been taken.
     Streams,
-    /// As `Closed`, before gateways of their own each round, which serve a second each in turns, in steps as large as slime's:
-    /// what recording costs until all is sealed.
+    /// As `Closed`, before gateways of their own each round, which serve a second each in turns, in steps as large as slime's
+    /// that are ended as a trainer ends them: what recording costs until all is sealed.
     Recording,
 }
 

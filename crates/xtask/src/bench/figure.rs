@@ -29,6 +29,8 @@ pub(super) enum Figure {
     Streams,
     /// Size of a reply in KB.
     Reply,
+    /// Requests of a rollout step, the mean of the steps that were recorded.
+    StepRequests,
     /// Records that the recorder did not take.
     Dropped,
     /// Requests without a whole reply of status 200.
@@ -100,6 +102,7 @@ impl Figure {
             Self::StreamMemory => "KiB/stream",
             Self::Streams => "streams",
             Self::Reply => "reply KB",
+            Self::StepRequests => "req/step",
             Self::Dropped => "dropped",
             Self::Failed => "failed",
         }
@@ -121,6 +124,7 @@ impl Figure {
             Self::StreamMemory => "resident_kib_per_stream",
             Self::Streams => "streams",
             Self::Reply => "reply_kb",
+            Self::StepRequests => "requests_per_step",
             Self::Dropped => "records_dropped",
             Self::Failed => "failed",
         }
@@ -129,7 +133,13 @@ impl Figure {
     /// Digits behind the point that say something.
     pub(super) fn digits(self) -> usize {
         match self {
-            Self::Rate | Self::Share | Self::Memory | Self::Streams | Self::Dropped | Self::Failed => 0,
+            Self::Rate
+            | Self::Share
+            | Self::Memory
+            | Self::Streams
+            | Self::StepRequests
+            | Self::Dropped
+            | Self::Failed => 0,
             Self::Cpu | Self::ServingCpu | Self::WholeCpu | Self::StreamMemory | Self::Reply => 1,
             Self::P50 | Self::P99 => 2,
             Self::FirstEventP50 | Self::FirstEventP99 => 3,

@@ -57,7 +57,7 @@ struct Streams {
 /// Open streams to aim at.
 const STREAMS: usize = 5000;
 /// Requests of a rollout step, where they are said to be of steps: as many as of one of slime's.
-const STEP_REQUESTS: usize = 16_384;
+const STEP_REQUESTS: u64 = 16_384;
 /// Descriptors that a gateway needs for a stream of a pair, for a moment: the client's and two workers'.
 const DESCRIPTORS_PER_STREAM: usize = 3;
 /// Descriptors left for everything else.
@@ -120,6 +120,11 @@ impl<'a> Generator<'a> {
     }
 
     fn closed(&self, running: &Running, seconds: u64) -> Result<Closed> {
+        self.closed_from(running, seconds, 0)
+    }
+
+    /// The same behind so many requests that were served before, which tell what step the first ones are of.
+    fn closed_from(&self, running: &Running, seconds: u64, before: u64) -> Result<Closed> {
         let printed = output(
             Command::new(self.tools.wrk())
                 .args([
@@ -134,7 +139,8 @@ impl<'a> Generator<'a> {
                 .arg(format!("{seconds}s"))
                 .arg("--script")
                 .arg(self.dir.join("wrk.lua"))
-                .arg(format!("http://{}/generate", running.address)),
+                .arg(format!("http://{}/generate", running.address))
+                .args(["--", &before.to_string()]),
         )?;
         let closed: Closed = result(&printed)?;
         ensure!(closed.requests > 0, "wrk got no reply: {printed}");
@@ -187,22 +193,27 @@ impl<'a> Generator<'a> {
         running: &BTreeMap<System, Running>,
         measured: &mut Measured,
     ) -> Result<BTreeMap<System, u64>> {
-        let mut served = BTreeMap::new();
+        let mut served: BTreeMap<System, u64> = BTreeMap::new();
         for (system, running) in running {
-            served.insert(*system, self.closed(running, 1)?.requests);
+            served.insert(*system, self.closed_from(running, 1, 0)?.requests);
         }
         for turn in 0..self.seconds {
             let in_order: Vec<_> =
                 if turn % 2 == 0 { running.iter().collect() } else { running.iter().rev().collect() };
             for (system, running) in in_order {
                 let process = running.process.as_ref().context("recording is measured in a gateway")?;
+                let served = served.entry(*system).or_default();
                 let before = serving_cpu(&process.cpu_by_thread()?);
-                let closed = self.closed(running, 1)?;
+                let closed = self.closed_from(running, 1, *served)?;
                 let used = serving_cpu(&process.cpu_by_thread()?).saturating_sub(before);
                 let mut figures = closed.figures();
                 figures.insert(Figure::ServingCpu, per_request_us(used, closed.requests));
                 measured.add(*system, figures);
-                *served.entry(*system).or_default() += closed.requests;
+                let over = *served / STEP_REQUESTS..(*served + closed.requests) / STEP_REQUESTS;
+                *served += closed.requests;
+                for before in over.filter(|_| *system == System::Recording) {
+                    end_step(running, 1 + before)?;
+                }
             }
         }
         Ok(served)
@@ -216,6 +227,7 @@ impl<'a> Generator<'a> {
         let memory = mib(process.resident_bytes()?);
         let whole = process.stop()?;
         Ok(Figures::from([
+            (Figure::StepRequests, served as f64 / served.div_ceil(STEP_REQUESTS) as f64),
             (Figure::WholeCpu, per_request_us(whole, served)),
             (Figure::Dropped, dropped),
             (Figure::Memory, memory),
@@ -246,10 +258,13 @@ impl Closed {
 /// What wrk posts, and how it reports.
 fn script(request: &str, has_steps: bool) -> String {
     let steps = format!(
-        r#"local count, begin, kept = 0, os.time() * 1000
+        r#"local count, kept = 0, nil
+init = function(args)
+  count = tonumber(args[1])
+end
 request = function()
-  if count % {STEP_REQUESTS} == 0 then
-    wrk.headers["x-rollscope-step"] = string.format("%d", begin + count / {STEP_REQUESTS})
+  if kept == nil or count % {STEP_REQUESTS} == 0 then
+    wrk.headers["x-rollscope-step"] = string.format("%d", 1 + count / {STEP_REQUESTS})
     kept = wrk.format()
   end
   count = count + 1
@@ -286,6 +301,13 @@ fn cpu(running: &Running) -> Result<Option<Duration>> {
 
 fn serving_cpu(threads: &BTreeMap<String, Duration>) -> Duration {
     threads.iter().filter(|(name, _)| !RECORDER_THREADS.contains(&name.as_str())).map(|(_, cpu)| *cpu).sum()
+}
+
+/// As a trainer does when it has all samples of a step: its numbers come back when it is sealed.
+fn end_step(running: &Running, step: u64) -> Result<()> {
+    let reply = call(running.address, "POST", &format!("/rollscope/steps/{step}/end"), "{}")?;
+    ensure!(reply.status == 200, "step {step} cannot be ended: {}", reply.body);
+    Ok(())
 }
 
 fn counter(running: &Running, name: &str) -> Result<f64> {
