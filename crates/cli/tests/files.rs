@@ -269,6 +269,36 @@ fn a_sample_by_half_its_name_is_told_how_samples_are_named() {
     assert!(told.contains("samples are named GROUP/SAMPLE, such as "), "{told}");
 }
 
+/// Each number under its name, with the prefix before it, to 1e-9; gives how many there are.
+fn agree(found: &serde_json::Map<String, Value>, prefix: &str, told: &Value) -> usize {
+    let told = told.as_object().unwrap();
+    for (name, expected) in told {
+        let (name, expected) = (format!("{prefix}{name}"), expected.as_f64().unwrap());
+        let value = found.get(&name).and_then(Value::as_f64);
+        let is_near = |value: f64| (value - expected).abs() <= 1e-9 * expected.abs().max(1.0);
+        assert!(value.is_some_and(is_near), "{name}: {value:?} instead of {expected}");
+    }
+    told.len()
+}
+
+/// Dumps that were made up so that they have everything, and what slime's own module gives of them: `interop/slime_itself.py`
+/// makes all of it.
+#[test]
+fn numbers_of_every_kind_are_those_that_slime_computes() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let told = std::fs::read(data.join("slime_made_up.metrics.json")).unwrap();
+    let told: Value = serde_json::from_slice(&told).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for (name, count) in [("training", 45), ("evaluation", 23)] {
+        let (run, file) = (dir.path().join(name), data.join(format!("slime_{name}.jsonl")));
+        let how =
+            ["--gpus", "8", "--rollout-time", "321.7", "--reward-key", "score", "--category-key", "kind"];
+        let import = ["import".as_ref(), &*file, "--out".as_ref(), &*run];
+        done(import.into_iter().chain(how.map(Path::new)));
+        assert_eq!(agree(metrics(&report(&run)), "", &told[name]), count);
+    }
+}
+
 /// The dump was written by slime's own tracing, 64 samples of several turns and attempts; the numbers are what its own
 /// functions give of it, with 8 GPUs and a rollout of 321.7 s. They have none of the stages, which are in the dump.
 #[test]
@@ -282,22 +312,8 @@ fn the_numbers_of_a_dump_are_those_that_slime_computes() {
     done(["import".as_ref(), &*file, "--out".as_ref(), &*run].into_iter().chain(how));
     let report = report(&run);
     let found = metrics(&report);
-    let mut compared = 0;
-    for (function, prefix) in
-        [("compute_perf_metrics_from_samples", "perf"), ("compute_metrics_from_samples", "rollout")]
-    {
-        for (name, expected) in told[function].as_object().unwrap() {
-            let (name, expected) = (format!("{prefix}/{name}"), expected.as_f64().unwrap());
-            let value = found.get(&name).and_then(Value::as_f64);
-            let value = value.unwrap_or_else(|| panic!("{name} is not among the numbers"));
-            assert!(
-                (value - expected).abs() <= 1e-9 * expected.abs().max(1.0),
-                "{name}: {value} instead of {expected}"
-            );
-            compared += 1;
-        }
-    }
-    assert_eq!(compared, 25);
+    let perf = agree(found, "perf/", &told["compute_perf_metrics_from_samples"]);
+    assert_eq!(perf + agree(found, "rollout/", &told["compute_metrics_from_samples"]), 25);
     for stage in ["prefill/forward_duration", "decode/forward_duration", "decode/transfer_duration"] {
         assert!(found.contains_key(&format!("perf/{stage}/mean")), "{stage}");
     }

@@ -25,7 +25,7 @@ struct Check {
     summary: &'static str,
     script: Script,
     needs: &'static [Need],
-    /// Runs only when it is named: it downloads more than all the others together.
+    /// Runs only when it is named: it downloads more than all the others together, or needs what only a person has.
     on_demand: bool,
 }
 
@@ -174,6 +174,13 @@ const CHECKS: &[Check] = &[
         script: Script::Python("slime_numbers.py"),
         needs: &[Need::Binary, Need::Run],
         on_demand: false,
+    },
+    Check {
+        name: "slime",
+        summary: "a step's numbers against slime's own module, of a checkout at SLIME_SOURCE (only by name)",
+        script: Script::Python("slime_itself.py"),
+        needs: &[Need::Binary],
+        on_demand: true,
     },
     Check {
         name: "trackers",
