@@ -34,12 +34,11 @@ impl Relay {
         })
     }
 
-    /// Sends the numbers of a step without waiting for a tracker. Numbers that the run has of it already are not sent again: says
-    /// whether they were new.
-    pub fn send(&mut self, step: StepNumber, numbers: &Map<String, Value>) -> Result<bool, RecordError> {
-        let is_new = self.metrics.append(step, numbers)?;
+    /// Sends the numbers of a step without waiting for a tracker; what was sent of it last is not sent again.
+    pub fn send(&mut self, step: StepNumber, numbers: &Map<String, Value>) -> Result<(), RecordError> {
+        self.metrics.append(step, numbers)?;
         self.tracking.tell();
-        Ok(is_new)
+        Ok(())
     }
 }
 

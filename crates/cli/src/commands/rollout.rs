@@ -84,10 +84,7 @@ pub(crate) struct Progress {
 }
 
 /// The trackers that get each step's numbers.
-struct Tracked {
-    relay: Relay,
-    out: PathBuf,
-}
+struct Tracked(Relay);
 
 /// What the command takes.
 pub(crate) type Options = (RolloutCommandOptions, SamplingOptions);
@@ -152,21 +149,20 @@ impl Tracked {
             output::note(format_args!("rollscope: tracking: {}", sentence_of(error)));
         };
         let relay = Relay::start(&run, targets, on_trouble).map_err(anyhow::Error::from)?;
-        Ok(Self { relay, out: out.to_owned() })
+        Ok(Self(relay))
     }
 
     /// A rollout goes on without its trackers; what went wrong is told.
     fn send(&mut self, step: &StepSummary) {
-        let (number, out) = (step.step, self.out.display());
-        let Some(numbers) = &step.numbers else {
-            return output::note(format_args!("step {number}: the gateway told no numbers; none were sent"));
+        let number = step.step;
+        let trouble = match &step.numbers {
+            None => "the gateway told no numbers".to_owned(),
+            Some(numbers) => match self.0.send(StepNumber(number), numbers) {
+                Ok(()) => return,
+                Err(error) => sentence_of(&error),
+            },
         };
-        let trouble = match self.relay.send(StepNumber(number), numbers) {
-            Ok(true) => return,
-            Ok(false) => format!("is in {out} already and is not sent again"),
-            Err(error) => format!("is not sent: {}", sentence_of(&error)),
-        };
-        output::note(format_args!("step {number} {trouble}"));
+        output::note(format_args!("step {number}: none of its numbers were sent: {trouble}"));
     }
 }
 
