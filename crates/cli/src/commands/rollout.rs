@@ -28,7 +28,7 @@ options! {
         }
         exec {
             /// Number of the first step.
-            first_step: u64 = 1, range(0..=1 << 53);
+            first_step: u64 = 1, range(0..=(1 << 53) - 1);
             /// Folder for each step's samples, as JSON lines.
             out: Option<String> = None, value_name("DIR");
         }
@@ -180,6 +180,12 @@ impl SamplingOptions {
         if samples > MOST_SAMPLES {
             return Err(Failure::Usage(anyhow!(
                 "--prompts-per-step times --samples-per-prompt may be {MOST_SAMPLES} at most, got {samples}"
+            )));
+        }
+        let last_step = first_step.saturating_add(self.steps - 1);
+        if StepNumber::new(last_step).is_none() {
+            return Err(Failure::Usage(anyhow!(
+                "--first-step and --steps lead to a step that is none, got {last_step}"
             )));
         }
         let prompts = match self.prompts.as_str() {

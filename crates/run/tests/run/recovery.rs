@@ -1,8 +1,11 @@
 //! What is left after a writer was killed.
 
+use std::collections::BTreeSet;
+use std::collections::hash_map::RandomState;
 use std::fs;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -167,7 +170,11 @@ fn a_killed_process_leaves_every_record_that_it_had_handed_over() {
     if let Some(dir) = std::env::var_os(WRITE_TO) {
         return write_until_killed(Path::new(&dir));
     }
-    for round in 0..12u64 {
+    let (mut rounds, mut left) = (0, BTreeSet::new());
+    // Where a kill comes is drawn; that one came while a part was being written must have happened.
+    while rounds < 12 || left.is_empty() {
+        assert!(rounds < 400, "no kill has left anything of a sealing behind");
+        rounds += 1;
         let (_dir, run) = run();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "recovery::a_killed_process_leaves_every_record_that_it_had_handed_over"])
@@ -176,24 +183,53 @@ fn a_killed_process_leaves_every_record_that_it_had_handed_over() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Another number of records each time, so that the kill comes at another moment: while appending,
-        // rotating, writing a part, or publishing a manifest.
-        let enough = 10 + round * 37;
+        let (enough, delay) = (drawn(400), Duration::from_micros(drawn(8000)));
         let deadline = Instant::now() + Duration::from_mins(1);
         while handed_over(&run) < enough {
             assert!(Instant::now() < deadline, "the child does not write");
             std::thread::yield_now();
         }
+        std::thread::sleep(delay);
         child.kill().unwrap();
         child.wait().unwrap();
 
         let told = handed_over(&run);
         let ids = request_ids(&run);
         assert!(ids.len() as u64 >= told, "{} of {told}", ids.len());
-        assert_eq!(ids, (0..ids.len() as u64).collect::<Vec<_>>());
+        assert_eq!(ids, (0..ids.len() as u64).collect::<Vec<_>>(), "{enough} {delay:?}");
         assert_eq!(run.follow().poll().unwrap().len(), ids.len());
         assert_eq!(run.writers().unwrap()[0].state, WriterState::Interrupted);
+        left.extend(left_of_sealing(&run));
+        run.seal_interrupted().unwrap();
+        assert_eq!(request_ids(&run), ids, "{enough} {delay:?}: what the child left is sealed");
     }
+}
+
+/// A number below a limit.
+fn drawn(limit: u64) -> u64 {
+    RandomState::new().build_hasher().finish() % limit
+}
+
+/// Parts that no manifest names, and files that were not yet given their names.
+fn left_of_sealing(run: &Run) -> Vec<PathBuf> {
+    let (parts, manifests) =
+        (files_under(&run.dir().join("steps")), files_under(&run.dir().join("manifest")));
+    let is_temporary = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "tmp");
+    let texts =
+        manifests.iter().filter(|path| !is_temporary(path)).map(|path| fs::read_to_string(path).unwrap());
+    let texts: String = texts.collect();
+    let is_named = |path: &PathBuf| texts.contains(path.file_name().unwrap().to_str().unwrap());
+    parts
+        .into_iter()
+        .chain(manifests.into_iter().filter(is_temporary))
+        .filter(|path| !is_named(path))
+        .collect()
+}
+
+fn files_under(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
 }
 
 /// How many records the child says it has handed to the operating system.

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rollscope_run::{DamageKind, Drops, Run, RunError, WriterState};
 use rollscope_trace::{
-    Attr, CloseReason, Fault, FinishKind, Measure, Nanos, Outcome, Record, StepNumber, UnixNs,
+    Attr, CloseReason, Fault, FinishKind, ForwardPass, Measure, Nanos, Outcome, PassLoad, Record, SampleMark,
+    StepNumber, UnixNs, WorkerRef,
 };
 
 use crate::make::{append, exact_all, profile_record, run, writer};
@@ -102,6 +103,69 @@ fn a_run_of_version_1_is_followed_and_added_to() {
     run.sealer(writer.name()).seal(writer.position()).unwrap();
     assert_eq!(exact_all(&follow.poll().unwrap()), exact_all(&[profile_record(2, 9)]));
     assert_eq!(run.step(StepNumber(2)).unwrap().requests().count(), 3);
+}
+
+/// The programs of these versions wrote them: a step that is sealed and one that is in the log.
+#[test]
+fn runs_of_versions_1_1_and_1_2_have_the_marks_and_passes_that_were_recorded() {
+    let load = PassLoad {
+        prefill_requests: 3,
+        prefill_tokens: 28,
+        decode_requests: 5,
+        decode_kv_tokens: 640,
+        decode_kv_variance: 2.5,
+        ..PassLoad::default()
+    };
+    let pass = |step, number| ForwardPass {
+        step: Some(StepNumber(step)),
+        worker: Some(WorkerRef { url: "http://10.0.0.1:30000".into(), instance: "w1".into() }),
+        worker_id: "decode-0".into(),
+        dp_rank: 1,
+        life: 2,
+        lost_before: 4,
+        uncertainty: Nanos(5_000_000),
+        wall: Nanos(250_000_000),
+        scheduled: load,
+        ..ForwardPass::new("ipc:///run/fpm.1", number, UnixNs(1_700_000_000_500_000_000))
+    };
+    let cases = [("1.1", [vec![], vec![]]), ("1.2", [vec![pass(1, 7), pass(1, 8)], vec![pass(2, 9)]])];
+    for ((version, passes), has_parts) in cases.iter().flat_map(|case| [(case, true), (case, false)]) {
+        let dir = tempfile::tempdir().unwrap();
+        copy(&sample(&format!("v{version}")), dir.path());
+        assert!(fs::read_to_string(dir.path().join("run.json")).unwrap().contains(&format!("\"{version}\"")));
+        if !has_parts {
+            // Then they are read from the log.
+            fs::remove_dir_all(dir.path().join("steps")).unwrap();
+        }
+        let run = Run::open(dir.path()).unwrap();
+        let steps = run.steps().unwrap();
+        let found: Vec<_> =
+            steps.iter().map(|step| (step.step.0, step.close.is_some(), step.requests)).collect();
+        assert_eq!(found, [(1, true, 2), (2, false, 1)], "{version}");
+        for (step, passes) in [1, 2].map(StepNumber).into_iter().zip(passes) {
+            let trace = run.step(step).unwrap();
+            let marked = trace.samples.iter().find(|sample| &*sample.key.sample == "s0").unwrap();
+            let mark = SampleMark {
+                reward: Some(0.75),
+                truncated: Some(true),
+                response_tokens: Some(12),
+                effective_response_tokens: Some(10),
+                non_generation_time: Some(Nanos(1_500_000)),
+                repetition: Some(false),
+                category: Some("format".into()),
+                top_p_kept: Some(540),
+                dataset: Some("aime".into()),
+                evaluation: true,
+                ..SampleMark::new(marked.key.clone())
+            };
+            assert_eq!(marked.mark, mark, "{version} {step:?}");
+            assert_eq!(marked.requests.len(), 1);
+            assert_eq!(&run.forward_passes(step).unwrap(), passes, "{version} {step:?}");
+        }
+        assert_eq!(run.step(StepNumber(1)).unwrap().close.unwrap().gpus, Some(8));
+        let writer = &run.writers().unwrap()[0];
+        assert_eq!((writer.state, writer.damage.len(), writer.unknown), (WriterState::Ended, 0, 0));
+    }
 }
 
 /// No checksum stands between these parts and the decoder, which panics on some of them.
