@@ -318,3 +318,45 @@ fn the_numbers_of_a_dump_are_those_that_slime_computes() {
         assert!(found.contains_key(&format!("perf/{stage}/mean")), "{stage}");
     }
 }
+
+/// Copies a folder.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_report_of_a_damaged_run_tells_what_could_not_be_read() {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../run/tests/data/v1.2");
+    let cases: [(&str, &[&str], &str); 5] = [
+        ("requests", &[], "gateway: a part is damaged and its log is gone"),
+        ("requests", &["--sample", "g0/s0"], "gateway: a part is damaged and its log is gone"),
+        ("requests", &["--json"], "a part is damaged and its log is gone"),
+        ("forward_passes", &["--plan"], "gateway: a part is damaged and its log is gone"),
+        ("manifest", &[], "a manifest is damaged; what it alone names is missing where its log is gone"),
+    ];
+    for (what, options, words) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        copy(&sample, dir.path());
+        std::fs::remove_dir_all(dir.path().join("log")).unwrap();
+        let file = match what {
+            "manifest" => dir.path().join("manifest/1.json"),
+            table => dir.path().join(format!("steps/step=000001/{table}/gateway-000001.parquet")),
+        };
+        let whole = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+        let options = options.iter().map(Path::new);
+        let output = rollscope(["report".as_ref(), dir.path()].into_iter().chain(options));
+        assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+        let told = [output.stdout, output.stderr].concat();
+        let told = String::from_utf8_lossy(&told);
+        assert!(told.contains(words), "{what}: {told}");
+    }
+}

@@ -230,12 +230,14 @@ async fn bad_input_gives_one_sentence_and_the_right_code() {
     let fresh = dir.path().join("fresh");
     let recording =
         ["gateway", "--record", fresh.to_str().unwrap(), "--worker-urls", "not a url", "--port", "0"];
-    let overflow = ["rollout", "--url", "http://127.0.0.1:1", "--first-step", "18446744073709551614"];
+    let from_step = |step| ["rollout", "--url", "http://127.0.0.1:1", "--first-step", step];
+    let (overflow, beyond) = (from_step("18446744073709551614"), from_step("9007199254740992"));
+    let goes_beyond = from_step("9007199254740991");
     let typo = dir.path().join("typo.toml");
     std::fs::write(&typo, "[gateway]\nprot = 1\n").unwrap();
     let typo = ["gateway", "--config", typo.to_str().unwrap()];
     let listening = ["gateway", "--record", fresh.to_str().unwrap(), "--fpm", "nonsense", "--port", "0"];
-    let cases: [(&[&str], i32, &str); 21] = [
+    let cases: [(&[&str], i32, &str); 23] = [
         (&listening, 2, "neither ipc://PATH nor tcp://HOST:PORT: nonsense"),
         (&["gateway", "--fpm", "ipc:///a", "--port", "0"], 2, "--fpm is of use with --record only"),
         (&["gateway", "--record-text", "--port", "0"], 2, "--record-text needs --record"),
@@ -244,6 +246,8 @@ async fn bad_input_gives_one_sentence_and_the_right_code() {
         (&typo, 2, "typo.toml: unknown option: gateway.prot (did you mean port?)"),
         (&["engine", "--config", "/no/such.toml"], 2, "cannot read the configuration file /no/such.toml: "),
         (&overflow, 2, "--first-step"),
+        (&beyond, 2, "--first-step"),
+        (&goes_beyond, 2, "--first-step and --steps lead to a step that is none, got 9007199254741000"),
         (&recording, 2, "not a url"),
         (&["view", OLD_RUN, "--no-open", "--listen", "nonsense"], 2, "cannot listen on nonsense"),
         (&["report", OLD_RUN, "--step", "99"], 1, "no step 99 in "),

@@ -119,6 +119,7 @@ impl Follow {
     pub fn damage(&self) -> impl Iterator<Item = Damage> {
         let sealed = self.start.iter().flat_map(|start| start.damage(&self.run));
         let logged = self.cursors.values().flat_map(LogCursor::damage).cloned();
-        sealed.chain(logged).chain(self.run.lost_parts().into_iter().map(|(_, damage)| damage))
+        let parts = self.run.lost_parts().into_iter().map(|(_, damage)| damage);
+        sealed.chain(logged).chain(parts).chain(self.run.lost_manifests())
     }
 }

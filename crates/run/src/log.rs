@@ -45,19 +45,19 @@ pub struct LogStretch {
     pub(crate) contents: Option<Contents>,
 }
 
-/// A place in a log from which on nothing can be read in that segment; or a part that cannot be read, where the
-/// log that it was made from is gone too.
+/// A place in a log from which on nothing can be read in that segment; a part that cannot be read, where the log that it
+/// was made from is gone too; or a manifest that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The segment, or the part.
+    /// The segment, the part or the manifest.
     pub path: PathBuf,
-    /// Where the damage begins; 0 of a part.
+    /// Where the damage begins; 0 of a part and of a manifest.
     pub offset: u64,
     /// What is wrong.
     pub kind: DamageKind,
 }
 
-/// What is wrong with a segment or a part.
+/// What is wrong with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
     /// It ends within a record, or within its header: the writer was killed, or the disk was full.
@@ -72,6 +72,8 @@ pub enum DamageKind {
     Newer,
     /// It is a part that is gone or does not hold what was written.
     Part,
+    /// It is a manifest that does not hold what was written.
+    Manifest,
 }
 
 // === impl LogStretch ===
@@ -99,8 +101,8 @@ impl LogPosition {
 
 impl DamageKind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Torn, Self::Checksum, Self::TooLong, Self::Header, Self::Newer, Self::Part];
+    pub const ALL: [Self; 7] =
+        [Self::Torn, Self::Checksum, Self::TooLong, Self::Header, Self::Newer, Self::Part, Self::Manifest];
 
     /// As written in manifests and pages.
     pub fn name(self) -> &'static str {
@@ -111,6 +113,7 @@ impl DamageKind {
             Self::Header => "header",
             Self::Newer => "newer",
             Self::Part => "part",
+            Self::Manifest => "manifest",
         }
     }
 
@@ -131,6 +134,9 @@ impl fmt::Display for Damage {
             DamageKind::Header => "does not begin as a segment does",
             DamageKind::Newer => "written by a newer version",
             DamageKind::Part => "a part is damaged and its log is gone",
+            DamageKind::Manifest => {
+                "a manifest is damaged; what it alone names is missing where its log is gone"
+            }
         };
         write!(f, "{what}, at byte {} of {}", self.offset, self.path.display())
     }

@@ -110,26 +110,29 @@ impl Newest {
             let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
             numbers.sort_unstable();
             let next = numbers.last().map_or(1, |last| last + 1);
-            let mut gone = None;
+            let (mut gone, mut damaged) = (None, Vec::new());
             for number in numbers.into_iter().rev() {
                 let path = path(run, number);
                 let (held, last) = run.last_manifest().get();
                 if held == number {
+                    run.note_lost_manifests(damaged);
                     return Ok(Self { manifest: last, next });
                 }
                 match files::read_if_there(&path)?.map(|bytes| ManifestFile::parse(&path, &bytes)) {
                     Some(Ok(file)) => {
                         let manifest = Arc::new(Manifest::of(run, file, &last)?);
                         run.last_manifest().put(number, &manifest);
+                        run.note_lost_manifests(damaged);
                         return Ok(Self { manifest, next });
                     }
                     // Half written: the one before it holds.
-                    Some(Err(RunError::DamagedManifest { .. })) => {}
+                    Some(Err(RunError::DamagedManifest { .. })) => damaged.push(path),
                     Some(Err(error)) => return Err(error),
                     None => gone = Some(path),
                 }
             }
             let Some(path) = gone else {
+                run.note_lost_manifests(damaged);
                 return Ok(Self { manifest: Arc::default(), next });
             };
             // All that were listed have been removed since: there are newer ones by now.

@@ -34,6 +34,8 @@ pub struct Run {
     last_manifest: Arc<LastManifest>,
     /// Parts that were found damaged and whose log is gone, with the writer.
     lost_parts: Arc<Mutex<BTreeMap<PathBuf, Box<str>>>>,
+    /// Manifests that could not be read when one looked last, newer than the one that was taken in their place.
+    lost_manifests: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 /// What a run says of itself.
@@ -119,8 +121,8 @@ impl Run {
         let file: InfoFile =
             serde_json::from_slice(&bytes).map_err(|_| not_a_run("its run.json is damaged"))?;
         let info = RunInfo { producer: file.producer, created: UnixNs(file.created_ns), config: file.config };
-        let (last_manifest, lost_parts) = Default::default();
-        Ok(Self { dir: dir.into(), info: Arc::new(info), last_manifest, lost_parts })
+        let (last_manifest, lost_parts, lost_manifests) = Default::default();
+        Ok(Self { dir: dir.into(), info: Arc::new(info), last_manifest, lost_parts, lost_manifests })
     }
 
     /// Where it is.
@@ -145,6 +147,16 @@ impl Run {
 
     pub(crate) fn last_manifest(&self) -> &LastManifest {
         &self.last_manifest
+    }
+
+    pub(crate) fn note_lost_manifests(&self, paths: Vec<PathBuf>) {
+        *self.lost_manifests.lock() = paths;
+    }
+
+    /// Manifests that could not be read when one looked last: what they alone name is read from the logs, where these have it.
+    pub fn lost_manifests(&self) -> Vec<Damage> {
+        let damage = |path: &PathBuf| Damage { path: path.clone(), offset: 0, kind: DamageKind::Manifest };
+        self.lost_manifests.lock().iter().map(damage).collect()
     }
 
     /// Keeps in mind that records are lost with a part.

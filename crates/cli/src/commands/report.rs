@@ -80,10 +80,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let run = &opened.run;
     let steps = opened.steps(options.step)?;
     if let Some(id) = &options.sample {
-        return sample::print(run, &steps, id, options.json);
+        sample::print(run, &steps, id, options.json)?;
+        return note_damage(run);
     }
     if options.plan {
-        return plan::print(run, &steps, options.json);
+        plan::print(run, &steps, options.json)?;
+        return note_damage(run);
     }
     let changes = match &options.against {
         Some(other) => Some(against::changes(&opened, &options, Path::new(other))?),
@@ -102,6 +104,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         "steps": steps,
         "dropped": {"requests": dropped.profiles, "user_records": dropped.user_records},
         "writers": writers.iter().map(writer_json).collect::<Vec<_>>(),
+        "damage": run.lost_manifests().iter().map(ToString::to_string).collect::<Vec<_>>(),
     });
     if let Some(changes) = &changes {
         report["changes"] = against::json_of(changes);
@@ -166,9 +169,27 @@ fn print_steps(run: &Run, steps: &[StepNumber]) -> Result<(), Failure> {
                 writer.name
             ))?;
         }
-        for damage in &writer.damage {
-            output::line(format_args!("{}: {damage}", writer.name))?;
-        }
+    }
+    for damage in damage(run)? {
+        output::line(format_args!("{damage}"))?;
+    }
+    Ok(())
+}
+
+/// What could not be read of a run, as far as it has been.
+fn damage(run: &Run) -> Result<Vec<String>, Failure> {
+    let writers = run.writers().map_err(anyhow::Error::from)?;
+    let of_writers = writers
+        .iter()
+        .flat_map(|writer| writer.damage.iter().map(|damage| format!("{}: {damage}", writer.name)));
+    let of_manifests = run.lost_manifests().into_iter().map(|damage| damage.to_string());
+    Ok(of_writers.chain(of_manifests).collect())
+}
+
+/// Tells it beside a report that is no list of steps.
+fn note_damage(run: &Run) -> Result<(), Failure> {
+    for damage in damage(run)? {
+        output::note(format_args!("rollscope: {damage}"));
     }
     Ok(())
 }

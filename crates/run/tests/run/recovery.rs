@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use rollscope_run::{DamageKind, LogOptions, Run, RunError, WriterState};
+use rollscope_run::{Damage, DamageKind, LogOptions, Run, RunError, WriterState};
 use rollscope_trace::StepNumber;
 
 use crate::make::{append, exact_all, profile_record, run, writer};
@@ -118,10 +118,17 @@ fn what_a_crash_in_sealing_left_is_passed_over() {
         fs::write(run.dir().join("manifest/2.json"), &manifest[..length]).unwrap();
         let ids: Vec<_> = request_ids(&run);
         assert_eq!(ids, [0, 1]);
+        let damage =
+            [Damage { path: run.dir().join("manifest/2.json"), offset: 0, kind: DamageKind::Manifest }];
+        assert_eq!(run.lost_manifests(), damage);
+        let mut follow = run.follow();
+        follow.poll().unwrap();
+        assert_eq!(follow.damage().collect::<Vec<_>>(), damage);
     }
 
     sealer.seal(writer.position()).unwrap();
     assert!(run.dir().join("manifest/3.json").is_file());
+    assert_eq!((request_ids(&run), run.lost_manifests()), (vec![0, 1], vec![]), "a newer one is whole");
     assert_eq!(request_ids(&run), [0, 1]);
     assert_eq!(fs::read_dir(run.dir().join("steps/step=000001/requests")).unwrap().count(), 3);
 }
