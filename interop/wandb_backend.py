@@ -124,7 +124,8 @@ class Backend:
 
     def file_stream(self, run, headers, told):
         files = told.get("files") or {}
-        history = files.get("wandb-history.jsonl") or {"offset": 0, "content": []}
+        # A call may tell of the summary or the end alone.
+        history = files.get("wandb-history.jsonl") or {"offset": len(run.rows), "content": []}
         rows = [json.loads(line) for line in history["content"]]
         if headers.get("x-wandb-use-async-filestream") == "true":
             # One of several writers: its rows follow what is there, whoever wrote that, and are numbered so.
