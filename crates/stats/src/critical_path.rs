@@ -34,9 +34,15 @@ struct Remaining<'a> {
 /// Divides the time of a request.
 pub fn request_breakdown(profile: &Profile) -> Breakdown {
     let mut breakdown = Breakdown::default();
-    let Some((start, end)) = last_try(profile) else {
-        breakdown.add(Part::Gateway, profile.end);
-        return breakdown;
+    add_request(&mut breakdown, profile);
+    breakdown
+}
+
+/// Adds the parts of a request's time to those of others.
+pub(crate) fn add_request(breakdown: &mut Breakdown, profile: &Profile) {
+    let (answer, prefill) = (profile.answer(), profile.prefill());
+    let Some((start, end)) = last_try(profile.end, answer, prefill) else {
+        return breakdown.add(Part::Gateway, profile.end);
     };
     // There are none as a rule.
     let earlier = profile.legs.iter().filter(|leg| leg.dispatch < start);
@@ -45,23 +51,19 @@ pub fn request_breakdown(profile: &Profile) -> Breakdown {
     let last = end.minus(start);
     breakdown.add(Part::Gateway, profile.end.minus(last).minus(earlier));
 
-    let mut remaining = Remaining { breakdown: &mut breakdown, left: last };
-    match profile.answer() {
+    let mut remaining = Remaining { breakdown: &mut *breakdown, left: last };
+    match answer {
         Some(answer) if answer.role == LegRole::Regular => remaining.regular(answer),
-        Some(answer) => remaining.pair(profile, Some(answer)),
-        None => remaining.pair(profile, None),
+        _ => remaining.pair(profile, answer, prefill),
     }
     let left = remaining.left;
     breakdown.add(Part::Other, left);
-    breakdown
 }
 
 /// From the first dispatch to the last end of the legs that answered, within the request.
-fn last_try(profile: &Profile) -> Option<Stretch> {
-    let bounds = |leg: &Leg| (leg.dispatch.min(profile.end), leg.end.min(profile.end));
-    let answer = profile.answer().map(bounds);
-    let prefill = profile.prefill().map(bounds);
-    match (answer, prefill) {
+fn last_try(whole: Nanos, answer: Option<&Leg>, prefill: Option<&Leg>) -> Option<Stretch> {
+    let bounds = |leg: &Leg| (leg.dispatch.min(whole), leg.end.min(whole));
+    match (answer.map(bounds), prefill.map(bounds)) {
         // A prefill that was over before the answering leg began is an earlier try's.
         (Some(answer), Some(prefill)) if prefill.1 >= answer.0 => {
             Some((answer.0.min(prefill.0), answer.1.max(prefill.1)))
@@ -104,7 +106,7 @@ impl Remaining<'_> {
         }
     }
 
-    fn pair(&mut self, profile: &Profile, decode: Option<&Leg>) {
+    fn pair(&mut self, profile: &Profile, decode: Option<&Leg>, prefill: Option<&Leg>) {
         let measured = profile.measured();
         let length = |measure| measured(measure).and_then(Nanos::from_secs_f64);
         let queue = |leg: Option<&Leg>| leg?.report.measures.duration(Measure::QueueTime);
@@ -120,7 +122,7 @@ impl Remaining<'_> {
         let computing = length(Measure::PrefillForward).map(|all| all.minus(tail.unwrap_or_default()));
         window.take(Part::Transfer, tail);
         window.take(Part::PrefillForward, computing);
-        window.take(Part::PrefillQueue, queue(profile.prefill()));
+        window.take(Part::PrefillQueue, queue(prefill));
         window.take(Part::PrefillBootstrapQueue, length(Measure::PrefillBootstrapQueue));
         if wait.is_some() {
             let left = window.left;

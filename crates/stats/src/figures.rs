@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use rollscope_trace::{Fault, Nanos, SampleTrace};
 
 use crate::distribution::Distribution;
-use crate::requests::{Requests, Tokens};
+use crate::requests::{Requests, Tokens, reached};
 use crate::samples::{self, LateSample, Marks, Tail, TokenFigures, VersionTally, Versions};
 use crate::series::Series;
 use crate::slowest::{SlowestSample, last_sample};
 use crate::sums::{SampleFacts, Sums};
-use crate::values::{REACHED_SAMPLES, RequestCounts};
+use crate::values::RequestCounts;
 use crate::workers::WorkerFigures;
 
 /// What is known of a population of samples. A figure that nothing was reported for is absent.
@@ -92,15 +92,12 @@ impl Figures {
         let mut tokens: Vec<Tokens> = Vec::new();
         let (mut sums, mut versions, mut marks) =
             (Sums::default(), VersionTally::default(), Marks::default());
-        for chunk in samples.chunks(REACHED_SAMPLES) {
-            Requests::reach(chunk);
-            for sample in chunk {
-                tokens.clear();
-                tokens.extend(sample.requests.iter().map(|request| requests.add(request)));
-                facts.push(sums.add(sample, &tokens));
-                versions.add(sample);
-                marks.add(sample);
-            }
+        for sample in reached(samples) {
+            tokens.clear();
+            tokens.extend(sample.requests.iter().map(|request| requests.add(request)));
+            facts.push(sums.add(sample, &tokens));
+            versions.add(sample);
+            marks.add(sample);
         }
         let (tail, late_samples) = samples::tail(samples, &facts).unzip();
         let mut figures = Self {

@@ -38,6 +38,7 @@ pub use critical_path::request_breakdown;
 pub use distribution::Distribution;
 pub use figures::Figures;
 pub use numbers::{StepNumbers, step_numbers};
+pub use requests::reached;
 pub use samples::{LateSample, Tail, TokenFigures, Versions, is_truncated, own_time};
 pub use series::{SERIES, Series};
 pub use slowest::{SlowestSample, slowest_sample};

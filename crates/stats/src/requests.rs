@@ -2,7 +2,7 @@
 
 use rollscope_trace::{Fault, Leg, Measure, Profile, SampleTrace, UnixNs};
 
-use crate::values::RequestValues;
+use crate::values::{REACHED_SAMPLES, RequestValues};
 use crate::workers::Workers;
 
 /// What is added up over requests.
@@ -29,6 +29,30 @@ pub(crate) struct Tokens {
     pub(crate) spec_verified: Option<f64>,
 }
 
+/// Samples one by one, what is told of the requests of some of them having been looked at before: of each further place in
+/// memory one waits for the next, but not there, where none hangs on another.
+pub fn reached<'a>(samples: &'a [&'a SampleTrace]) -> impl Iterator<Item = &'a SampleTrace> {
+    let reach = |chunk: &'a [&'a SampleTrace]| {
+        reach(chunk);
+        chunk.iter().copied()
+    };
+    samples.chunks(REACHED_SAMPLES).flat_map(reach)
+}
+
+/// As [`RequestValues::reach`], of what is read beside the values.
+fn reach(samples: &[&SampleTrace]) {
+    let requests = || samples.iter().flat_map(|sample| &sample.requests);
+    let of_request = |request: &Profile| u64::from(request.join.attempt);
+    let of_leg = |leg: &Leg| {
+        let version = leg.report.weight_version.as_deref().and_then(|version| version.bytes().next());
+        leg.dispatch.0 ^ leg.end.0 ^ u64::from(version.unwrap_or_default())
+    };
+    RequestValues::reach(samples);
+    std::hint::black_box(requests().map(of_request).fold(0, |all, one| all ^ one));
+    let legs = requests().flat_map(|request| &request.legs);
+    std::hint::black_box(legs.map(of_leg).fold(0, |all, one| all ^ one));
+}
+
 // === impl Requests ===
 
 impl Requests {
@@ -41,20 +65,6 @@ impl Requests {
             window: None,
             workers: Workers::default(),
         }
-    }
-
-    /// As [`RequestValues::reach`], of what is read beside the values.
-    pub(crate) fn reach(samples: &[&SampleTrace]) {
-        let requests = || samples.iter().flat_map(|sample| &sample.requests);
-        let of_request = |request: &Profile| u64::from(request.join.attempt);
-        let of_leg = |leg: &Leg| {
-            let version = leg.report.weight_version.as_deref().and_then(|version| version.bytes().next());
-            leg.dispatch.0 ^ leg.end.0 ^ u64::from(version.unwrap_or_default())
-        };
-        RequestValues::reach(samples);
-        std::hint::black_box(requests().map(of_request).fold(0, |all, one| all ^ one));
-        let legs = requests().flat_map(|request| &request.legs);
-        std::hint::black_box(legs.map(of_leg).fold(0, |all, one| all ^ one));
     }
 
     /// Takes a request.

@@ -3,14 +3,16 @@
 use rollscope_trace::{SampleTrace, StepTrace};
 
 use crate::breakdown::Breakdown;
-use crate::critical_path::request_breakdown;
+use crate::critical_path::add_request;
+use crate::requests::reached;
 
 /// The time of all requests of a step's training samples, part by part. In a step without any, of the
 /// evaluation samples.
 pub fn where_time_went(trace: &StepTrace) -> Breakdown {
     let mut breakdown = Breakdown::default();
-    for request in population(trace).flat_map(|sample| &sample.requests) {
-        breakdown.extend(&request_breakdown(request));
+    let samples: Vec<_> = population(trace).collect();
+    for request in reached(&samples).flat_map(|sample| &sample.requests) {
+        add_request(&mut breakdown, request);
     }
     breakdown
 }

@@ -2,6 +2,7 @@
 //!
 //! Times are nanoseconds from the origin, durations seconds. What is missing is NaN, or −1 where an index is.
 
+use rollscope_stats::reached;
 use rollscope_trace::{Leg, Measure, Outcome, Profile, SampleTrace, Stage, UnixNs};
 use serde::Serialize;
 
@@ -102,12 +103,12 @@ const TRACK_COLUMNS: [&str; LANES] =
 
 /// The table of a step.
 pub(crate) fn answer(step: &StepView) -> Result<Vec<u8>, serde_json::Error> {
-    let count = step.samples().len();
+    let samples: Vec<_> = step.samples().collect();
     // Nearly all names of samples differ.
-    let mut strings = Strings::with_capacity(count);
+    let mut strings = Strings::with_capacity(samples.len());
     let versions = versions(step);
-    let mut rows = Rows::with_capacity(count);
-    for sample in step.samples() {
+    let mut rows = Rows::with_capacity(samples.len());
+    for sample in reached(&samples) {
         rows.sample(step, sample, &mut strings, &versions);
     }
     let workers = step.workers().list.iter().map(|worker| WorkerMeta {

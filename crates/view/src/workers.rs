@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use rollscope_stats::reached;
 use rollscope_trace::{Leg, LegRole, Measure, SampleTrace, UnixNs, WorkerRef};
 
 use crate::step::StepView;
@@ -57,7 +58,8 @@ impl Workers {
     pub(crate) fn of(step: &StepView) -> Self {
         let mut numbers: HashMap<(LegRole, &str, Option<u32>), usize, RandomState> = HashMap::default();
         let mut list: Vec<Worker> = Vec::new();
-        for (row, sample) in step.samples().enumerate() {
+        let samples: Vec<_> = step.samples().collect();
+        for (row, sample) in reached(&samples).enumerate() {
             for_each_leg(sample, |request, index, leg, (start, end)| {
                 let rank = rank_of(leg);
                 let number = *numbers.entry((leg.role, &leg.worker.url, rank)).or_insert(list.len());

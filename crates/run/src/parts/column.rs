@@ -19,6 +19,9 @@ use parquet::schema::types::{ColumnPath, Type};
 /// By so many of a column's first values it is told whether they repeat.
 const LOOKED_AT: usize = 256;
 
+/// So few different ones are names of a closed set, or of the workers.
+const FEW: usize = 4;
+
 /// Texts that do not repeat and are no longer than this are not compressed.
 const SHORT_BYTES: usize = 40;
 
@@ -80,14 +83,17 @@ impl Column {
         let path = ColumnPath::from(self.name);
         match &self.values {
             Values::Int(_) => properties.set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
-            Values::Double(values) if do_repeat(values.iter().map(|value| value.to_bits())) => {
+            Values::Double(values) if do_repeat(distinct(values.iter().map(|value| value.to_bits()))) => {
                 properties.set_column_compression(path, Compression::SNAPPY)
             }
-            Values::Text(texts) | Values::Long(texts)
-                if do_repeat((0..texts.ends.len()).map(|at| texts.get(at))) =>
-            {
+            Values::Text(texts) | Values::Long(texts) if do_repeat(texts.distinct()) => {
+                let (different, _) = texts.distinct();
+                // Bounds of a few names tell nothing that the names, which stand in the dictionary, do not.
+                let bounds =
+                    if different <= FEW { EnabledStatistics::None } else { EnabledStatistics::Chunk };
                 properties
                     .set_column_dictionary_enabled(path.clone(), true)
+                    .set_column_statistics_enabled(path.clone(), bounds)
                     .set_column_compression(path, Compression::SNAPPY)
             }
             Values::Text(texts) if !texts.are_short() => {
@@ -137,13 +143,18 @@ impl Values {
     }
 }
 
-/// Whether most values are likely to be among those before them.
-fn do_repeat<V: Ord>(values: impl Iterator<Item = V>) -> bool {
+/// How many of the first values are different, and of how many.
+fn distinct<V: Ord>(values: impl Iterator<Item = V>) -> (usize, usize) {
     let mut seen: Vec<V> = values.take(LOOKED_AT).collect();
     let count = seen.len();
     seen.sort_unstable();
     seen.dedup();
-    count > 0 && 2 * seen.len() <= count
+    (seen.len(), count)
+}
+
+/// Whether most values are likely to be among those before them.
+fn do_repeat((different, count): (usize, usize)) -> bool {
+    count > 0 && 2 * different <= count
 }
 
 // === impl Texts ===
@@ -158,8 +169,8 @@ impl Texts {
         self.ends.push(self.bytes.len());
     }
 
-    fn get(&self, at: usize) -> &[u8] {
-        &self.bytes[self.range(at)]
+    fn distinct(&self) -> (usize, usize) {
+        distinct((0..self.ends.len()).map(|at| &self.bytes[self.range(at)]))
     }
 
     /// Whether they are as names and ids are: few of their bytes would be found to repeat.

@@ -2,8 +2,8 @@
 
 use parquet::data_type::ByteArray;
 use rollscope_trace::{
-    ClockOffset, Fault, Finish, FinishKind, Leg, LegRole, Measure, Measures, Nanos, Outcome, Profile,
-    Reading, Report, RequestId, WorkerRef,
+    ClockOffset, Fault, Finish, FinishKind, Leg, LegRole, Measure, MeasureSet, Measures, Nanos, Outcome,
+    Profile, Reading, Report, RequestId, WorkerRef,
 };
 
 use crate::error::RunError;
@@ -62,8 +62,17 @@ pub(crate) fn table(profiles: &[Box<Profile>]) -> Table {
         });
         rows.texts_or_none("weight_version", |(.., leg)| leg.report.weight_version.as_deref());
         rows.texts_or_none("worker_request_id", |(.., leg)| leg.report.worker_request_id.as_deref());
+        // Most measures are told by nobody, or by all.
+        let told = rows
+            .rows()
+            .iter()
+            .fold(MeasureSet::NONE, |told, (.., leg)| told.or(leg.report.measures.present()));
         for measure in Measure::all() {
-            rows.doubles_or_none(measure.name(), |(.., leg)| leg.report.measures.value(measure));
+            if told.has(measure) {
+                rows.doubles_or_none(measure.name(), |(.., leg)| leg.report.measures.value(measure));
+            } else {
+                rows.no_doubles(measure.name());
+            }
         }
         rows.made_texts_or_none("faults", |(.., leg)| faults_text(&leg.report.measures));
         rows.ints_or_none("clock_offset_ns", |(.., leg)| leg.clock.map(|clock| clock.offset_ns));

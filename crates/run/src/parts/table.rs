@@ -169,7 +169,11 @@ impl Write for SummedFile {
 
 // === impl Filling ===
 
-impl<R> Filling<'_, R> {
+impl<'a, R> Filling<'a, R> {
+    pub(crate) fn rows(&self) -> &'a [R] {
+        self.rows
+    }
+
     /// Truths.
     pub(crate) fn bools(&mut self, name: &'static str, of: impl Fn(&R) -> bool) {
         let rows = self.rows;
@@ -212,6 +216,13 @@ impl<R> Filling<'_, R> {
         if let Column { values: Values::Double(values), levels, .. } = column {
             levels.extend(rows.iter().map(|row| level_of(of(row), |value| values.push(value))));
         }
+    }
+
+    /// As many times none where a number could be.
+    pub(crate) fn no_doubles(&mut self, name: &'static str) {
+        let rows = self.rows.len();
+        let Column { levels, .. } = self.column(name, false, Values::Double(Vec::new()));
+        levels.resize(levels.len() + rows, 0);
     }
 
     /// Texts.
