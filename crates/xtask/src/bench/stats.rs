@@ -37,6 +37,8 @@ const SLIMES: Bar = Bar {
 const IMPORT: Bar = Bar { what: "reading a dump of 820,000 events", unit: "s", limit: Limit::AtMost(2.0) };
 const MEMORY: Bar = Bar { what: "its peak of memory", unit: "MB", limit: Limit::AtMost(300.0) };
 const RECORDING: Bar = Bar { what: "requests logged a second", unit: "/s", limit: Limit::AtLeast(20_000.0) };
+const SUSTAINED: Bar =
+    Bar { what: "cores for recording 20,000 requests/s over 60 s", unit: "cores", limit: Limit::AtMost(1.0) };
 const SEALING: Bar = Bar { what: "sealing a step of 1,000,000 spans", unit: "s", limit: Limit::AtMost(3.0) };
 const DISK: Bar = Bar { what: "bytes of a span in the parts", unit: "bytes", limit: Limit::AtMost(60.0) };
 
@@ -87,6 +89,10 @@ pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
     let log = example(workspace, "rollscope-run", "log_rate")?;
     let told = times(rounds, || output(&mut Command::new(&log)))?;
     show(RECORDING, figures(&told, |line| number_after(line, "append ")));
+    // It fails where a request is dropped.
+    let sustained = example(workspace, "rollscope-record", "sustained")?;
+    let told = output(&mut Command::new(&sustained))?;
+    show(SUSTAINED, figures(&[told], |line| number_after(line, "cores ")));
     show(SEALING, figures(&told, |line| number_after(line, " spans in ")));
     show(DISK, figures(&told, |line| number_after(line, "a span ")));
     Ok(reached)
