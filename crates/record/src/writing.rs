@@ -7,7 +7,7 @@ use std::sync::mpsc::{SendError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rollscope_run::{LogOptions, LogWriter, Peers, Presence, Run, RunError};
+use rollscope_run::{LogOptions, LogWriter, Peers, Run};
 use rollscope_trace::{CloseReason, DropCount, ForwardPass, Record, StepClose, StepNumber};
 
 use crate::inbox::{Command, Inbox, Lost};
@@ -18,6 +18,8 @@ use crate::steps::Steps;
 use crate::tracking::Tracking;
 use crate::waiting::WaitingPasses;
 use crate::{OnTrouble, RecordError, RecordOptions, RecorderHandle, StepEnd, clock};
+
+mod peers;
 
 /// How often the thread looks at what has arrived, and at the time. Records reach the operating system with each batch that
 /// is taken.
@@ -48,6 +50,8 @@ struct Writing {
     log: LogWriter,
     /// Other recorders of the run.
     peers: Peers,
+    /// Whether it was told that they cannot be told, or heard.
+    peers_troubled: bool,
     /// Told when this one ends: whether others go on with the run.
     others_stay: Arc<AtomicBool>,
     jobs: SyncSender<Job>,
@@ -95,6 +99,7 @@ pub(crate) fn spawn(
     peers.look()?;
     let writing = Writing {
         peers,
+        peers_troubled: false,
         run,
         inbox,
         live,
@@ -242,41 +247,6 @@ impl Writing {
             }
             Err(error) => self.trouble(&error.into()),
         }
-    }
-
-    /// After what is written was handed over, so that a step that is told not to go on any more can be read.
-    fn tell_peers(&mut self, live: &BTreeSet<StepNumber>, now: Instant) {
-        let busy = self.steps.busy(live, now, self.superseded_after);
-        let told = self.peers.tell(Presence { open: self.steps.open(), busy, leaving: false });
-        self.told_or_troubled(told);
-    }
-
-    /// Steps of others that have gone are gone on with; what others have closed is.
-    fn look_at_peers(&mut self, now: Instant) {
-        let left = self.peers.look();
-        let left = self.told_or_troubled(left).unwrap_or_default();
-        self.hear_peers(&left, now);
-    }
-
-    fn hear_peers(&mut self, left: &BTreeSet<StepNumber>, now: Instant) {
-        if left.is_empty() && self.peers.live().next().is_none() {
-            return;
-        }
-        for presence in self.peers.live() {
-            self.steps.heard_of(&presence.busy);
-        }
-        let closed = self.run.closed_steps();
-        let closed = self.told_or_troubled(closed).unwrap_or_default();
-        for step in left.difference(&closed) {
-            self.steps.adopt(*step, now);
-        }
-        for step in self.steps.open().intersection(&closed) {
-            self.steps.closed_elsewhere(*step, now);
-        }
-    }
-
-    fn told_or_troubled<T>(&mut self, outcome: Result<T, RunError>) -> Option<T> {
-        outcome.map_err(|error| self.trouble(&error.into())).ok()
     }
 
     fn flush(&mut self) {

@@ -91,8 +91,8 @@ pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
     show(RECORDING, figures(&told, |line| number_after(line, "append ")));
     // It fails where a request is dropped.
     let sustained = example(workspace, "rollscope-record", "sustained")?;
-    let told = output(&mut Command::new(&sustained))?;
-    show(SUSTAINED, figures(&[told], |line| number_after(line, "cores ")));
+    let steady = output(&mut Command::new(&sustained))?;
+    show(SUSTAINED, figures(&[steady], |line| number_after(line, "cores ")));
     show(SEALING, figures(&told, |line| number_after(line, " spans in ")));
     show(DISK, figures(&told, |line| number_after(line, "a span ")));
     Ok(reached)
