@@ -5,7 +5,7 @@
 //!
 //! A thread of its own copies: neither a step's end nor recording waits for the place. One that is away is tried again, ever less
 //! often, and retention spares the steps that wait for it, as many as [`MOST_SPARED`]. Which they are is kept in
-//! `archive-due.json` of the run, so that the next recorder copies what this one could not.
+//! `archive/` of the run, so that the next recorder copies what this one could not.
 //!
 //! A place is a folder (`file:///mnt/runs/r7`), such as a mounted bucket, or a bucket that speaks S3
 //! (`s3://BUCKET/PREFIX`). The `object_store` crate does more, and with S3 brings a second HTTP client with a TLS library of its
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rollscope_config::refused;
-use rollscope_run::{Run, RunError};
+use rollscope_run::{Run, RunError, SealedFile};
 use rollscope_trace::StepNumber;
 
 use crate::s3::{Bucket, S3Error};
@@ -293,16 +293,15 @@ impl Copying {
                 Some((Bucket::from_environment(bucket, |name| std::env::var(name).ok())?, prefix))
             }
         };
-        for file in run.sealed_files(steps)? {
-            let path = run.dir().join(&file);
+        for SealedFile { path, name } in run.sealed_files(steps)? {
             let bytes = fs::read(&path).map_err(|source| ArchiveError::Io { source, path })?;
             match (&self.place, &bucket) {
                 (_, Some((bucket, prefix))) => {
-                    let name = file.to_string_lossy().replace('\\', "/");
+                    let name = name.to_string_lossy().replace('\\', "/");
                     let name = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
                     bucket.put(&name, &bytes).map_err(ArchiveError::from)?;
                 }
-                (ArchivePlace::Folder(folder), None) => put_file(&folder.join(file), &bytes)?,
+                (ArchivePlace::Folder(folder), None) => put_file(&folder.join(name), &bytes)?,
                 (ArchivePlace::S3 { .. }, None) => {}
             }
             self.shared.files.fetch_add(1, Ordering::Relaxed);

@@ -9,7 +9,7 @@
 //! steps/step=000001/glance.bin        what a viewer shows of it without reading it
 //! manifest/N.json                     which parts there are, and which stretches of the logs they replace
 //! metrics.jsonl                       what trackers were sent: a line a step, and one more whenever its numbers have changed
-//! archive-due.json                    closed steps that are to be copied to an archive and are not there yet
+//! archive/                            of an archive: its manifest, and which closed steps are not there yet
 //! ```
 //!
 //! Each writer appends to a log of its own ([`LogWriter`]) and nobody else touches it. When a step is closed its
@@ -21,6 +21,7 @@
 mod run;
 mod version;
 
+mod archive;
 mod contents;
 mod log;
 mod manifest;
@@ -39,6 +40,7 @@ mod error;
 mod files;
 mod texts;
 
+pub use archive::SealedFile;
 pub use error::RunError;
 pub use follow::Follow;
 pub use glance::{Glance, GlanceBlocks, SealedState};

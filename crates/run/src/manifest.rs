@@ -21,7 +21,7 @@ mod file;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,10 @@ use crate::log::{Damage, DamageKind, LogPosition, segment_name};
 use crate::manifest::file::ManifestFile;
 use crate::parts::StepParts;
 use crate::run::Run;
+
+const FOLDER_NAME: &str = "manifest";
+/// The manifest of a copy, where the run keeps it.
+const ARCHIVED_NAME: &str = "manifest.json";
 
 /// Manifests that are kept, for readers that have listed the folder and not yet opened the newest.
 const KEPT: u64 = 8;
@@ -180,12 +184,36 @@ pub(crate) fn parts_of(run: &Run, step: StepNumber) -> Result<Vec<PathBuf>, RunE
     Ok(parts.flat_map(|parts| &parts.parts).map(|part| run.dir().join(&part.path)).collect())
 }
 
-/// Paths of the newest manifest and of the files that it names, which come before it; none before the first.
-pub(crate) fn newest_files(run: &Run) -> Result<Vec<PathBuf>, RunError> {
+/// Brings the manifest of an archive, which is kept in a folder, up to date. Gives the files that it consists of and their names
+/// in the archive, the manifest last; none before the first seal.
+pub(crate) fn archived(run: &Run, kept: &Path) -> Result<Vec<(PathBuf, PathBuf)>, RunError> {
     let Newest { manifest, next } = Newest::read(run)?;
-    let mut paths: Vec<_> = manifest.earlier.iter().map(|earlier| folder(run).join(&earlier.name)).collect();
-    paths.extend((next > 1).then(|| path(run, next - 1)));
-    Ok(paths)
+    if next == 1 {
+        return Ok(Vec::new());
+    }
+    let own = kept.join(ARCHIVED_NAME);
+    let file = files::read_if_there(&own)?.map(|bytes| ManifestFile::parse(&own, &bytes));
+    let mut file = file.transpose()?.unwrap_or_else(|| ManifestFile::new(Vec::new(), Vec::new()));
+    let mut earlier = Vec::new();
+    for name in &file.earlier {
+        earlier.extend(ManifestFile::read(&kept.join(name))?.seals);
+    }
+    let stretch = |seal: &Seal| (seal.writer.clone(), seal.from);
+    let known: BTreeSet<_> = earlier.iter().chain(&file.seals).map(stretch).collect();
+    // What is known stays as it was, whatever the run has forgotten of it since.
+    file.seals.extend(manifest.seals().filter(|seal| !known.contains(&stretch(seal))).cloned());
+    while file.seals.len() > MAX_RECENT {
+        let rest = file.seals.split_off(MAX_RECENT);
+        let seals = ManifestFile::new(Vec::new(), std::mem::replace(&mut file.seals, rest));
+        let name = format!("seals-archive-{}.json", file.earlier.len() + 1);
+        files::replace(&kept.join(&name), &seals.to_json()?)?;
+        file.earlier.push(name);
+    }
+    files::replace(&own, &file.to_json()?)?;
+    let folder = Path::new(FOLDER_NAME);
+    let mut archived: Vec<_> = file.earlier.iter().map(|name| (kept.join(name), folder.join(name))).collect();
+    archived.push((own, folder.join(format!("{}.json", next - 1))));
+    Ok(archived)
 }
 
 /// Publishes that steps are no longer there: no seal names parts of them any more.
@@ -252,7 +280,7 @@ fn remove_older_than(run: &Run, oldest: u64) {
 }
 
 fn folder(run: &Run) -> PathBuf {
-    run.dir().join("manifest")
+    run.dir().join(FOLDER_NAME)
 }
 
 fn path(run: &Run, number: u64) -> PathBuf {

@@ -1,11 +1,11 @@
 //! The numbers of a step: stats.json of each step, and metrics.jsonl, which has what trackers were sent.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::hash::{Hash as _, Hasher as _};
 use std::io::{self, BufRead as _, BufReader, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rollscope_trace::StepNumber;
 use serde::de::IgnoredAny;
@@ -14,11 +14,9 @@ use serde_json::{Map, Value};
 
 use crate::error::RunError;
 use crate::files;
-use crate::manifest;
 use crate::run::Run;
 
 const METRICS_NAME: &str = "metrics.jsonl";
-const DUE_NAME: &str = "archive-due.json";
 pub(crate) const STATS_NAME: &str = "stats.json";
 
 /// What trackers were sent of a step.
@@ -99,42 +97,11 @@ impl Run {
         MetricsLog { path: self.metrics_path(), sent: BTreeMap::new(), read_bytes: 0 }
     }
 
-    /// The files that make a copy of what has been sealed of steps, from the run's folder: what the run says of itself,
-    /// the parts and the numbers of the steps with what a viewer shows of each without reading it, the numbers of all, and at
-    /// last the manifest with the files that it names.
-    pub fn sealed_files(&self, steps: &BTreeSet<StepNumber>) -> Result<Vec<PathBuf>, RunError> {
-        let mut files = vec![self.info_path()];
-        for step in steps {
-            files.extend(manifest::parts_of(self, *step)?);
-            files.extend([self.stats_path(*step), self.glance_path(*step)]);
-        }
-        files.push(self.metrics_path());
-        files.extend(manifest::newest_files(self)?);
-        files.retain(|path| path.is_file());
-        let within = |path: PathBuf| path.strip_prefix(self.dir()).map(Path::to_owned).unwrap_or(path);
-        Ok(files.into_iter().map(within).collect())
-    }
-
-    /// Steps that are to be copied elsewhere, as a recorder left it.
-    pub fn archive_due(&self) -> Result<BTreeSet<StepNumber>, RunError> {
-        let bytes = files::read_if_there(&self.dir().join(DUE_NAME))?.unwrap_or_default();
-        let steps: Vec<u64> = serde_json::from_slice(&bytes).unwrap_or_default();
-        Ok(steps.into_iter().map(StepNumber).collect())
-    }
-
-    /// Keeps which steps are to be copied elsewhere.
-    pub fn put_archive_due(&self, steps: &BTreeSet<StepNumber>) -> Result<(), RunError> {
-        let steps: Vec<u64> = steps.iter().map(|step| step.0).collect();
-        let bytes =
-            serde_json::to_vec(&steps).map_err(|source| RunError::EncodeJson { what: DUE_NAME, source })?;
-        files::replace(&self.dir().join(DUE_NAME), &bytes)
-    }
-
-    fn stats_path(&self, step: StepNumber) -> PathBuf {
+    pub(crate) fn stats_path(&self, step: StepNumber) -> PathBuf {
         self.step_folder(step).join(STATS_NAME)
     }
 
-    fn metrics_path(&self) -> PathBuf {
+    pub(crate) fn metrics_path(&self) -> PathBuf {
         self.dir().join(METRICS_NAME)
     }
 }

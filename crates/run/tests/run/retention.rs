@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 
-use rollscope_run::{Retention, Run, WriterState};
+use rollscope_run::{Retention, Run, SealedFile, WriterState};
 use rollscope_trace::{CloseReason, Record, StepClose, StepNumber, UnixNs};
 
 use crate::make::{append, info, profile_record, run, writer};
@@ -32,6 +32,16 @@ fn only_the_last_steps_and_so_much_log_are_kept() {
         run.put_stats(StepNumber(step), &serde_json::Map::new()).unwrap();
     }
     append(&mut writer, &[profile_record(141, 1)]);
+    let steps: BTreeSet<_> = (1..=140).map(StepNumber).collect();
+    let copy = tempfile::tempdir().unwrap();
+    let bring = |steps: &BTreeSet<StepNumber>| {
+        for SealedFile { path, name } in run.sealed_files(steps).unwrap() {
+            let target = copy.path().join(name);
+            fs::create_dir_all(target.parent().unwrap()).unwrap();
+            fs::copy(path, target).unwrap();
+        }
+    };
+    bring(&steps);
     let log_before = run.writers().unwrap()[0].bytes;
 
     let limits = Retention { steps: Some(3), log_bytes: Some(20_000) };
@@ -57,6 +67,10 @@ fn only_the_last_steps_and_so_much_log_are_kept() {
     sealer.seal(writer.position()).unwrap();
     assert_eq!(run.retain(limits, &none).unwrap().into_iter().collect::<Vec<_>>(), [StepNumber(138)]);
     assert_eq!(requests(&run), [(139, 4), (140, 4), (141, 2)]);
+    bring(&BTreeSet::from([StepNumber(141)]));
+    let copied = Run::open(copy.path()).unwrap();
+    assert_eq!(requests(&copied).len(), 141, "a copy keeps what the run has forgotten");
+    assert_eq!(copied.step(StepNumber(5)).unwrap().requests().count(), 4);
     assert_eq!(run.follow().poll().unwrap().iter().filter(|r| matches!(r, Record::Profile(_))).count(), 10);
 }
 
