@@ -5,6 +5,7 @@
 
 mod clock;
 mod commands;
+mod damage;
 mod exit;
 mod fleet;
 mod http;

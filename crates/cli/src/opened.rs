@@ -1,12 +1,14 @@
 //! The run that a command reads: a folder, or a foreign file that becomes a run for as long as the command lasts.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, value_parser};
-use rollscope_formats::{FormatError, ImportOptions, import};
+use rollscope_formats::{FormatError, ImportNotes, ImportOptions, import};
 use rollscope_record::{MakeGlance, OfflineRecorder, StepClosed, StepEnd};
 use rollscope_run::{Run, RunInfo};
 use rollscope_trace::{Record, StepNumber, UnixNs};
@@ -14,6 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::exit::Failure;
+use crate::output;
 
 /// A run, and the folder that goes with it when it was made of a file.
 #[derive(Debug)]
@@ -23,6 +26,9 @@ pub(crate) struct Opened {
     pub(crate) path: PathBuf,
     _made: Option<TempDir>,
 }
+
+/// So much of two files is held at a time while they are compared.
+const COMPARED_BYTES: usize = 1 << 16;
 
 /// The argument that names it.
 pub(crate) fn run_argument() -> Arg {
@@ -49,7 +55,10 @@ impl Opened {
         }
         let (run, made) = made_for(path)?;
         // It is read once: sealing it and computing its numbers would only make the user wait.
-        let recorder = import_into(&run, &[path.to_owned()], &ImportOptions::default())?;
+        let (recorder, notes) = import_into(&run, &[path.to_owned()], &ImportOptions::default())?;
+        for note in notes {
+            output::note(format_args!("rollscope: {note}"));
+        }
         recorder.close(StepEnd::default()).map_err(anyhow::Error::from)?;
         Ok(Self { run, path: path.to_owned(), _made: Some(made) })
     }
@@ -110,8 +119,8 @@ pub(crate) fn glance() -> MakeGlance {
 pub(crate) struct Imported {
     /// The steps of which there was something new.
     pub(crate) steps: Vec<StepClosed>,
-    /// Records that the run had already.
-    pub(crate) passed_over: u64,
+    /// What is to be told of the files, a sentence each.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Reads files into a run and closes its steps. Of files that cannot be read to their end nothing stays in the run.
@@ -121,31 +130,90 @@ pub(crate) fn import_files(
     options: &ImportOptions,
     end: StepEnd,
 ) -> Result<Imported, Failure> {
-    let recorder = import_into(run, files, options)?;
-    let passed_over = recorder.passed_over();
+    let (recorder, notes) = import_into(run, files, options)?;
     let steps = recorder.finish(end, Some(&glance())).map_err(anyhow::Error::from)?;
-    Ok(Imported { steps, passed_over })
+    Ok(Imported { steps, notes })
 }
 
-fn import_into(run: &Run, files: &[PathBuf], options: &ImportOptions) -> Result<OfflineRecorder, Failure> {
-    let mut recorder = OfflineRecorder::start(run.clone(), "import").map_err(anyhow::Error::from)?;
-    let read = import_each(files, options, |record| recorder.put(&record).map_err(FormatError::sink));
-    if let Err(error) = read {
-        recorder.abandon().map_err(anyhow::Error::from)?;
-        return Err(error);
-    }
-    Ok(recorder)
-}
-
-/// Hands over every record of the files.
-pub(crate) fn import_each(
+fn import_into(
+    run: &Run,
     files: &[PathBuf],
     options: &ImportOptions,
-    mut put: impl FnMut(Record) -> Result<(), FormatError>,
-) -> Result<(), Failure> {
-    let own_line = |line: &[u8]| Ok(rollscope_record::read_line(line)?);
-    for file in files {
-        import(file, options, &own_line, &mut put).map_err(anyhow::Error::from)?;
+) -> Result<(OfflineRecorder, Vec<String>), Failure> {
+    let mut recorder = OfflineRecorder::start(run.clone(), "import").map_err(anyhow::Error::from)?;
+    match import_all(&mut recorder, files, options) {
+        Ok(notes) => Ok((recorder, notes)),
+        Err(error) => {
+            recorder.abandon().map_err(anyhow::Error::from)?;
+            Err(error)
+        }
     }
-    Ok(())
+}
+
+fn import_all(
+    recorder: &mut OfflineRecorder,
+    files: &[PathBuf],
+    options: &ImportOptions,
+) -> Result<Vec<String>, Failure> {
+    let mut notes = Vec::new();
+    for (index, file) in files.iter().enumerate() {
+        let mut before = files[..index].iter();
+        if let Some(same) = before.find(|before| has_same_content(before, file)) {
+            notes.push(format!("{} is the same as {} and counts once", file.display(), same.display()));
+            continue;
+        }
+        let told = import_one(file, options, |record| recorder.put(&record).map_err(FormatError::sink))?;
+        let taken = recorder.next_file();
+        if taken.passed_over > 0 {
+            notes.push(format!(
+                "{}: {} records were there already, of the run or another file, and count once",
+                file.display(),
+                taken.passed_over
+            ));
+        }
+        notes.extend(notes_of(file, told));
+    }
+    Ok(notes)
+}
+
+/// Whether two files are one, or copies. One that cannot be read is told of when it is imported.
+fn has_same_content(one: &Path, other: &Path) -> bool {
+    let compare = || {
+        let (mut one, mut other) = (File::open(one)?, File::open(other)?);
+        if one.metadata()?.len() != other.metadata()?.len() || !one.metadata()?.is_file() {
+            return Ok(false);
+        }
+        let (mut of_one, mut of_other) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
+        loop {
+            let length = one.read(&mut of_one)?;
+            if length == 0 {
+                return Ok(true);
+            }
+            other.read_exact(&mut of_other[..length])?;
+            if of_one[..length] != of_other[..length] {
+                return Ok::<_, io::Error>(false);
+            }
+        }
+    };
+    compare().unwrap_or(false)
+}
+
+/// Hands over every record of a file.
+pub(crate) fn import_one(
+    file: &Path,
+    options: &ImportOptions,
+    mut put: impl FnMut(Record) -> Result<(), FormatError>,
+) -> Result<ImportNotes, Failure> {
+    let own_line = |line: &[u8]| Ok(rollscope_record::read_line(line)?);
+    Ok(import(file, options, &own_line, &mut put).map_err(anyhow::Error::from)?)
+}
+
+/// What is to be told of a file beside its records.
+pub(crate) fn notes_of(file: &Path, told: ImportNotes) -> Vec<String> {
+    let of_each = [
+        (told.repeated_lines, "lines are there twice and count once"),
+        (told.unreadable_traces, "samples have a trace that cannot be read, wholly or in part"),
+    ];
+    let told = of_each.into_iter().filter(|(count, _)| *count > 0);
+    told.map(|(count, what)| format!("{}: {count} {what}", file.display())).collect()
 }

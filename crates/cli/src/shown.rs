@@ -1,7 +1,7 @@
 //! What the viewer shows of a path: the run in a folder, or a foreign file while it is being read.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -13,7 +13,7 @@ use rollscope_view::{Given, Shown};
 use tempfile::TempDir;
 
 use crate::exit::Failure;
-use crate::opened::{import_each, made_for};
+use crate::opened::{import_one, made_for, notes_of};
 use crate::output;
 
 /// A foreign file that is being read in a thread of its own.
@@ -44,7 +44,7 @@ pub(crate) fn shown_at(path: &Path) -> Result<(Shown, Option<TempDir>), Failure>
         Reading { records: BTreeMap::new(), count: 0, next: FIRST_RECORDS, given: given.clone(), first };
     let path = path.to_owned();
     let thread = thread::Builder::new().name("read".to_owned());
-    thread.spawn(move || reading.run(path)).context("cannot start a thread")?;
+    thread.spawn(move || reading.run(&path)).context("cannot start a thread")?;
     wait_for(&shown)?;
     Ok((Shown { run, given }, Some(folder)))
 }
@@ -57,13 +57,18 @@ fn wait_for(shown: &Receiver<Result<(), Failure>>) -> Result<(), Failure> {
 // === impl Reading ===
 
 impl Reading {
-    fn run(mut self, path: PathBuf) {
-        let read = import_each(&[path], &ImportOptions::default(), |record| {
+    fn run(mut self, path: &Path) {
+        let read = import_one(path, &ImportOptions::default(), |record| {
             self.put(record);
             Ok(())
         });
-        if let Err(failure) = read {
-            return self.fail(failure);
+        match read {
+            Ok(told) => {
+                for note in notes_of(path, told) {
+                    output::note(format_args!("rollscope: {note}"));
+                }
+            }
+            Err(failure) => return self.fail(failure),
         }
         for (step, mut records) in std::mem::take(&mut self.records) {
             let (at, reason) = (UnixNs::default(), CloseReason::Told);

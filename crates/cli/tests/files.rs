@@ -336,10 +336,10 @@ fn copy(from: &Path, to: &Path) {
 fn every_report_of_a_damaged_run_tells_what_could_not_be_read() {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../run/tests/data/v1.2");
     let cases: [(&str, &[&str], &str); 5] = [
-        ("requests", &[], "gateway: a part is damaged and its log is gone"),
-        ("requests", &["--sample", "g0/s0"], "gateway: a part is damaged and its log is gone"),
+        ("requests", &[], "a part is damaged and its log is gone"),
+        ("requests", &["--sample", "g0/s0"], "a part is damaged and its log is gone"),
         ("requests", &["--json"], "a part is damaged and its log is gone"),
-        ("forward_passes", &["--plan"], "gateway: a part is damaged and its log is gone"),
+        ("forward_passes", &["--plan"], "a part is damaged and its log is gone"),
         ("manifest", &[], "a manifest is damaged; what it alone names is missing where its log is gone"),
     ];
     for (what, options, words) in cases {

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::pickle::PickleError;
+use crate::tree::Tree;
 
 /// Why a file cannot be read or written. Offsets are from the file's begin.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +60,41 @@ pub enum FormatError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+/// A member that is not what it must be; where it stands is told around it.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{field}` is {found}, and {wanted} is wanted")]
+pub(crate) struct WrongField {
+    field: String,
+    found: String,
+    wanted: &'static str,
+}
+
+/// So much of a value is shown.
+const MAX_SHOWN_CHARS: usize = 40;
+
+// === impl WrongField ===
+
+impl WrongField {
+    pub(crate) fn new(field: &str, found: &impl Tree, wanted: &'static str) -> Self {
+        Self { field: field.to_owned(), found: shown(found), wanted }
+    }
+}
+
+/// A value in an error's text.
+fn shown(value: &impl Tree) -> String {
+    if value.each_element(&mut |_| {}) {
+        return "a list".to_owned();
+    }
+    if value.scalar().is_none() && value.each_member(&mut |_, _| {}) {
+        return "a dictionary".to_owned();
+    }
+    let text = value.to_json().to_string();
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 // === impl FormatError ===

@@ -19,4 +19,4 @@ mod import;
 
 pub use error::FormatError;
 pub use export::{ExportFormat, Exporter};
-pub use import::{ImportOptions, OwnLine, Sink, import};
+pub use import::{ImportNotes, ImportOptions, OwnLine, Sink, import};

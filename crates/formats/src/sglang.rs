@@ -1,8 +1,12 @@
 //! SGLang's export of its requests (`--export-metrics-to-file`): a line for each, with the request's parameters as a
 //! text of JSON in `request_parameters` and the members of the reply's `meta_info` beside it.
 //!
+//! A request's id here follows from its own and from when it came, so that files which overlap tell of each once.
+//!
 //! Each worker writes such a file of its own, so of a prefill/decode pair each side is a request here. A line says
 //! nothing of a sample, so that each request is its own.
+
+use std::collections::HashMap;
 
 use rollscope_trace::{
     FinishKind, Join, Leg, LegRole, Measure, Nanos, Outcome, Profile, Record, Report, RequestId, Scalar,
@@ -17,7 +21,8 @@ use crate::hash::fnv;
 pub(crate) struct Requests {
     step: Option<StepNumber>,
     versions: Vec<Box<str>>,
-    count: u64,
+    /// Requests of one id that came at one time to one side of a pair.
+    alike: HashMap<u128, u64>,
 }
 
 /// A request without a time.
@@ -33,7 +38,7 @@ pub(crate) struct NoTime;
 impl Requests {
     /// All of them in one step, where one is given.
     pub(crate) fn new(step: Option<StepNumber>) -> Self {
-        Self { step, versions: Vec::new(), count: 0 }
+        Self { step, versions: Vec::new(), alike: HashMap::new() }
     }
 
     /// The request of a line; nothing when the line tells of none. One that was at no time is refused: it would be
@@ -53,7 +58,6 @@ impl Requests {
         };
         let length = latency.or_else(|| Some(finished?.since(arrival))).unwrap_or_default();
         report.bound_by(length);
-        self.count += 1;
         let step = self.step(report.weight_version.as_deref());
         let profile = self.profile(&parameters, report, (arrival, length), step);
         Some(Ok(Record::Profile(Box::new(profile))))
@@ -72,7 +76,7 @@ impl Requests {
     }
 
     fn profile(
-        &self,
+        &mut self,
         parameters: &Json,
         report: Report,
         (arrival, length): (UnixNs, Nanos),
@@ -89,7 +93,10 @@ impl Requests {
             (false, false) => LegRole::Regular,
         };
         let name = rid.as_deref().unwrap_or_default();
-        let id = RequestId(fnv(&[name, &arrival.0.to_string(), &self.count.to_string()]));
+        let at = arrival.0.to_string();
+        let alike = self.alike.entry(fnv(&[name, &at, role.name()])).or_default();
+        *alike += 1;
+        let id = RequestId(fnv(&[name, &at, role.name(), &alike.to_string()]));
         Profile {
             join: Join { step: Some(step), session: text("routing_key"), rid, ..Join::default() },
             stream: parameters.get("stream").and_then(Json::as_bool).unwrap_or(false),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rollscope_run::RunError;
+use rollscope_run::{Damage, RunError};
 use rollscope_trace::StepNumber;
 use rollscope_track::{Target, TrackError};
 
@@ -56,6 +56,14 @@ pub enum RecordError {
     Removed {
         /// The folder.
         path: PathBuf,
+    },
+    /// Records of a step are lost with a part of it, so that its numbers stay as they were and nothing is added to it.
+    #[error("records of step {step} are lost, and its numbers stay as they were: {damage}")]
+    Lost {
+        /// Which step.
+        step: StepNumber,
+        /// What is damaged.
+        damage: Damage,
     },
     /// A thread could not be started.
     #[error("cannot start a thread for recording: {0}")]

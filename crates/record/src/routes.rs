@@ -16,8 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use rollscope_run::{Run, RunError, StepSummary};
 use rollscope_stats::step_numbers;
-use rollscope_trace::{Nanos, StepNumber, sentence};
-use serde::Deserialize;
+use rollscope_trace::{StepNumber, sentence};
 use serde_json::{Value, json};
 
 use crate::{RecordError, RecorderHandle, StepEnd};
@@ -28,17 +27,6 @@ const MAX_BODY_BYTES: usize = 16 << 20;
 /// Of what axum says when it refuses.
 const MAX_REFUSAL_BYTES: usize = 4096;
 const JSON: &str = "application/json";
-
-/// The body of `POST /rollscope/steps/N/end`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EndBody {
-    /// Seconds.
-    #[serde(default)]
-    rollout_time: Option<f64>,
-    #[serde(default)]
-    num_gpus: Option<u32>,
-}
 
 /// The routes of a recorder.
 pub fn routes(recorder: RecorderHandle) -> Router {
@@ -90,14 +78,9 @@ async fn spans(State(recorder): State<RecorderHandle>, body: Bytes) -> Response 
 
 async fn end_step(State(recorder): State<RecorderHandle>, Path(step): Path<String>, body: Bytes) -> Response {
     let Some(number) = step.parse().ok().and_then(StepNumber::new) else { return bad_step(&step) };
-    let body =
-        if body.is_empty() { Ok(EndBody::default()) } else { serde_json::from_slice::<EndBody>(&body) };
-    let end = match body.map(|body| (body.rollout_time.map(Nanos::from_secs_f64), body.num_gpus)) {
+    let end = match if body.is_empty() { Ok(StepEnd::default()) } else { ingest::read_end(&body) } {
+        Ok(end) => end,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
-        Ok((Some(None), _)) => {
-            return refuse(StatusCode::BAD_REQUEST, "rollout_time is no number of seconds");
-        }
-        Ok((time, gpus)) => StepEnd { rollout_time: time.flatten(), gpus },
     };
     let Ok(closed) = recorder.end_step(number, end) else {
         return refuse(StatusCode::SERVICE_UNAVAILABLE, "the recorder's queue is full or closed");

@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rollscope_run::{
-    GlanceBlocks, LogPosition, LogStretch, MetricsLog, Retention, Run, RunError, Sealed, SealedState, Sealer,
+    DamageKind, GlanceBlocks, LogPosition, LogStretch, MetricsLog, Retention, Run, RunError, Sealed,
+    SealedState, Sealer,
 };
 use rollscope_stats::{Figures, LateSample, StepNumbers, WorkerFigures, step_numbers};
 use rollscope_trace::{StepNumber, StepTrace};
@@ -126,7 +127,10 @@ pub(crate) fn put_numbers(
     trace: Option<StepTrace>,
 ) -> Result<Computed, RecordError> {
     let sealed = run.sealed_state(step)?;
-    let trace = trace.map_or_else(|| run.step(step), Ok)?;
+    let trace = match trace {
+        Some(trace) => trace,
+        None => read_whole(run, step)?,
+    };
     let numbers = step_numbers(&trace);
     let details = details(numbers.shown());
     let metrics: Map<String, Value> =
@@ -135,6 +139,13 @@ pub(crate) fn put_numbers(
     stats.extend(details);
     run.put_stats(step, &stats)?;
     Ok(Computed { closed: StepClosed { step, metrics }, sealed, trace, numbers })
+}
+
+/// Everything known of a step, of whose parts none is lost.
+pub(crate) fn read_whole(run: &Run, step: StepNumber) -> Result<StepTrace, RecordError> {
+    let trace = run.step(step)?;
+    let lost = run.losses(step)?.records.into_iter().find(|damage| damage.kind == DamageKind::Part);
+    lost.map_or(Ok(trace), |damage| Err(RecordError::Lost { step, damage }))
 }
 
 /// `workers` and `late_samples` of a step.
@@ -279,7 +290,8 @@ impl Sealing {
             }
             Ok(computed)
         });
-        if computed.is_err() {
+        // What is lost does not come back.
+        if computed.as_ref().is_err_and(|error| !matches!(error, RecordError::Lost { .. })) {
             self.unwritten.insert(step);
         }
         computed

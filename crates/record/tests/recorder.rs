@@ -465,8 +465,14 @@ async fn bad_calls_get_a_sentence() {
     for (method, path, body, status, words) in [
         ("POST", "v1/spans", "nonsense", 400, ""),
         ("POST", "steps/x/end", "", 400, "not the number of a step: x"),
-        ("POST", "steps/1/end", r#"{"rollout_time": -1}"#, 400, "rollout_time"),
-        ("POST", "steps/1/end", r#"{"gpus": 1}"#, 400, "unknown field `gpus`"),
+        (
+            "POST",
+            "steps/1/end",
+            r#"{"rollout_time": -1}"#,
+            400,
+            "`rollout_time` is -1, and a number of seconds is wanted",
+        ),
+        ("POST", "steps/1/end", r#"{"gpus": 1}"#, 400, "`gpus` is not known"),
         ("GET", "steps/77", "", 404, "the run has no step 77"),
         ("POST", "steps/77/end", "", 404, "the run has no step 77"),
         ("GET", "nothing", "", 404, "no such route"),

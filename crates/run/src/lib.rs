@@ -33,6 +33,7 @@ mod sealed;
 
 mod follow;
 mod glance;
+mod losses;
 mod numbers;
 mod read;
 
@@ -46,6 +47,7 @@ pub use follow::Follow;
 pub use glance::{Glance, GlanceBlocks, SealedState};
 pub use log::writer::{LogOptions, LogWriter};
 pub use log::{Damage, DamageKind, LogPosition, LogStretch};
+pub use losses::StepLosses;
 pub use numbers::{MetricsFollow, MetricsLog, SentMetrics};
 pub use presence::{Peers, Presence};
 pub use read::{Drops, StepSummary, WriterState, WriterSummary};

@@ -133,9 +133,12 @@ impl fmt::Display for Damage {
             DamageKind::TooLong => "a record claims an impossible length",
             DamageKind::Header => "does not begin as a segment does",
             DamageKind::Newer => "written by a newer version",
-            DamageKind::Part => "a part is damaged and its log is gone",
             DamageKind::Manifest => {
                 "a manifest is damaged; what it alone names is missing where its log is gone"
+            }
+            // Nothing of a part is read once its checksum is another.
+            DamageKind::Part => {
+                return write!(f, "a part is damaged and its log is gone: {}", self.path.display());
             }
         };
         write!(f, "{what}, at byte {} of {}", self.offset, self.path.display())

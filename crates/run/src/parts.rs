@@ -201,6 +201,11 @@ impl StepParts {
         self.open(run, PASSES)?.map_or(Ok(Vec::new()), |rows| passes::read(step, &rows))
     }
 
+    /// Whether each is the file that was written, as far as that is known without reading it.
+    pub(crate) fn is_written_as(&self, run: &Path) -> bool {
+        self.parts.iter().all(|part| Rows::open(path_of(run, &part.path), part).is_ok())
+    }
+
     /// The names of the samples, as (group, sample).
     pub(crate) fn sample_keys(&self, run: &Path) -> Result<Vec<samples::Key>, RunError> {
         self.open(run, "samples")?.map_or(Ok(Vec::new()), |rows| samples::keys(&rows))
@@ -238,6 +243,7 @@ impl PartsRead {
     }
 }
 
-fn path_of(run: &Path, slashed: &str) -> PathBuf {
+/// A path from the run's folder, written with slashes.
+pub(crate) fn path_of(run: &Path, slashed: &str) -> PathBuf {
     slashed.split('/').fold(run.to_owned(), |path, name| path.join(name))
 }

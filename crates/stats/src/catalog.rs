@@ -180,6 +180,7 @@ pub static NUMBERS: &[Number] = {
         anomaly!("anomaly/too_large", TooLarge),
         anomaly!("anomaly/longer_than_leg", LongerThanLeg),
         anomaly!("anomaly/more_than_prompt", MoreThanPrompt),
+        anomaly!("anomaly/unreadable", Unreadable),
         value(Rollout, "samples", "samples", |of| Some(of.samples as f64)),
         value(Rollout, "groups", "groups", |of| in_groups(of, of.groups as f64)),
         statistics(Rollout, "reward", "", |of| of.reward),

@@ -30,6 +30,8 @@ pub enum MarkValue {
     Spec,
     /// The tokens of the prompts.
     Prefix,
+    /// What happened, be it in part.
+    Trace,
 }
 
 // === impl LeftOut ===
@@ -56,7 +58,7 @@ impl fmt::Display for LeftOut {
 
 impl MarkValue {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Reward,
         Self::ResponseTokens,
         Self::EffectiveResponseTokens,
@@ -64,6 +66,7 @@ impl MarkValue {
         Self::TopPKept,
         Self::Spec,
         Self::Prefix,
+        Self::Trace,
     ];
 
     fn name(self) -> &'static str {
@@ -75,6 +78,7 @@ impl MarkValue {
             Self::TopPKept => "top_p_kept",
             Self::Spec => "spec",
             Self::Prefix => "prefix",
+            Self::Trace => "trace",
         }
     }
 

@@ -277,6 +277,7 @@ impl SampleMark {
             MarkValue::TopPKept => self.top_p_kept.is_some(),
             MarkValue::Spec => self.spec.is_some(),
             MarkValue::Prefix => self.prefix.is_some(),
+            MarkValue::Trace => false,
         });
         tells || self.left_out.iter().any(|left_out| left_out.value == value)
     }

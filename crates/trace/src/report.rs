@@ -65,6 +65,8 @@ pub enum Fault {
     LongerThanLeg,
     /// More cached tokens than the prompt has.
     MoreThanPrompt,
+    /// It is no value of any form that is known.
+    Unreadable,
 }
 
 /// Why generation ended.
@@ -211,13 +213,14 @@ impl PartialEq for Reading {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NotANumber,
         Self::NotFinite,
         Self::Negative,
         Self::TooLarge,
         Self::LongerThanLeg,
         Self::MoreThanPrompt,
+        Self::Unreadable,
     ];
 
     /// As written in files, metrics and pages.
@@ -229,6 +232,7 @@ impl Fault {
             Self::TooLarge => "too_large",
             Self::LongerThanLeg => "longer_than_leg",
             Self::MoreThanPrompt => "more_than_prompt",
+            Self::Unreadable => "unreadable",
         }
     }
 

@@ -5,14 +5,16 @@ use std::io::{self, BufWriter, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use rollscope_config::{Choice, Options as _, options};
 use rollscope_formats::{ExportFormat, Exporter};
 use rollscope_trace::StepNumber;
 use tempfile::NamedTempFile;
 
+use super::report::missing_of_run;
 use super::{block_on, resolve};
+use crate::damage::{StepDamage, Wanted};
 use crate::exit::Failure;
 use crate::opened::{Opened, run_argument};
 use crate::output;
@@ -35,6 +37,8 @@ options! {
             to: Target, value_name("FORMAT");
             /// Only this step.
             step: Option<u64> = None;
+            /// Write what is left of steps of which records are lost. Without it nothing is written where any are.
+            allow_damaged: bool = false;
         }
     }
 }
@@ -75,8 +79,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let cannot = || format!("cannot write {}", file.display());
     let wanted = file.canonicalize().unwrap_or_else(|_| file.clone());
     if let Some(source) = source_of(&opened, &wanted) {
-        let why = anyhow::anyhow!("{} is in what is exported: {}", file.display(), source.display());
+        let why = anyhow!("{} is in what is exported: {}", file.display(), source.display());
         return Err(Failure::Usage(why));
+    }
+    let parts = if options.to == Target::SlimeJson { Wanted::Records } else { Wanted::Passes };
+    if !options.allow_damaged {
+        refuse(&StepDamage::of_each(&opened.run, &steps, parts)?)?;
     }
     let mut output = Output::at(wanted).with_context(cannot)?;
     let out = BufWriter::new(&mut output);
@@ -84,9 +92,27 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         Some(format) => write(&opened, &steps, format, out).with_context(cannot)?,
         None => write_html(&opened, &steps, out)?.with_context(cannot)?,
     }
+    // Of parts without a checksum it is known now.
+    let damaged = StepDamage::of_each(&opened.run, &steps, parts)?;
+    if !options.allow_damaged {
+        refuse(&damaged)?;
+    }
     output.finish().with_context(cannot)?;
+    let missing = damaged.iter().map(StepDamage::sentence).chain(missing_of_run(&opened.run)?);
+    for missing in missing {
+        output::note(format_args!("rollscope: {missing}"));
+    }
     output::note(format_args!("rollscope: {} steps are in {}", steps.len(), file.display()));
     Ok(())
+}
+
+/// What is not whole is not exported unless that is wanted.
+fn refuse(damaged: &[StepDamage]) -> Result<(), Failure> {
+    let told: Vec<String> = damaged.iter().map(StepDamage::sentence).collect();
+    if told.is_empty() {
+        return Ok(());
+    }
+    Err(anyhow!("{}; nothing is written, --allow-damaged writes what is left", told.join("; ")).into())
 }
 
 /// The file or the folder that is exported, if a file is or lies in it.

@@ -84,8 +84,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         let count = |name: &str| closed.metrics.get(name).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
         output::line(format_args!("step {}: {} requests", closed.step, count("perf/request/count")))?;
     }
-    if imported.passed_over > 0 {
-        output::note(format_args!("rollscope: {} records were there already", imported.passed_over));
+    for note in imported.notes {
+        output::note(format_args!("rollscope: {note}"));
     }
     output::note(format_args!("rollscope: the run is {}", run.dir().display()));
     Ok(())

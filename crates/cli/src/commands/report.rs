@@ -11,12 +11,13 @@ use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use rollscope_config::{Options as _, options};
 use rollscope_insight::{Finding, findings, slowest_sample, where_time_went};
-use rollscope_run::{Drops, Run, WriterState, WriterSummary};
+use rollscope_run::{DamageKind, Drops, Run, WriterState, WriterSummary};
 use rollscope_stats::{Distribution, Figures, step_numbers};
 use rollscope_trace::{Attr, Outcome, SampleTrace, StepNumber, StepTrace, Unit, UnixNs};
 use serde_json::{Map, Value, json};
 
 use super::resolve;
+use crate::damage::{StepDamage, Wanted};
 use crate::exit::Failure;
 use crate::opened::{Opened, run_argument, steps};
 use crate::output;
@@ -80,22 +81,20 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let run = &opened.run;
     let steps = opened.steps(options.step)?;
     if let Some(id) = &options.sample {
-        sample::print(run, &steps, id, options.json)?;
-        return note_damage(run);
+        return sample::print(run, &steps, id, options.json);
     }
     if options.plan {
-        plan::print(run, &steps, options.json)?;
-        return note_damage(run);
+        return plan::print(run, &steps, options.json);
     }
-    let changes = match &options.against {
-        Some(other) => Some(against::changes(&opened, &options, Path::new(other))?),
+    let comparison = match &options.against {
+        Some(other) => Some(against::compare_with(&opened, &options, Path::new(other))?),
         None => None,
     };
     if !options.json {
         print_steps(run, &steps)?;
-        return changes.map_or(Ok(()), |changes| against::print(&changes));
+        return comparison.map_or(Ok(()), |comparison| against::print(&comparison));
     }
-    let steps = steps.into_iter().map(|step| Ok(step_json(&read(run, step)?)));
+    let steps = steps.into_iter().map(|step| step_json(run, step));
     let steps = steps.collect::<Result<Vec<_>, Failure>>()?;
     let dropped = run.dropped().map_err(anyhow::Error::from)?;
     let writers = run.writers().map_err(anyhow::Error::from)?;
@@ -106,8 +105,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
         "writers": writers.iter().map(writer_json).collect::<Vec<_>>(),
         "damage": run.lost_manifests().iter().map(ToString::to_string).collect::<Vec<_>>(),
     });
-    if let Some(changes) = &changes {
-        report["changes"] = against::json_of(changes);
+    if let Some(comparison) = &comparison {
+        report["changes"] = against::json_of(comparison);
     }
     output::line(format_args!("{report}"))?;
     Ok(())
@@ -145,59 +144,72 @@ fn read(run: &Run, step: StepNumber) -> Result<StepTrace, Failure> {
     Ok(run.step(step).map_err(anyhow::Error::from)?)
 }
 
+/// Prints what is missing, then step by step what there is: whoever reads the numbers has read what they rest on.
 fn print_steps(run: &Run, steps: &[StepNumber]) -> Result<(), Failure> {
     if steps.is_empty() {
         output::line(format_args!("no step in {}", run.dir().display()))?;
     }
+    // Its checksums alone are looked at before a step is read: a run is large, and its first step should be there at once.
+    let damaged = StepDamage::of_each(run, steps, Wanted::Passes)?;
+    let missing: Vec<String> = damaged.iter().map(StepDamage::sentence).chain(missing_of_run(run)?).collect();
+    for line in &missing {
+        output::line(format_args!("{line}"))?;
+    }
+    if !missing.is_empty() {
+        output::line(format_args!(""))?;
+    }
     for step in steps {
-        for line in step_lines(&read(run, *step)?) {
+        let trace = read(run, *step)?;
+        let damage = StepDamage::of(run, *step)?.filter(|damage| damage.is_of(Wanted::Records));
+        // Of a part without a checksum it is known now.
+        let told = damage.as_ref().map(StepDamage::sentence).filter(|told| !missing.contains(told));
+        for line in told.into_iter().chain(step_lines(&trace, damage.is_some())) {
             output::line(format_args!("{line}"))?;
         }
         output::line(format_args!(""))?;
     }
+    Ok(())
+}
+
+/// What is missing of a run, whatever step it is of.
+pub(super) fn missing_of_run(run: &Run) -> Result<Vec<String>, Failure> {
+    let mut lines = Vec::new();
     let dropped = run.dropped().map_err(anyhow::Error::from)?;
     if dropped != Drops::default() {
-        output::line(format_args!(
+        lines.push(format!(
             "dropped and missing from these numbers: {} requests, {} spans and marks",
             dropped.profiles, dropped.user_records
-        ))?;
+        ));
     }
     for writer in run.writers().map_err(anyhow::Error::from)? {
         if writer.state == WriterState::Interrupted {
-            output::line(format_args!(
-                "{} was interrupted: what it had not written is missing",
-                writer.name
-            ))?;
+            lines.push(format!("{} was interrupted: what it had not written is missing", writer.name));
         }
+        // Parts are told with their steps.
+        let of_log = writer.damage.iter().filter(|damage| damage.kind != DamageKind::Part);
+        lines.extend(of_log.map(|damage| format!("{}: {damage}", writer.name)));
     }
-    for damage in damage(run)? {
-        output::line(format_args!("{damage}"))?;
-    }
-    Ok(())
+    lines.extend(run.lost_manifests().iter().map(ToString::to_string));
+    Ok(lines)
 }
 
-/// What could not be read of a run, as far as it has been.
-fn damage(run: &Run) -> Result<Vec<String>, Failure> {
-    let writers = run.writers().map_err(anyhow::Error::from)?;
-    let of_writers = writers
-        .iter()
-        .flat_map(|writer| writer.damage.iter().map(|damage| format!("{}: {damage}", writer.name)));
-    let of_manifests = run.lost_manifests().into_iter().map(|damage| damage.to_string());
-    Ok(of_writers.chain(of_manifests).collect())
-}
-
-/// Tells it beside a report that is no list of steps.
-fn note_damage(run: &Run) -> Result<(), Failure> {
-    for damage in damage(run)? {
-        output::note(format_args!("rollscope: {damage}"));
+fn step_json(run: &Run, step: StepNumber) -> Result<Value, Failure> {
+    let trace = read(run, step)?;
+    let damage = StepDamage::of(run, step)?;
+    let numbers = step_numbers(&trace);
+    let judged = damage.as_ref().is_none_or(|damage| !damage.is_of(Wanted::Records));
+    // What is missing may be the very thing that a finding would be about.
+    let findings: Vec<Value> =
+        if judged { findings(&trace, &numbers).iter().map(finding_json).collect() } else { Vec::new() };
+    let mut told = json!({
+        "step": step.0, "samples": trace.samples.len(),
+        "damage": damage.as_ref().map_or_else(|| json!([]), StepDamage::json),
+        "metrics": numbers.metrics, "findings": findings,
+    });
+    if let Some(damage) = &damage {
+        told["rests_on"] = damage.rests_on();
     }
-    Ok(())
-}
-
-fn step_json(trace: &StepTrace) -> Value {
-    let numbers = step_numbers(trace);
-    let findings: Vec<Value> = findings(trace, &numbers).iter().map(finding_json).collect();
-    json!({"step": trace.step.0, "samples": trace.samples.len(), "metrics": numbers.metrics, "findings": findings})
+    Ok(told)
 }
 
 fn writer_json(writer: &WriterSummary) -> Value {
@@ -220,18 +232,24 @@ fn attr_json(attr: &Attr) -> Value {
     }
 }
 
-/// A step as text.
-fn step_lines(trace: &StepTrace) -> Vec<String> {
+/// A step as text. Of one that is damaged, numbers of what is left.
+fn step_lines(trace: &StepTrace, is_damaged: bool) -> Vec<String> {
     let numbers = step_numbers(trace);
     let shown = population(numbers.shown());
+    let head = format!("step {}{}", trace.step, if is_damaged { ", damaged" } else { "" });
     let mut lines = match &numbers.evaluation {
-        None => vec![format!("step {}: {shown}", trace.step)],
-        Some(_) if numbers.training.samples == 0 => vec![format!("step {}, evaluation: {shown}", trace.step)],
+        None => vec![format!("{head}: {shown}")],
+        Some(_) if numbers.training.samples == 0 => vec![format!("{head}, evaluation: {shown}")],
         Some(evaluation) => {
-            vec![format!("step {}: {shown}", trace.step), format!("  evaluation: {}", population(evaluation))]
+            vec![format!("{head}: {shown}"), format!("  evaluation: {}", population(evaluation))]
         }
     };
     lines.extend(stage_table(numbers.shown()).lines().map(|line| format!("  {line}")));
+    if is_damaged {
+        lines
+            .push("  no findings: what is missing may be the very thing that they would be about".to_owned());
+        return lines;
+    }
     lines.push(format!("  {}", where_time_went(trace).sentence()));
     if let Some(slowest) = slowest_sample(trace) {
         let took = duration(slowest.duration.as_secs_f64());
@@ -364,7 +382,7 @@ mod tests {
             attrs: Vec::new(),
         };
         let of = |records: &[Record]| StepTrace::gather(step, records.iter().cloned());
-        let lines = step_lines(&of(&[failed(1), failed(4), Record::Span(span.clone())]));
+        let lines = step_lines(&of(&[failed(1), failed(4), Record::Span(span.clone())]), false);
         let seen: Vec<_> = lines.iter().filter(|line| line.contains("into the step")).collect();
         assert!(
             seen.len() == 1 && seen[0].contains(&format!(" {} into the step", duration(3.0))),
@@ -381,7 +399,7 @@ mod tests {
             Record::Sample(SampleMark { reward: Some(0.5), evaluation, ..SampleMark::new(key) })
         };
         let lines = |records: &[Record]| {
-            let lines = step_lines(&StepTrace::gather(step, records.iter().cloned()));
+            let lines = step_lines(&StepTrace::gather(step, records.iter().cloned()), false);
             lines.into_iter().take_while(|line| line.contains("samples")).collect::<Vec<_>>()
         };
         let (train, exam) = (mark("train", false), mark("exam", true));

@@ -1,12 +1,14 @@
 //! `rollscope track`: the numbers of a run's steps to a tracker, afterwards or once more.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use rollscope_config::{Options as _, options};
 use rollscope_record::{catch_up, origin_of};
-use rollscope_run::Run;
+use rollscope_run::{Run, WriterState};
+use rollscope_trace::StepNumber;
 use rollscope_track::{Target, TrackError, Tracker};
 
 use super::resolve;
@@ -43,7 +45,24 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
             output::note(format_args!("rollscope: {error}"));
         }
     }
+    let unsent = without_numbers(&run)?;
+    if !unsent.is_empty() {
+        let why = "steps that are closed have no numbers in metrics.jsonl, so none of them was sent";
+        return Err(anyhow!("{why}: {}", unsent.join(", ")).into());
+    }
     Ok(())
+}
+
+/// The closed steps that metrics.jsonl, from which trackers get their numbers, does not have. While a run is recorded they come
+/// a moment after the step's end.
+fn without_numbers(run: &Run) -> anyhow::Result<Vec<String>> {
+    if run.writers()?.iter().any(|writer| writer.state == WriterState::Live) {
+        return Ok(Vec::new());
+    }
+    let known: BTreeSet<StepNumber> = run.metrics()?.into_iter().map(|sent| sent.step).collect();
+    let closed = run.steps()?.into_iter().filter(|summary| summary.close.is_some());
+    let unsent = closed.map(|summary| summary.step).filter(|step| !known.contains(step));
+    Ok(unsent.map(|step| step.to_string()).collect())
 }
 
 /// Targets as they are written on the command line.

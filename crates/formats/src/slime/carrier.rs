@@ -18,6 +18,8 @@ pub(super) struct Carrier {
     pub(super) events: Vec<Event>,
     /// It holds something that these fields do not say.
     pub(super) odd: bool,
+    /// Some of its events cannot be read.
+    pub(super) is_cut: bool,
 }
 
 /// Something that happened.
@@ -60,16 +62,17 @@ impl Carrier {
             attempt: attempt_of(attempt.as_ref()).unwrap_or(0),
             events: Vec::new(),
             odd: attempt_of(attempt.as_ref()).is_none(),
+            is_cut: false,
         };
-        let (mut events, mut odd) = (Vec::new(), false);
+        let (mut events, mut odd, mut is_cut) = (Vec::new(), false, false);
         let is_list = tree.member("events")?.each_element(&mut |event| match Event::of(event, &carrier) {
             Some((event, event_odd)) => {
                 events.push(event);
                 odd |= event_odd;
             }
-            None => odd = true,
+            None => is_cut = true,
         });
-        (carrier.events, carrier.odd) = (events, carrier.odd | odd);
+        (carrier.events, carrier.odd, carrier.is_cut) = (events, carrier.odd | odd | is_cut, is_cut);
         is_list.then_some(carrier)
     }
 

@@ -6,8 +6,8 @@ use rollscope_trace::{CloseReason, Nanos, Record, StepClose, StepNumber, StepTra
 use serde_json::{Value as Json, json};
 
 use super::mark::OURS;
-use super::sample::{SampleOptions, read_sample, sample_json};
-use crate::error::FormatError;
+use super::sample::{SampleOptions, has_unreadable_trace, read_sample, sample_json};
+use crate::error::{FormatError, WrongField};
 use crate::import::{ImportOptions, Sink};
 use crate::pickle::{Elements, PickleError, Value, load_elements};
 use crate::torch::{Tensors, TorchFile, numbers_of};
@@ -15,6 +15,10 @@ use crate::tree::{Scalar, Tree};
 
 /// What slime puts before the step's number in the name of an evaluation's dump.
 const EVALUATION: &str = "eval_";
+
+/// Members of a dump.
+const ROLLOUT_ID: &str = "rollout_id";
+const SAMPLES: &str = "samples";
 
 /// Members of ours; times in nanoseconds.
 const CLOSED_AT: &str = "closed_at_ns";
@@ -32,23 +36,27 @@ struct Samples<'a, 'b> {
     options: &'a ImportOptions,
     evaluation: bool,
     count: usize,
+    /// Those whose trace cannot be read, be it in part.
+    unreadable_traces: u64,
     /// What may still be walked through of a pickle.
     left: usize,
     sink: &'a mut Sink<'b>,
 }
 
 /// Why reading stopped.
-enum Stop {
+pub(crate) enum Stop {
     Pickle(PickleError),
-    Sink(FormatError),
+    Field(WrongField),
+    Other(FormatError),
 }
 
-/// Reads a dump that torch wrote. Samples are handed on one by one, so that not all of them are held.
+/// Reads a dump that torch wrote. Samples are handed on one by one, so that not all of them are held. Gives how many have
+/// a trace that cannot be read.
 pub(crate) fn import_torch(
     path: &Path,
     options: &ImportOptions,
     sink: &mut Sink<'_>,
-) -> Result<(), FormatError> {
+) -> Result<u64, FormatError> {
     let mut file = TorchFile::open(path)?;
     let offset = file.offset();
     let mut samples = Samples::new(path, options, sink);
@@ -66,11 +74,12 @@ pub(crate) fn import_torch(
         }
     });
     match outcome {
-        Ok(Some(())) if samples.count > 0 => Ok(()),
-        Ok(Some(())) => Err(missing("samples")),
-        Ok(None) => Err(missing("rollout_id")),
+        Ok(Some(())) if samples.count > 0 => Ok(samples.unreadable_traces),
+        Ok(Some(())) => Err(missing(SAMPLES)),
+        Ok(None) => Err(missing(ROLLOUT_ID)),
         Err(Stop::Pickle(error)) => Err(FormatError::pickle(path, offset, error)),
-        Err(Stop::Sink(error)) => Err(error),
+        Err(Stop::Field(wrong)) => Err(FormatError::damaged(path, offset + begin as u64, &wrong)),
+        Err(Stop::Other(error)) => Err(error),
     }
 }
 
@@ -93,21 +102,31 @@ fn torch_samples(
 ) -> Result<Step, Stop> {
     let mut unread = false;
     let mut take = |head: &[Value], sample: &Value| {
-        let Some(step) = step.or_else(|| step_of(head)) else {
+        let step = match step {
+            Some(step) => Some(step),
+            None => step_of(head).transpose().map_err(Stop::Field)?,
+        };
+        let Some(step) = step else {
             unread = true;
             return Ok(());
         };
-        samples.torch(sample, step, tensors).map_err(Stop::Sink)
+        samples.torch(sample, step, tensors)
     };
-    let loaded = load_elements(bytes, begin, Elements { key: "samples", take: &mut take })?;
-    let at_end = loaded.root.get("rollout_id").and_then(|id| number(&id));
+    let loaded = load_elements(bytes, begin, Elements { key: SAMPLES, take: &mut take })?;
+    let at_end = match step {
+        Some(_) => None,
+        None => loaded.root.get(ROLLOUT_ID).map(|id| number(&id)).transpose().map_err(Stop::Field)?,
+    };
     // What was not written in the usual way is still in the list.
-    let left = loaded.root.get("samples").and_then(|list| list.items()).unwrap_or_default();
+    let left = match loaded.root.get(SAMPLES) {
+        Some(list) => list.items().ok_or_else(|| no_list(&list))?,
+        None => Vec::new(),
+    };
     match step.or(at_end) {
         Some(step) if unread => return Ok(Step::Late(step)),
         Some(step) => {
             for sample in &left {
-                samples.torch(sample, step, tensors).map_err(Stop::Sink)?;
+                samples.torch(sample, step, tensors)?;
             }
         }
         None if unread || !left.is_empty() => return Ok(Step::Missing),
@@ -117,17 +136,22 @@ fn torch_samples(
 }
 
 /// The step of a dictionary's keys and values in turn.
-fn step_of(head: &[Value]) -> Option<StepNumber> {
+fn step_of(head: &[Value]) -> Option<Result<StepNumber, WrongField>> {
     let mut pairs =
-        head.chunks_exact(2).filter(|pair| pair[0].text().is_some_and(|key| &**key == "rollout_id"));
-    pairs.next().and_then(|pair| number(&pair[1]))
+        head.chunks_exact(2).filter(|pair| pair[0].text().is_some_and(|key| &**key == ROLLOUT_ID));
+    pairs.next().map(|pair| number(&pair[1]))
 }
 
-fn number(id: &impl Tree) -> Option<StepNumber> {
-    match id.scalar()? {
-        Scalar::Int(number) => u64::try_from(number).ok().and_then(StepNumber::new),
+fn number(id: &impl Tree) -> Result<StepNumber, WrongField> {
+    let number = match id.scalar() {
+        Some(Scalar::Int(number)) => u64::try_from(number).ok().and_then(StepNumber::new),
         _ => None,
-    }
+    };
+    number.ok_or_else(|| WrongField::new(ROLLOUT_ID, id, "a whole number from 0 to 2^53 - 1"))
+}
+
+fn no_list(samples: &impl Tree) -> Stop {
+    Stop::Field(WrongField::new(SAMPLES, samples, "a list"))
 }
 
 /// A step as a dump in JSON; what was told at its end, of which slime's says nothing, is a member of ours.
@@ -159,18 +183,23 @@ fn close_of(dump: &impl Tree, step: StepNumber) -> Option<Record> {
     }))
 }
 
-/// Reads a dump that is JSON; false when it is none.
+/// Reads a dump that is JSON and gives how many of its samples have a trace that cannot be read; nothing when it is none.
 pub(crate) fn import_json<T: Tree>(
     path: &Path,
     dump: &T,
     options: &ImportOptions,
     sink: &mut Sink<'_>,
-) -> Result<bool, FormatError> {
-    let Some(list) = dump.member("samples") else {
-        return Ok(false);
+) -> Result<Option<u64>, Stop> {
+    let Some(list) = dump.member(SAMPLES) else {
+        return Ok(None);
     };
-    let step = options.step.or_else(|| number(&dump.member("rollout_id")?));
-    let step = step.ok_or_else(|| FormatError::NoDump { missing: "rollout_id", path: path.to_owned() })?;
+    let step = match (options.step, dump.member(ROLLOUT_ID)) {
+        (Some(step), _) => step,
+        (None, Some(id)) => number(&id).map_err(Stop::Field)?,
+        (None, None) => {
+            return Err(Stop::Other(FormatError::NoDump { missing: ROLLOUT_ID, path: path.to_owned() }));
+        }
+    };
     let mut samples = Samples::new(path, options, sink);
     let mut outcome = Ok(());
     let is_list = list.each_element(&mut |sample| {
@@ -179,10 +208,13 @@ pub(crate) fn import_json<T: Tree>(
         }
     });
     outcome?;
-    if let Some(close) = close_of(dump, step).filter(|_| is_list) {
-        (samples.sink)(close)?;
+    if !is_list {
+        return Err(no_list(&list));
     }
-    Ok(is_list)
+    if let Some(close) = close_of(dump, step) {
+        (samples.sink)(close).map_err(Stop::Other)?;
+    }
+    Ok(Some(samples.unreadable_traces))
 }
 
 // === impl Samples ===
@@ -191,16 +223,11 @@ impl<'a, 'b> Samples<'a, 'b> {
     fn new(path: &'a Path, options: &'a ImportOptions, sink: &'a mut Sink<'b>) -> Self {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let evaluation = options.evaluation || name.starts_with(EVALUATION);
-        Self { path, options, evaluation, count: 0, left: 0, sink }
+        Self { path, options, evaluation, count: 0, unreadable_traces: 0, left: 0, sink }
     }
 
-    fn torch(
-        &mut self,
-        sample: &Value,
-        step: StepNumber,
-        tensors: &mut Tensors<'_>,
-    ) -> Result<(), FormatError> {
-        let asks_too_much = |what: &str| FormatError::damaged(self.path, 0, what);
+    fn torch(&mut self, sample: &Value, step: StepNumber, tensors: &mut Tensors<'_>) -> Result<(), Stop> {
+        let asks_too_much = |what: &str| Stop::Other(FormatError::damaged(self.path, 0, what));
         let left = self.left.checked_sub(sample.weight(self.left));
         self.left = left.ok_or_else(|| asks_too_much("its samples share more than the file can hold"))?;
         self.take(sample, step, &mut |value| numbers_of(value, tensors))?;
@@ -215,7 +242,11 @@ impl<'a, 'b> Samples<'a, 'b> {
         sample: &T,
         step: StepNumber,
         numbers: &mut dyn FnMut(&T) -> Option<Vec<f64>>,
-    ) -> Result<(), FormatError> {
+    ) -> Result<(), Stop> {
+        if sample.scalar().is_some() || sample.each_element(&mut |_| {}) {
+            let field = format!("{SAMPLES}[{}]", self.count);
+            return Err(Stop::Field(WrongField::new(&field, sample, "a sample's dictionary")));
+        }
         let options = SampleOptions {
             step,
             reward_key: self.options.reward_key.as_deref(),
@@ -224,7 +255,26 @@ impl<'a, 'b> Samples<'a, 'b> {
         };
         let records = read_sample(sample, options, self.count, numbers);
         self.count += 1;
-        records.into_iter().try_for_each(|record| (self.sink)(record))
+        let is_unreadable =
+            matches!(records.first(), Some(Record::Sample(mark)) if has_unreadable_trace(mark));
+        self.unreadable_traces += u64::from(is_unreadable);
+        records.into_iter().try_for_each(|record| (self.sink)(record)).map_err(Stop::Other)
+    }
+}
+
+// === impl Stop ===
+
+impl Stop {
+    /// Of a line of JSON.
+    pub(crate) fn in_line(self, wrong: impl Fn(String) -> FormatError) -> FormatError {
+        match self {
+            Self::Field(field) => wrong(field.to_string()),
+            Self::Pickle(error) => wrong(error.to_string()),
+            Self::Other(FormatError::NoDump { missing, .. }) => {
+                wrong(format!("no dump of a rollout, it has no {missing}"))
+            }
+            Self::Other(error) => error,
+        }
     }
 }
 

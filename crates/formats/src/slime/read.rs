@@ -37,8 +37,13 @@ enum Known {
     StageOf(usize),
 }
 
-/// The parts of a trace in the order of their events. `as_it_was` gives the carrier as it was written.
-pub(super) fn elements(carrier: &Carrier, key: &SampleKey, as_it_was: impl Fn() -> Json) -> Vec<Element> {
+/// The parts of a trace in the order of their events, and whether these are all. `as_it_was` gives the carrier as it was
+/// written.
+pub(super) fn elements(
+    carrier: &Carrier,
+    key: &SampleKey,
+    as_it_was: impl Fn() -> Json,
+) -> (Vec<Element>, bool) {
     let events = &carrier.events;
     let drafts = drafts(events);
     let mut all_exact = true;
@@ -48,10 +53,12 @@ pub(super) fn elements(carrier: &Carrier, key: &SampleKey, as_it_was: impl Fn() 
         all_exact &= exact.is_some();
         exact.or_else(|| draft.element(events, key))
     };
+    let begun = drafts.len();
     let mut elements: Vec<Element> = drafts.into_iter().filter_map(element).collect();
+    let is_whole = elements.len() == begun && !carrier.is_cut;
     // Of a carrier of ours everything is said.
     if all_exact || elements.is_empty() {
-        return elements;
+        return (elements, is_whole);
     }
     if carrier.trace_id != derived_trace_id(key) {
         let trace_id = (element::TRACE_ID.into(), Attr::from(&*carrier.trace_id));
@@ -62,7 +69,7 @@ pub(super) fn elements(carrier: &Carrier, key: &SampleKey, as_it_was: impl Fn() 
         let whole = (element::CARRIER.into(), Attr::from(as_it_was().to_string()));
         elements[0].attrs_mut().push(whole);
     }
-    elements
+    (elements, is_whole)
 }
 
 /// Whether two carriers differ in nothing but the ids of made-up spans.

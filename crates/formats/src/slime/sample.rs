@@ -1,7 +1,8 @@
 //! A sample of a dump: its mark, and its trace.
 
 use rollscope_trace::{
-    Measure, PrefixCounts, Profile, Record, SampleKey, SampleTrace, SpecCounts, StepNumber,
+    Fault, LeftOut, MarkValue, Measure, PrefixCounts, Profile, Record, SampleKey, SampleMark, SampleTrace,
+    SpecCounts, StepNumber,
 };
 use serde_json::{Value as Json, json};
 
@@ -27,7 +28,8 @@ pub(crate) struct SampleOptions<'a> {
     pub(crate) evaluation: bool,
 }
 
-/// Reads a sample, the `position`-th of its dump: its mark, then its trace. `numbers` reads a tensor.
+/// Reads a sample, the `position`-th of its dump: its mark, then its trace. `numbers` reads a tensor. A trace that cannot be
+/// read stays with the mark as it was, and is left out there.
 pub(crate) fn read_sample<T: Tree>(
     tree: &T,
     options: SampleOptions<'_>,
@@ -38,19 +40,40 @@ pub(crate) fn read_sample<T: Tree>(
     let carrier = trace.as_ref().and_then(|trace| Carrier::of(trace));
     let key = sample_key(tree, carrier.as_ref(), options.step, position);
     let mut mark = mark::read(tree, key.clone(), options, numbers);
-    let (Some(carrier), Some(trace)) = (carrier, trace) else {
+    let Some(trace) = trace.filter(is_told) else {
         return vec![Record::Sample(mark)];
     };
-    let mut elements = read::elements(&carrier, &key, || trace.to_json());
+    let (mut elements, is_whole) = match &carrier {
+        Some(carrier) => read::elements(carrier, &key, || trace.to_json()),
+        None => (Vec::new(), false),
+    };
     set_weight_versions(tree, &mut elements);
-    if elements.is_empty() && tree.member(mark::OURS).is_none() {
+    // A sample that we wrote says both itself.
+    let is_ours = tree.member(mark::OURS).is_some();
+    if elements.is_empty() && !is_ours {
         mark.carrier = Some(trace.to_json().to_string().into());
+    }
+    if !is_whole && !is_ours {
+        let left_out = LeftOut { value: Some(MarkValue::Trace), fault: Fault::Unreadable };
+        mark.left_out = mark.left_out.iter().copied().chain([left_out]).collect();
     }
     let elements = elements.into_iter().map(|element| match element {
         Element::Request(request) => Record::Profile(request),
         Element::Span(span) => Record::Span(span),
     });
     [Record::Sample(mark)].into_iter().chain(elements).collect()
+}
+
+/// Whether a sample was traced at all.
+fn is_told(trace: &impl Tree) -> bool {
+    let mut members = 0;
+    let is_empty = trace.each_member(&mut |_, _| members += 1) && members == 0;
+    !is_empty && trace.scalar() != Some(Scalar::Null)
+}
+
+/// Whether a sample's trace could not be read, be it in part.
+pub(crate) fn has_unreadable_trace(mark: &SampleMark) -> bool {
+    mark.left_out.iter().any(|left_out| left_out.value == Some(MarkValue::Trace))
 }
 
 fn sample_key(tree: &impl Tree, carrier: Option<&Carrier>, step: StepNumber, position: usize) -> SampleKey {

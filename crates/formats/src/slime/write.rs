@@ -75,6 +75,7 @@ pub(super) fn carrier(key: &SampleKey, parts: &[Part<'_>]) -> Carrier {
         attempt: parts.iter().map(|part| part.attempt().max(part.end_attempt())).max().unwrap_or(0),
         events,
         odd: false,
+        is_cut: false,
     }
 }
 

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::path::PathBuf;
 use std::thread;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use proptest::prelude::*;
-use rollscope_run::{Damage, DamageKind, LogOptions, LogStretch, LogWriter, Run, RunError, Sealed, Sealer};
+use rollscope_run::{
+    Damage, DamageKind, LogOptions, LogStretch, LogWriter, Run, RunError, Sealed, Sealer, StepLosses,
+};
 use rollscope_trace::{DropCount, ForwardPass, Measure, Nanos, Record, StepNumber, StepTrace, UnixNs};
 
 use crate::make::{
@@ -485,6 +488,59 @@ fn a_damaged_part_without_a_log_is_named_and_hides_nothing_else() {
     assert_eq!(follow.damage().collect::<Vec<_>>(), expected);
     fs::remove_dir_all(run.dir().join("log")).unwrap();
     assert_eq!(run.writers().unwrap()[0].damage, expected);
+}
+
+#[test]
+fn what_a_step_has_lost_is_told_without_reading_it() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    for step in [1, 2, 3] {
+        let pass = ForwardPass::new("ipc:///tmp/passes.0", step, UnixNs(1_700_000_000_000_000_000));
+        let pass = ForwardPass { step: Some(StepNumber(step)), ..pass };
+        let pass = Record::ForwardPass(Box::new(pass));
+        append(&mut writer, &[profile_record(step, step), pass, close_record(step)]);
+    }
+    run.sealer(writer.name()).seal(writer.position()).unwrap();
+    drop(writer);
+    let segment = run.dir().join("log/gateway/000001.seg");
+    let log = fs::read(&segment).unwrap();
+    let part = |step: u64, table: &str| {
+        run.dir().join(format!("steps/step={step:06}/{table}/gateway-000001.parquet"))
+    };
+    let lost = |path: PathBuf| vec![Damage { path, offset: 0, kind: DamageKind::Part }];
+    fs::remove_file(part(1, "requests")).unwrap();
+    fs::write(part(2, "forward_passes"), "cut").unwrap();
+
+    let losses = |step: u64| Run::open(run.dir()).unwrap().losses(StepNumber(step)).unwrap();
+    assert!([1, 2, 3].into_iter().all(|step| losses(step).is_empty()), "the log has it");
+    fs::remove_file(&segment).unwrap();
+    let (records, passes) = (lost(part(1, "requests")), lost(part(2, "forward_passes")));
+    assert_eq!(losses(1), StepLosses { records, passes: Vec::new() });
+    assert_eq!(losses(2), StepLosses { records: Vec::new(), passes });
+    assert!(losses(3).is_empty());
+    fs::write(&segment, log).unwrap();
+    assert!(losses(1).is_empty());
+}
+
+#[test]
+fn a_log_that_ends_within_a_record_has_lost_none_and_a_damaged_one_has() {
+    let (_dir, run) = run();
+    let mut writer = writer(&run, "gateway");
+    append(&mut writer, &[profile_record(1, 0), profile_record(1, 1)]);
+    drop(writer);
+    let segment = run.dir().join("log/gateway/000001.seg");
+    let log = fs::read(&segment).unwrap();
+    let losses = || run.losses(StepNumber(1)).unwrap().records;
+    fs::write(&segment, &log[..log.len() - 20]).unwrap();
+    assert_eq!(losses(), []);
+    let mut flipped = log;
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 4;
+    fs::write(&segment, flipped).unwrap();
+    assert!(matches!(losses()[..], [Damage { kind: DamageKind::Checksum, .. }]), "{:?}", losses());
+    // Sealed, it is still told.
+    run.seal_interrupted().unwrap();
+    assert!(matches!(losses()[..], [Damage { kind: DamageKind::Checksum, .. }]), "{:?}", losses());
 }
 
 #[test]

@@ -62,6 +62,7 @@ pub(crate) const TEXTS: &[Text] = &[
     ("anomaly/too_large", "Beyond what can be.", "A unit is mistaken.", "超出可能范围。", "单位有误。"),
     ("anomaly/longer_than_leg", "Longer than the call that it is a part of.", "A stamp is from an earlier try.", "长于其所属调用。", "时间戳来自上一次尝试。"),
     ("anomaly/more_than_prompt", "More cached tokens than the prompt has.", "Retraction counts the prefix again.", "缓存 token 多于提示词。", "撤回后前缀被重复计数。"),
+    ("anomaly/unreadable", "Traces of imported samples that cannot be read, wholly or in part.", "A dump of another version of the carrier, or a damaged one.", "导入样本中全部或部分无法读取的轨迹。", "转储使用了其他版本的载体，或已损坏。"),
     ("samples", "Samples.", "Fewer than you sampled: marks or headers are missing.", "样本数。", "少于采样数：缺少标记或请求头。"),
     ("groups", "Groups.", "Fewer than your prompts: `x-rollscope-group` is missing.", "组数。", "少于提示词数：缺少 `x-rollscope-group`。"),
     ("reward", "Rewards.", "A jump beside a change of `response_len` or `truncated_ratio` is theirs.", "奖励。", "与 `response_len` 或 `truncated_ratio` 同时突变，则源于它们。"),

@@ -7,6 +7,7 @@ use rollscope_stats::RequestValues;
 use serde_json::{Value, json};
 
 use super::{ReportOptions, read, shown};
+use crate::damage::{StepDamage, Wanted};
 use crate::exit::Failure;
 use crate::opened::Opened;
 use crate::output;
@@ -16,29 +17,57 @@ use crate::table::Table;
 const SURE: f64 = 0.95;
 
 /// What became of each stage since the other run.
-pub(super) fn changes(
+#[derive(Debug, Default)]
+pub(super) struct Comparison {
+    changes: Vec<Change>,
+    /// Steps of which records are lost: then nothing is compared, since what is missing would be taken for a change.
+    damaged: Vec<String>,
+}
+
+/// Compares the steps that were asked for with those of the other run.
+pub(super) fn compare_with(
     opened: &Opened,
     options: &ReportOptions,
     other: &Path,
-) -> Result<Vec<Change>, Failure> {
+) -> Result<Comparison, Failure> {
     let other = Opened::at(other)?;
-    let before = values(&other, options.against_step.or(options.step))?;
-    Ok(compare(before, values(opened, options.step)?))
-}
-
-fn values(opened: &Opened, step: Option<u64>) -> Result<RequestValues, Failure> {
-    let mut values = RequestValues::default();
-    for step in opened.steps(step)? {
-        values.add_step(&read(&opened.run, step)?);
+    let mut comparison = Comparison::default();
+    let before = comparison.values(&other, options.against_step.or(options.step))?;
+    let after = comparison.values(opened, options.step)?;
+    if comparison.damaged.is_empty() {
+        comparison.changes = compare(before, after);
     }
-    Ok(values)
+    Ok(comparison)
 }
 
-pub(super) fn print(changes: &[Change]) -> Result<(), Failure> {
-    for line in lines(changes) {
+pub(super) fn print(comparison: &Comparison) -> Result<(), Failure> {
+    for line in comparison.lines() {
         output::line(format_args!("{line}"))?;
     }
     Ok(())
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    fn values(&mut self, opened: &Opened, step: Option<u64>) -> Result<RequestValues, Failure> {
+        let mut values = RequestValues::default();
+        for step in opened.steps(step)? {
+            values.add_step(&read(&opened.run, step)?);
+            let damage = StepDamage::of(&opened.run, step)?.filter(|damage| damage.is_of(Wanted::Records));
+            self.damaged.extend(damage.map(|damage| damage.sentence()));
+        }
+        Ok(values)
+    }
+
+    fn lines(&self) -> Vec<String> {
+        if self.damaged.is_empty() {
+            return lines(&self.changes);
+        }
+        let refused = "against the other run: nothing is compared, since records are missing".to_owned();
+        let damaged = self.damaged.iter().map(|damage| format!("  {damage}"));
+        std::iter::once(refused).chain(damaged).collect()
+    }
 }
 
 fn lines(changes: &[Change]) -> Vec<String> {
@@ -66,7 +95,11 @@ fn lines(changes: &[Change]) -> Vec<String> {
     std::iter::once(head.to_owned()).chain(rows).collect()
 }
 
-pub(super) fn json_of(changes: &[Change]) -> Value {
+/// Null where nothing is compared.
+pub(super) fn json_of(comparison: &Comparison) -> Value {
+    if !comparison.damaged.is_empty() {
+        return Value::Null;
+    }
     let change = |change: &Change| {
         let side = |of: &rollscope_stats::Distribution| json!(std::collections::BTreeMap::from(of.named()));
         json!({
@@ -79,7 +112,7 @@ pub(super) fn json_of(changes: &[Change]) -> Value {
             "magnitude": change.magnitude().name(),
         })
     };
-    changes.iter().map(change).collect()
+    comparison.changes.iter().map(change).collect()
 }
 
 /// Of the median; nothing where it was 0.

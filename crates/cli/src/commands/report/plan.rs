@@ -5,6 +5,8 @@ use rollscope_run::Run;
 use rollscope_trace::{ForwardPass, StepNumber};
 use serde_json::{Map, Value, json};
 
+use super::missing_of_run;
+use crate::damage::{StepDamage, Wanted};
 use crate::exit::Failure;
 use crate::output;
 use crate::table::{duration, significant};
@@ -16,11 +18,15 @@ pub(super) fn print(run: &Run, steps: &[StepNumber], as_json: bool) -> Result<()
         passes.extend(run.passes_and_rests(*step).map_err(anyhow::Error::from)?);
     }
     let plans = plan(&passes);
+    let damaged = StepDamage::of_each(run, steps, Wanted::Passes)?;
+    let damaged: Vec<String> = damaged.iter().map(StepDamage::sentence).chain(missing_of_run(run)?).collect();
     if as_json {
         let plans: Vec<Value> = plans.iter().map(json_of).collect();
-        output::line(format_args!("{}", json!({"run": run.dir().display().to_string(), "plan": plans})))?;
+        let report = json!({"run": run.dir().display().to_string(), "damage": damaged, "plan": plans});
+        output::line(format_args!("{report}"))?;
         return Ok(());
     }
+    damaged.iter().try_for_each(|damage| output::line(format_args!("{damage}")))?;
     if plans.is_empty() {
         output::line(format_args!(
             "no forward passes in {}: see --enable-forward-pass-metrics",

@@ -6,7 +6,8 @@ use rollscope_trace::{Attr, SampleTrace, Span, StepNumber, sample_spans};
 use serde_json::{Map, Value, json};
 
 use super::passes::Passes;
-use super::{attr_json, read};
+use super::{attr_json, missing_of_run, read};
+use crate::damage::{StepDamage, Wanted};
 use crate::exit::Failure;
 use crate::output;
 use crate::table::duration;
@@ -14,6 +15,11 @@ use crate::table::duration;
 /// Prints every sample of that name in the steps given.
 pub(super) fn print(run: &Run, steps: &[StepNumber], id: &str, as_json: bool) -> Result<(), Failure> {
     let dir = run.dir();
+    let damaged = StepDamage::of_each(run, steps, Wanted::Passes)?;
+    let damaged: Vec<String> = damaged.iter().map(StepDamage::sentence).chain(missing_of_run(run)?).collect();
+    if !as_json {
+        damaged.iter().try_for_each(|damage| output::line(format_args!("{damage}")))?;
+    }
     let mut found: Vec<Value> = Vec::new();
     let mut is_found = false;
     for step in steps {
@@ -36,11 +42,18 @@ pub(super) fn print(run: &Run, steps: &[StepNumber], id: &str, as_json: bool) ->
         }
     }
     if !is_found {
-        let hint = hint(run, steps, id)?;
+        let hint = if damaged.is_empty() {
+            hint(run, steps, id)?
+        } else {
+            format!("; it may be among what is lost: {}", damaged.join("; "))
+        };
         return Err(Failure::Other(anyhow!("no sample {id} in {}{hint}", dir.display())));
     }
     if as_json {
-        output::line(format_args!("{}", json!({"run": dir.display().to_string(), "samples": found})))?;
+        output::line(format_args!(
+            "{}",
+            json!({"run": dir.display().to_string(), "damage": damaged, "samples": found})
+        ))?;
     }
     Ok(())
 }
