@@ -33,6 +33,13 @@ pub(crate) enum Kind {
     User,
 }
 
+/// What a span takes, with what its run takes.
+const SPAN_BYTES: usize = 64;
+/// What stands beside the spans.
+const HEAD_BYTES: usize = 4096;
+/// Spans of a leg, as a rule.
+const LEG_SPANS: usize = 8;
+
 /// Bits of the column `flags`.
 const OPEN: u8 = 1;
 const ODD: u8 = 2;
@@ -122,6 +129,7 @@ pub(crate) fn of_worker(step: &StepView, worker: u32) -> Result<Option<Vec<u8>>,
         return Ok(None);
     };
     let mut builder = Builder::new(step);
+    builder.entries.reserve(worker.legs.len() * LEG_SPANS);
     for leg in &worker.legs {
         let Some(profile) = step.sample(leg.row).and_then(|of| of.requests.get(leg.request as usize)) else {
             continue;
@@ -258,48 +266,46 @@ impl<'a> Builder<'a> {
 
     fn into_tile(self) -> Result<Vec<u8>, serde_json::Error> {
         let Self { entries, step, .. } = &self;
-        let mut order: Vec<usize> = (0..entries.len()).collect();
-        order.sort_by_key(|at| (entries[*at].place, entries[*at].start, *at));
+        let mut order: Vec<u32> = (0..entries.len() as u32).collect();
+        order.sort_unstable_by_key(|at| (entries[*at as usize].place, entries[*at as usize].start, *at));
         let mut moved = vec![0; entries.len()];
         for (from, to) in order.iter().zip(0_u32..) {
-            moved[*from] = to;
+            moved[*from as usize] = to;
         }
         let index_of = |at: Option<usize>| at.map_or(-1, |at| moved[at] as i32);
         let transfers = self.transfers.iter().map(|(from, to)| (moved[*from], moved[*to]));
         let (sent, received) = transfers.unzip();
-        let sorted = || order.iter().map(|at| &entries[*at]);
+        let sorted = || order.iter().map(|at| &entries[*at as usize]);
         let mut runs: Vec<(Place, u32)> = Vec::new();
-        for (at, entry) in sorted().enumerate() {
+        for (entry, at) in sorted().zip(0..) {
             if runs.last().is_none_or(|(place, _)| *place != entry.place) {
-                runs.push((entry.place, at as u32));
+                runs.push((entry.place, at));
             }
         }
         let first = runs.iter().map(|(_, first)| *first).chain([order.len() as u32]);
         let time = |at: Option<UnixNs>| at.map_or(f64::NAN, |at| step.since_origin(at));
-        let mut columns = Columns::default();
-        for (name, column) in [
-            ("run_row", Column::U32(runs.iter().map(|(place, _)| place.row).collect())),
-            ("run_kind", Column::U8(runs.iter().map(|(place, _)| place.kind as u8).collect())),
-            ("run_lane", Column::U8(runs.iter().map(|(place, _)| place.lane).collect())),
-            ("run_track", Column::U32(runs.iter().map(|(place, _)| place.track).collect())),
-            ("run_first", Column::U32(first.collect())),
-            ("start_ns", Column::F64(sorted().map(|entry| time(Some(entry.start))).collect())),
-            ("end_ns", Column::F64(sorted().map(|entry| time(entry.end)).collect())),
-            ("bound_ns", Column::F32(sorted().map(|entry| entry.bound_ns).collect())),
-            ("parent", Column::I32(sorted().map(|entry| index_of(entry.parent)).collect())),
-            ("name", Column::U32(sorted().map(|entry| entry.name).collect())),
-            ("sample", Column::U32(sorted().map(|entry| entry.sample).collect())),
-            ("part", Column::U32(sorted().map(|entry| entry.part).collect())),
-            ("span", Column::U32(sorted().map(|entry| entry.span).collect())),
-            ("outcome", Column::U8(sorted().map(|entry| entry.outcome).collect())),
-            ("flags", Column::U8(sorted().map(|entry| entry.flags).collect())),
-            ("attempt", Column::U8(sorted().map(|entry| entry.attempt).collect())),
-            ("worker", Column::I32(sorted().map(|entry| entry.worker).collect())),
-            ("transfer_from", Column::U32(sent)),
-            ("transfer_to", Column::U32(received)),
-        ] {
-            columns.put(name, &column);
-        }
+        // One after the other: of a worker's tile each takes megabytes while it is made.
+        let mut columns = Columns::with_capacity(order.len() * SPAN_BYTES + HEAD_BYTES);
+        let mut put = |name, column| columns.put(name, &column);
+        put("run_row", Column::U32(runs.iter().map(|(place, _)| place.row).collect()));
+        put("run_kind", Column::U8(runs.iter().map(|(place, _)| place.kind as u8).collect()));
+        put("run_lane", Column::U8(runs.iter().map(|(place, _)| place.lane).collect()));
+        put("run_track", Column::U32(runs.iter().map(|(place, _)| place.track).collect()));
+        put("run_first", Column::U32(first.collect()));
+        put("start_ns", Column::F64(sorted().map(|entry| time(Some(entry.start))).collect()));
+        put("end_ns", Column::F64(sorted().map(|entry| time(entry.end)).collect()));
+        put("bound_ns", Column::F32(sorted().map(|entry| entry.bound_ns).collect()));
+        put("parent", Column::I32(sorted().map(|entry| index_of(entry.parent)).collect()));
+        put("name", Column::U32(sorted().map(|entry| entry.name).collect()));
+        put("sample", Column::U32(sorted().map(|entry| entry.sample).collect()));
+        put("part", Column::U32(sorted().map(|entry| entry.part).collect()));
+        put("span", Column::U32(sorted().map(|entry| entry.span).collect()));
+        put("outcome", Column::U8(sorted().map(|entry| entry.outcome).collect()));
+        put("flags", Column::U8(sorted().map(|entry| entry.flags).collect()));
+        put("attempt", Column::U8(sorted().map(|entry| entry.attempt).collect()));
+        put("worker", Column::I32(sorted().map(|entry| entry.worker).collect()));
+        put("transfer_from", Column::U32(sent));
+        put("transfer_to", Column::U32(received));
         columns.into_bytes(&Meta { names: &self.names.list, left_out: 0 })
     }
 }
