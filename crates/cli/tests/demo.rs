@@ -161,6 +161,19 @@ fn a_rollout_sends_the_numbers_of_its_steps_to_trackers_of_its_own() {
             assert!((value - there).abs() <= 1e-12 * value.abs(), "{name}: {value}, {there}");
         }
     }
+    // Nothing of what the servers' endpoints have is among it.
+    let pages = tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let page =
+            async |path: &str| get(&format!("{}{path}", gateway.url)).await.1.as_str().unwrap().to_owned();
+        [page("/metrics").await, page("/engine_metrics").await]
+    });
+    let series = pages.iter().flat_map(|page| page.lines()).filter(|line| !line.starts_with('#'));
+    let series: Vec<&str> = series.filter_map(|line| line.split(['{', ' ']).next()).collect();
+    assert!(series.contains(&"rollscope_requests_total"), "{series:?}");
+    for name in arrived.iter().flat_map(|line| line["data"].as_object().unwrap().keys()) {
+        assert!(["perf/", "rollout/", "eval/"].iter().any(|kind| name.starts_with(kind)), "{name}");
+        assert!(!series.iter().any(|series| !series.is_empty() && name.contains(series)), "{name}");
+    }
     assert_eq!(std::fs::read_dir(format!("{out}/wandb")).unwrap().count(), 1);
     // What a tracker lacks is made up for from the rollout's own folder, as from a run's.
     let told = run_well(&["track", &out, "--to", &format!("jsonl:{}", path("later.jsonl"))]);

@@ -216,3 +216,89 @@ fn what_is_refused_is_told_by_its_member_and_its_place() {
         );
     }
 }
+
+/// What each series has.
+const STATISTICS: [&str; 8] = ["mean", "median", "max", "min", "std", "p90", "p99", "count"];
+
+#[test]
+fn every_promised_key_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, more, exam) =
+        (dir.path().join("run"), dir.path().join("more.jsonl"), dir.path().join("exam.jsonl"));
+    let turns = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/slime_turns_64.pt");
+    let sample = |index: u32, score: f64| {
+        json!({
+            "index": 900 + index, "group_index": 900, "status": "completed", "response": "a", "response_length": 100_000,
+            "loss_mask": [1, 1], "reward": {"score": score, "cat": "timeout"}, "non_generation_time": 0.5,
+            "spec_info": {"spec_accept_token_num": 3, "spec_draft_token_num": 6, "spec_verify_ct": 2, "completion_token_num": 5},
+            "rollout_top_p_token_offsets": [0, 2, 5],
+        })
+    };
+    fs::write(&more, json!({"rollout_id": 0, "samples": [sample(0, 0.0), sample(1, 0.0)]}).to_string())
+        .unwrap();
+    let of_exam = |sample: u32| {
+        json!({"type": "sample", "step": 0, "group": "e", "sample": sample, "dataset": "aime", "reward": 1.0,
+            "truncated": false, "response_tokens": 9})
+        .to_string()
+    };
+    fs::write(&exam, [of_exam(1), of_exam(2)].join("\n")).unwrap();
+    let how = ["--gpus", "8", "--rollout-time", "321.7", "--reward-key", "score", "--category-key", "cat"];
+    let output = import(&run, &[&turns, &more, &exam], &how);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found = metrics(&run);
+    let stages = [
+        ("prefill", &["bootstrap_queue", "bootstrap", "alloc_wait", "forward", "transfer_queue"][..]),
+        ("decode", &["prealloc", "bootstrap", "alloc_wait", "transfer", "forward"]),
+    ];
+    let stages = stages
+        .into_iter()
+        .flat_map(|(side, stages)| stages.iter().map(move |stage| format!("perf/{side}/{stage}_duration")));
+    let series = [
+        "perf/request/e2e_latency",
+        "perf/request/queue_time",
+        "perf/decode/throughput",
+        "perf/prefill/transfer_speed_gb_s",
+        "perf/prefill/transfer_total_mb",
+        "perf/prefill/retry_count",
+        "rollout/reward",
+        "rollout/response_len",
+        "eval/aime/response_len",
+    ];
+    let series = series.map(str::to_owned).into_iter().chain(stages);
+    let of_series = series.flat_map(|name| STATISTICS.map(|statistic| format!("{name}/{statistic}")));
+    let single = [
+        "perf/request/count",
+        "perf/request/profiled_count",
+        "perf/rollout_time",
+        "perf/tokens_per_gpu_per_sec",
+        "perf/effective_tokens_per_gpu_per_sec",
+        "perf/longest_sample_tokens_per_sec",
+        "perf/longest_effective_sample_tokens_per_sec",
+        "perf/longest_sample_tokens_per_sec_without_non_generation",
+        "perf/longest_effective_sample_tokens_per_sec_without_non_generation",
+        "perf/longest_sample_non_generation_time",
+        "perf/non_generation_time/mean",
+        "perf/tail/share",
+        "perf/retries",
+        "perf/wasted_tokens",
+        "perf/worker/stragglers",
+        "perf/anomaly/not_finite",
+        "rollout/truncated_ratio",
+        "rollout/repetition_frac",
+        "rollout/zero_std/count",
+        "rollout/zero_std/count_0.0",
+        "rollout/prefix_cache_hit_rate",
+        "rollout/avg_cached_tokens_per_sample",
+        "rollout/top_p_kept_vocab_per_token",
+        "rollout/spec_accept_rate",
+        "rollout/spec_accept_length",
+        "rollout/error_cat/timeout",
+        "rollout/pass@1",
+        "rollout/weight_version/spread",
+        "eval/aime",
+        "eval/aime-truncated_ratio",
+    ];
+    let promised = of_series.chain(single.map(str::to_owned));
+    let missing: Vec<String> = promised.filter(|name| found[name].is_null()).collect();
+    assert!(missing.is_empty(), "{missing:?} of {:?}", found.as_object().unwrap().keys());
+}
