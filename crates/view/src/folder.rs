@@ -30,7 +30,7 @@ impl Folder {
         };
         let path = path.display();
         Some(format!(
-            "the run's folder {what}: start the viewer anew, since what is shown is in part of the old one ({path})"
+            "the run's folder {what}: start the viewer anew, which shows no step of a folder that is no longer there ({path})"
         ))
     }
 }

@@ -89,8 +89,10 @@ impl Source {
     pub(crate) fn index(&self) -> Result<Index, RunError> {
         let mut tail = self.tail.lock();
         tail.catch_up()?;
-        let own = tail.steps.iter().map(|(step, tally)| (tally.state, tail.sent.get(step).cloned()));
-        let replaced = Folder::replaced(self.folder.as_ref(), self.run.dir());
+        // Of a folder that is another one what was seen of the first is not shown beside what is new.
+        let replaced = self.replaced();
+        let own = tail.steps.iter().filter(|_| replaced.is_none());
+        let own = own.map(|(step, tally)| (tally.state, tail.sent.get(step).cloned()));
         let damage = tail.follow.damage().map(|damage| damage.to_string());
         // What is being read is asked first: when nothing is any more, all of it is in the list.
         let is_reading = self.given.is_reading();
@@ -107,10 +109,18 @@ impl Source {
         self.index().ok()?.steps.last().map(|(state, _)| state.step)
     }
 
-    /// How a step stands now.
+    /// What became of the run's folder, if it is no longer the first.
+    fn replaced(&self) -> Option<String> {
+        Folder::replaced(self.folder.as_ref(), self.run.dir())
+    }
+
+    /// How a step stands now; there is none in a folder that is another one.
     pub(crate) fn state(&self, step: StepNumber) -> Result<StepState, RunError> {
         if let Some(state) = self.given.state(step) {
             return Ok(state);
+        }
+        if self.replaced().is_some() {
+            return Err(RunError::NoSuchStep { step });
         }
         let mut tail = self.tail.lock();
         tail.catch_up()?;
@@ -347,10 +357,13 @@ mod tests {
         std::fs::rename(&path, &aside).unwrap();
         let damage = source.index().unwrap().damage;
         assert!(damage[0].starts_with("the run's folder was removed: "), "{damage:?}");
+        let steps = || (source.index().unwrap().steps.len(), source.step(StepNumber(1)).is_ok());
+        assert_eq!(steps(), (0, false), "nothing of the old one is shown beside a new one");
         // The old one is still there, so that the new one has another number.
         std::fs::create_dir(&path).unwrap();
         let damage = source.index().unwrap().damage;
         assert!(damage[0].starts_with("the run's folder was removed and made again: "), "{damage:?}");
+        assert_eq!(steps(), (0, false));
         std::fs::remove_dir(&path).unwrap();
         std::fs::rename(&aside, &path).unwrap();
         assert_eq!(source.index().unwrap().damage, [""; 0]);
