@@ -5,7 +5,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -94,7 +94,9 @@ pub(crate) fn abort_later(core: &Arc<Core>, worker: &Arc<PooledWorker>, rids: &[
     runtime.spawn(async move {
         for body in bodies {
             let outbound = Outbound::post_json("/abort_request", body);
-            let posted = tokio::time::timeout(ABORT_LIMIT, exchange(&worker, &outbound, ABORT_LIMIT)).await;
+            let posted =
+                tokio::time::timeout(ABORT_LIMIT, exchange(&worker, &outbound, ABORT_LIMIT, Instant::now()))
+                    .await;
             let Ok(Ok(mut reply)) = posted else { break };
             drop(tokio::time::timeout(ABORT_LIMIT, reply.body.collect(MAX_ABORT_REPLY_BYTES)).await);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, HeaderMap};
@@ -144,7 +144,7 @@ pub(crate) async fn call(
     limit: Duration,
 ) -> Result<WorkerReply, UpstreamFault> {
     let called = async {
-        let mut exchange = exchange(worker, outbound, core.connect_limit).await?;
+        let mut exchange = exchange(worker, outbound, core.connect_limit, Instant::now()).await?;
         let body = exchange.body.collect(MAX_REPLY_BYTES).await?;
         Ok(WorkerReply { head: exchange.head, body })
     };

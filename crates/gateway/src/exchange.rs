@@ -1,7 +1,7 @@
 //! Sending one request to a worker and receiving the reply.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
@@ -37,14 +37,16 @@ pub(crate) struct UpstreamBody {
 ///
 /// It is sent twice only when the first connection was a kept one that broke before a byte of the reply, and
 /// the worker can not have acted on it: because no byte of the request was written, or because it is a GET.
+/// `now` tells which kept connections are too old.
 pub(crate) async fn exchange(
     worker: &Arc<PooledWorker>,
     outbound: &Outbound,
     connect_limit: Duration,
+    now: Instant,
 ) -> Result<Exchange, UpstreamFault> {
     let request_head = outbound.head_to(&worker.url, worker.link.authorization());
     let mut is_retry = false;
-    if let Some(mut connection) = worker.link.take() {
+    if let Some(mut connection) = worker.link.take(now) {
         match connection.call(outbound.method(), &request_head, &outbound.body).await {
             Ok(head) => return Ok(Exchange::new(head, connection, worker, false)),
             Err(error) if error.is_sent && outbound.method() != Method::GET => {

@@ -159,7 +159,7 @@ impl Answer {
         let mut deadline = Deadline::after(now, flight.core.request_limit()).with_timer(timer);
         let mut leg = Leg::begin(&flight, role, seat, now);
         let exchanged = {
-            let exchanging = pin!(exchange(&leg.worker, &outbound, flight.core.connect_limit));
+            let exchanging = pin!(exchange(&leg.worker, &outbound, flight.core.connect_limit, now));
             deadline.bound(exchanging, None).await
         };
         let Exchange { head, body, is_retry } = match exchanged {
@@ -280,14 +280,19 @@ impl LegBody {
         }
     }
 
+    /// Takes the times at which the body begins and ends; one look at the clock does for a body that comes in one piece.
     fn stamp(&mut self, is_piece: bool) {
-        if is_piece && self.has_begun {
+        let begins = is_piece && !self.has_begun;
+        let ends = self.leg.ended.is_none() && (!is_piece || self.upstream.is_empty());
+        self.has_begun = true;
+        if !begins && !ends {
             return;
         }
-        self.has_begun = true;
         let (leg, now) = (&mut self.leg, Instant::now());
-        if !is_piece {
+        if ends {
             leg.ended = Some(now);
+        }
+        if !begins {
             return;
         }
         if leg.verdict == Verdict::Success

@@ -158,10 +158,10 @@ impl Pool {
     }
 
     /// Takes an idle connection that is open, as far as is known.
-    pub(crate) fn take(&self) -> Option<Connection> {
+    pub(crate) fn take(&self, now: Instant) -> Option<Connection> {
         let idle = &mut self.shelf().lock().idle;
         while let Some(Idle { mut connection, since }) = idle.pop() {
-            if since.elapsed() >= self.max_idle {
+            if now.saturating_duration_since(since) >= self.max_idle {
                 // What lies below has been idle for longer.
                 idle.clear();
             } else if connection.is_idle() {

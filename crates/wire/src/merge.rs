@@ -100,6 +100,9 @@ impl PrefillShare {
     /// earlier one's.
     pub fn add(&mut self, reply: &Reply<'_>) {
         self.is_batch |= reply.is_batch;
+        // No room for more, since one sample takes much, and none for what is not to be believed.
+        let count = reply.elements.len().min(MAX_SAMPLES);
+        self.samples.reserve_exact(count.saturating_sub(self.samples.len()));
         for (position, element) in reply.elements.iter().enumerate() {
             let index = element.index.unwrap_or(position);
             if index >= MAX_SAMPLES {

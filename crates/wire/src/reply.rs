@@ -51,16 +51,17 @@ impl<'a> Reply<'a> {
     /// Reads a reply: an object, or an array of objects.
     pub fn scan(source: &'a Chunks) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(source);
-        let mut elements = Vec::new();
         let is_batch = cursor.kind()? == Kind::Array;
-        if is_batch {
+        let elements = if is_batch {
+            let mut elements = Vec::new();
             cursor.elements(|cursor| {
                 elements.push(Element::scan(source, cursor)?);
                 Ok(())
             })?;
+            elements
         } else {
-            elements.push(Element::scan(source, &mut cursor)?);
-        }
+            vec![Element::scan(source, &mut cursor)?]
+        };
         cursor.end()?;
         Ok(Self { source, is_batch, elements })
     }
