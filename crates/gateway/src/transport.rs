@@ -17,6 +17,10 @@ pub(crate) enum Transport {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+/// Pieces that are no more than this together are sent as one: the system takes longer over a list of pieces than it
+/// takes to copy them.
+const JOINED_BYTES: usize = 4096;
+
 // === impl Transport ===
 
 impl Transport {
@@ -73,7 +77,13 @@ impl AsyncWrite for Transport {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Plain(stream) => {
+                let stream = Pin::new(stream);
+                match joined(slices) {
+                    Some(bytes) => stream.poll_write(context, &bytes),
+                    None => stream.poll_write_vectored(context, slices),
+                }
+            }
             Self::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(context, slices),
         }
     }
@@ -95,4 +105,17 @@ impl AsyncWrite for Transport {
             Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
         }
     }
+}
+
+/// Several small pieces, one behind the other.
+fn joined(slices: &[IoSlice<'_>]) -> Option<Vec<u8>> {
+    let length: usize = slices.iter().map(|slice| slice.len()).sum();
+    if slices.len() < 2 || length > JOINED_BYTES {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(length);
+    for slice in slices {
+        bytes.extend_from_slice(slice);
+    }
+    Some(bytes)
 }
