@@ -8,9 +8,7 @@
 //! `archive/` of the run, so that the next recorder copies what this one could not.
 //!
 //! A place is a folder (`file:///mnt/runs/r7`), such as a mounted bucket, or a bucket that speaks S3
-//! (`s3://BUCKET/PREFIX`). The `object_store` crate does more, and with S3 brings a second HTTP client with a TLS library of its
-//! own in C (reqwest, aws-lc): 132 crates for one PUT, which is signed in eighty lines. Without its client (0.14, `aws-base`) it
-//! is twelve crates more, two of them in a second version, and wants one written around ours.
+//! (`s3://BUCKET/PREFIX`), into which large files go in pieces.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -35,7 +33,7 @@ use crate::{OnTrouble, RecordError};
 pub enum ArchivePlace {
     /// `file://PATH`.
     Folder(PathBuf),
-    /// `s3://BUCKET[/PREFIX]`; the keys and the endpoint are taken from the environment, as AWS's own tools do.
+    /// `s3://BUCKET[/PREFIX]`; keys and endpoint are taken from the environment, or the keys from a role.
     S3 {
         /// The bucket.
         bucket: String,
@@ -80,8 +78,8 @@ pub(crate) struct Archive {
 struct Shared {
     run: Run,
     due: Mutex<Due>,
-    /// Files that were copied.
-    files: AtomicU64,
+    /// Pieces of files that were copied.
+    pieces: AtomicU64,
     /// Nobody waits for the thread any more.
     is_abandoned: AtomicBool,
 }
@@ -108,10 +106,10 @@ pub(crate) const MOST_SPARED: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// But no later than this.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// So long the end waits for the next file to be copied.
-const LAST_FILE: Duration = Duration::from_secs(5);
+/// So long the end waits for the next piece of a file to be copied.
+const LAST_PIECE: Duration = Duration::from_secs(5);
 /// And so long for all of them.
-const LAST_FILES: Duration = Duration::from_mins(1);
+const LAST_OF_ALL: Duration = Duration::from_mins(1);
 
 // === impl ArchivePlace ===
 
@@ -126,10 +124,12 @@ impl FromStr for ArchivePlace {
         let rest = text.strip_prefix("s3://").ok_or_else(not_a_place)?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-');
-        if bucket.is_empty() || !bucket.chars().all(is_name) {
+        let prefix = prefix.trim_matches('/');
+        let is_path = object_store::path::Path::parse(prefix).is_ok();
+        if bucket.is_empty() || !bucket.chars().all(is_name) || !is_path {
             return Err(not_a_place());
         }
-        Ok(Self::S3 { bucket: bucket.to_owned(), prefix: prefix.trim_matches('/').to_owned() })
+        Ok(Self::S3 { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
     }
 }
 
@@ -149,8 +149,8 @@ impl Archive {
     /// Begins with what a recorder before could not copy.
     pub(crate) fn spawn(run: &Run, place: ArchivePlace, on_trouble: &OnTrouble) -> Result<Self, RecordError> {
         let due = Due { waiting: run.archive_due()?, copying: BTreeSet::new() };
-        let (files, is_abandoned) = Default::default();
-        let shared = Arc::new(Shared { run: run.clone(), due: Mutex::new(due), files, is_abandoned });
+        let (pieces, is_abandoned) = Default::default();
+        let shared = Arc::new(Shared { run: run.clone(), due: Mutex::new(due), pieces, is_abandoned });
         let copying = Copying {
             place: place.clone(),
             shared: Arc::clone(&shared),
@@ -192,11 +192,11 @@ impl Archive {
     /// Waits for what is left to be copied, as long as that goes on; gives the steps that are not there.
     pub(crate) fn finish(mut self) -> BTreeSet<StepNumber> {
         self.bell = None;
-        let deadline = Instant::now() + LAST_FILES;
-        let copied = || self.shared.files.load(Ordering::Relaxed);
+        let deadline = Instant::now() + LAST_OF_ALL;
+        let copied = || self.shared.pieces.load(Ordering::Relaxed);
         loop {
             let before = copied();
-            let waited = self.ended.recv_timeout(LAST_FILE);
+            let waited = self.ended.recv_timeout(LAST_PIECE);
             let is_over = waited == Err(RecvTimeoutError::Disconnected);
             if is_over || copied() == before || Instant::now() >= deadline {
                 break;
@@ -290,24 +290,35 @@ impl Copying {
         let bucket = match &self.place {
             ArchivePlace::Folder(_) => None,
             ArchivePlace::S3 { bucket, prefix } => {
-                Some((Bucket::from_environment(bucket, |name| std::env::var(name).ok())?, prefix))
+                Some((Bucket::from_environment(bucket, variables())?, prefix))
             }
         };
+        let has_progressed = || {
+            self.shared.pieces.fetch_add(1, Ordering::Relaxed);
+        };
         for SealedFile { path, name } in run.sealed_files(steps)? {
-            let bytes = fs::read(&path).map_err(|source| ArchiveError::Io { source, path })?;
             match (&self.place, &bucket) {
                 (_, Some((bucket, prefix))) => {
                     let name = name.to_string_lossy().replace('\\', "/");
                     let name = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
-                    bucket.put(&name, &bytes).map_err(ArchiveError::from)?;
+                    bucket.put(&name, &path, has_progressed)?;
                 }
-                (ArchivePlace::Folder(folder), None) => put_file(&folder.join(name), &bytes)?,
+                (ArchivePlace::Folder(folder), None) => {
+                    let bytes = fs::read(&path).map_err(|source| ArchiveError::Io { source, path })?;
+                    put_file(&folder.join(name), &bytes)?;
+                    has_progressed();
+                }
                 (ArchivePlace::S3 { .. }, None) => {}
             }
-            self.shared.files.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
+}
+
+/// The environment, but for what is no text.
+fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// A reader sees the old file or the new one, and no half of either.
@@ -329,7 +340,9 @@ mod tests {
         for text in ["file:///mnt/runs", "s3://bucket", "s3://a-b.c/runs/r7"] {
             assert_eq!(text.parse::<ArchivePlace>().unwrap().to_string(), text);
         }
-        for text in ["", "file://relative", "s3://", "s3:///x", "s3://Bucket/x", "gs://b", "/mnt"] {
+        for text in
+            ["", "file://relative", "s3://", "s3:///x", "s3://Bucket/x", "s3://b/x//y", "gs://b", "/mnt"]
+        {
             assert_eq!(text.parse::<ArchivePlace>(), Err(NotAPlace(text.to_owned())));
         }
         let told = NotAPlace("s3://<redacted>@bucket/x".to_owned());

@@ -328,13 +328,14 @@ fn serve_bucket(listener: &TcpListener) -> BTreeMap<String, Vec<u8>> {
         calls += 1;
         let lower = head.to_lowercase();
         assert!(lower.contains("authorization: aws4-hmac-sha256 credential=id/"), "{head}");
-        assert!(lower.contains("signedheaders=host;x-amz-content-sha256;x-amz-date,signature="), "{head}");
+        assert!(lower.contains("host;x-amz-content-sha256;x-amz-date, signature="), "{head}");
         let path = head.split_whitespace().nth(1).unwrap().to_owned();
         let status = if calls == 1 { 503 } else { 200 };
         if status == 200 {
             objects.insert(path, body);
         }
-        let reply = format!("HTTP/1.1 {status} x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        let reply =
+            format!("HTTP/1.1 {status} x\r\netag: \"tag\"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
         stream.write_all(reply.as_bytes()).unwrap();
     }
     objects

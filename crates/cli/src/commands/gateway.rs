@@ -42,7 +42,8 @@ options! {
             /// Copy each step that was sealed to file:///PATH or s3://BUCKET[/PREFIX]. Needs --record.
             ///
             /// For S3 the keys, the region and another endpoint are taken from the environment, as AWS's tools do:
-            /// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL.
+            /// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL; without keys there
+            /// it is the role of the pod (EKS), the task (ECS) or the machine (EC2).
             archive: Option<String> = None, value_name("PLACE");
             /// Keep the requests, spans and samples of so many closed steps, the last ones; all of them without it.
             ///
