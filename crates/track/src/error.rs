@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::target::Target;
-
 /// Why a step could not be sent. All but [`Self::LeftOut`] may be tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum TrackError {
@@ -25,10 +23,10 @@ pub enum TrackError {
         path: PathBuf,
     },
     /// It is open somewhere else, most likely in a recorder at work.
-    #[error("another process is sending this run to it: {target}")]
+    #[error("another process is sending to it: {place}")]
     InUse {
-        /// Which tracker.
-        target: Target,
+        /// Which file, or which server; without a user and a password.
+        place: String,
     },
     /// Numbers could not be turned into JSON.
     #[error("cannot encode the numbers of a step")]

@@ -1,12 +1,13 @@
 //! A file that records are appended to: opened at the end of what is whole.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::error::TrackError;
 
-/// A file that only grows.
+/// A file that only grows. It is locked while it is open: another that appends would write into what this one has written,
+/// under whatever name and for whichever run it has opened it. Where the file system locks nothing, nobody is kept out.
 #[derive(Debug)]
 pub(crate) struct RecordFile {
     path: PathBuf,
@@ -28,6 +29,9 @@ impl RecordFile {
         }
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = open.map_err(TrackError::io("open", path))?;
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(TrackError::InUse { place: path.display().to_string() });
+        }
         let mut content = Vec::new();
         file.read_to_end(&mut content).map_err(TrackError::io("read", path))?;
         let end = whole(&content)? as u64;

@@ -31,7 +31,7 @@ pub struct Origin {
 #[derive(Debug)]
 pub struct Tracker {
     kind: Kind,
-    /// Locked while it is open: of several that send the same, each would send each step. Nothing where it cannot be made.
+    /// Of a tracker that is no file, which would be locked itself.
     _lock: Option<File>,
 }
 
@@ -53,9 +53,10 @@ enum Kind {
 
 impl Tracker {
     /// Opens a tracker and finds out which steps it has already. What a crash has cut off is taken away, so that
-    /// the next step follows what is whole. While it is open nobody else can open it for the same run.
+    /// the next step follows what is whole. While it is open nobody else can open it: of several that send the same, each would
+    /// send each step.
     pub fn open(target: &Target, origin: &Origin) -> Result<Self, TrackError> {
-        let lock = lock(target, origin)?;
+        let mut lock = None;
         let kind = match target {
             Target::Wandb { project, name } => {
                 Kind::Wandb(Wandb::open(origin, project.as_deref().unwrap_or("rollscope"), name.as_deref())?)
@@ -64,7 +65,10 @@ impl Tracker {
                 let dir = dir.clone().unwrap_or_else(|| origin.dir.join("tensorboard"));
                 Kind::TensorBoard(TensorBoard::open(origin, &dir)?)
             }
-            Target::Mlflow { url } => Kind::Mlflow(Mlflow::open(origin, url)?),
+            Target::Mlflow { url } => {
+                lock = lock_for(target, origin)?;
+                Kind::Mlflow(Mlflow::open(origin, url)?)
+            }
             Target::Jsonl { path } => {
                 let own = origin.dir.join("metrics.jsonl");
                 match path {
@@ -121,13 +125,14 @@ impl Tracker {
     }
 }
 
-/// Some folders cannot be written to, and some file systems lock nothing: then nobody is kept out.
-fn lock(target: &Target, origin: &Origin) -> Result<Option<File>, TrackError> {
+/// A locked file in the run's folder. Some folders cannot be written to, and some file systems lock nothing: then nobody is
+/// kept out.
+fn lock_for(target: &Target, origin: &Origin) -> Result<Option<File>, TrackError> {
     let name = format!(".track-{}.lock", origin.id(&format!("lock:{target:?}")));
     let Ok(file) = File::create(origin.dir.join(name)) else { return Ok(None) };
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Err(TrackError::InUse { target: target.clone() }),
+        Err(TryLockError::WouldBlock) => Err(TrackError::InUse { place: target.to_string() }),
         Err(TryLockError::Error(_)) => Ok(None),
     }
 }
@@ -187,10 +192,16 @@ impl Origin {
     }
 }
 
-/// Whether two paths are of one file, as far as the system can tell.
+/// Whether two paths are of one file, be it there yet or not, as far as the system can tell.
 fn is_same(one: &Path, other: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    real(one) == real(other)
+    let in_folder = |path: &Path| {
+        // The folder of a bare name is named by nothing.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        Some(folder.join(path.file_name()?))
+    };
+    let real = |path: &Path| path.canonicalize().ok().or_else(|| in_folder(path));
+    real(one).is_some_and(|one| real(other) == Some(one))
 }
 
 /// Seconds since the Unix epoch.

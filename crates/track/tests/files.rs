@@ -105,6 +105,46 @@ fn a_step_that_is_sent_again_is_there_whole_or_as_before_wherever_the_file_is_cu
     }
 }
 
+/// By whatever name and for whichever run it is opened; one that is refused changes nothing.
+#[test]
+fn a_file_has_one_that_sends_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |name: &str| {
+        let run = dir.path().join(name);
+        fs::create_dir_all(&run).unwrap();
+        origin(&run)
+    };
+    let (own, same, other) = (run("run"), run("run/../run"), run("other"));
+    let at = |kind: &str, path: &str| -> Target {
+        format!("{kind}:{}", dir.path().join(path).display()).parse().unwrap()
+    };
+    let cases = [
+        ("wandb:p/n".parse().unwrap(), &same, "wandb:p/n".parse().unwrap()),
+        ("tensorboard".parse().unwrap(), &own, at("tensorboard", "run/tensorboard")),
+        // Another run of the same time, such as a copy, writes a file of the same name.
+        (at("tensorboard", "boards"), &other, at("tensorboard", "run/../boards")),
+        (at("jsonl", "lines"), &own, at("jsonl", "run/../lines")),
+        (at("jsonl", "lines"), &other, at("jsonl", "lines")),
+    ];
+    for (target, origin, spelling) in cases {
+        let mut first = Tracker::open(&target, &own).unwrap();
+        first.send(1, &numbers(1)).unwrap();
+        let refused = Tracker::open(&spelling, origin).unwrap_err();
+        assert!(matches!(refused, TrackError::InUse { .. }), "{spelling} beside {target}: {refused}");
+        first.send(2, &numbers(2)).unwrap();
+        first.finish().unwrap();
+        let then = Tracker::open(&spelling, origin).unwrap();
+        assert_eq!([1, 2, 3].map(|step| then.times(step)), [1, 1, 0], "{spelling} after {target}");
+        drop(then);
+        if let Target::Jsonl { path: Some(path) } = &target {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    // Two files, though they are called the same.
+    let both = [&own, &other].map(|origin| Tracker::open(&"tensorboard".parse().unwrap(), origin).unwrap());
+    drop(both);
+}
+
 #[test]
 fn a_file_of_another_kind_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,6 +194,11 @@ fn the_run_s_own_file_has_one_writer() {
     let own = dir.path().join("metrics.jsonl");
     let half = "{\"step\":1,\"data\":{}}\n{\"step\":2,\"da";
     fs::write(&own, half).unwrap();
+    let not_there = dir.path().join("other");
+    fs::create_dir(&not_there).unwrap();
+    let again = format!("jsonl:{}/../other/metrics.jsonl", not_there.display()).parse().unwrap();
+    Tracker::open(&again, &origin(&not_there)).unwrap();
+    assert_eq!(fs::read_dir(&not_there).unwrap().count(), 0, "its recorder makes it");
     for target in ["jsonl".to_owned(), format!("jsonl:{}", own.display())] {
         let mut tracker = Tracker::open(&target.parse().unwrap(), &origin(dir.path())).unwrap();
         assert!(tracker.times(1) > 0 && tracker.times(2) > 0, "{target}");
