@@ -76,6 +76,10 @@ struct Sealing {
     unsealed: Option<(Box<str>, LogPosition)>,
     /// Closed steps whose numbers could not be written.
     unwritten: BTreeSet<StepNumber>,
+    /// Whether others may have left something that could not be sealed.
+    has_leftovers: bool,
+    /// Steps that were sealed or whose numbers were written, and that the archive was not told of yet.
+    changed: BTreeSet<StepNumber>,
     on_trouble: OnTrouble,
 }
 
@@ -103,6 +107,8 @@ pub(crate) fn spawn(
         retention: options.retention,
         unsealed: None,
         unwritten: BTreeSet::new(),
+        has_leftovers: false,
+        changed: BTreeSet::new(),
         on_trouble: Arc::clone(&options.on_trouble),
     };
     let work = move || sealing.work_through(&queue);
@@ -185,11 +191,11 @@ impl Computed {
 
 impl Sealing {
     fn work_through(mut self, queue: &Receiver<Job>) {
-        // What others have left that were killed; nobody else will seal it.
-        let interrupted = self.run.seal_interrupted().map_err(RecordError::from);
-        self.tell(&interrupted);
+        let sealed = self.seal_leftovers();
+        self.tell(&sealed);
+        self.pass_on();
         loop {
-            let is_due = self.unsealed.is_some() || !self.unwritten.is_empty();
+            let is_due = self.unsealed.is_some() || !self.unwritten.is_empty() || self.has_leftovers;
             let job = if is_due {
                 queue.recv_timeout(AGAIN_AFTER)
             } else {
@@ -206,10 +212,9 @@ impl Sealing {
     fn work(&mut self, job: Job) {
         let wanted = job.steps.iter().map(|closed| closed.step).collect();
         let (sealed, mut traces) = self.seal(job.writer, job.stretch, &wanted);
-        let (mut late, mut changed) = (sealed.late, sealed.steps);
+        let mut late = sealed.late;
         for ClosedStep { step, replies } in job.steps {
             late.remove(&step);
-            changed.insert(step);
             let (numbers, computed) = match self.write_numbers(step, traces.remove(&step)) {
                 Ok(computed) => (Ok(computed.closed.clone()), Some(computed)),
                 Err(error) => (Err(error), None),
@@ -224,6 +229,27 @@ impl Sealing {
             let computed = self.write_numbers(step, None);
             self.tell(&computed);
             self.keep_glance(computed.ok());
+        }
+        self.pass_on();
+    }
+
+    /// What killed recorders have left, and nobody else will seal, with the numbers that they did not come to.
+    fn seal_leftovers(&mut self) -> Result<(), RecordError> {
+        let mut sealed = Sealed::default();
+        let interrupted = self.run.seal_interrupted(&mut sealed);
+        self.has_leftovers = interrupted.is_err();
+        self.changed.extend(sealed.steps);
+        self.unwritten.extend(sealed.late);
+        self.unwritten.extend(self.run.steps_without_numbers()?);
+        self.write_unwritten();
+        Ok(interrupted?)
+    }
+
+    /// Has copied what is new, and removes what need not be kept any more.
+    fn pass_on(&mut self) {
+        let changed = std::mem::take(&mut self.changed);
+        if changed.is_empty() {
+            return;
         }
         if let Some(archive) = &self.archive {
             self.tell(&archive.bring(changed).map_err(RecordError::from));
@@ -255,11 +281,24 @@ impl Sealing {
 
     /// What could not be done before. That it still cannot is not told again.
     fn work_again(&mut self) {
-        if let Some((writer, up_to)) = self.unsealed.take()
-            && self.sealer(&writer).seal(up_to).is_err()
-        {
-            self.unsealed = Some((writer, up_to));
+        if let Some((writer, up_to)) = self.unsealed.take() {
+            match self.sealer(&writer).seal(up_to) {
+                Ok(sealed) => {
+                    self.changed.extend(sealed.steps);
+                    self.unwritten.extend(sealed.late);
+                }
+                Err(_) => self.unsealed = Some((writer, up_to)),
+            }
         }
+        if self.has_leftovers {
+            let _sealed = self.seal_leftovers();
+        } else {
+            self.write_unwritten();
+        }
+        self.pass_on();
+    }
+
+    fn write_unwritten(&mut self) {
         for step in std::mem::take(&mut self.unwritten) {
             // Noted again where it fails.
             let computed = self.write_numbers(step, None);
@@ -279,7 +318,9 @@ impl Sealing {
         let sealed = self.sealer(&writer).seal_and_gather(stretch, wanted).map_err(RecordError::from);
         self.unsealed = sealed.is_err().then_some((writer, up_to));
         self.tell(&sealed);
-        sealed.unwrap_or_default()
+        let (sealed, traces) = sealed.unwrap_or_default();
+        self.changed.extend(sealed.steps.iter().copied());
+        (sealed, traces)
     }
 
     /// Computes the numbers of a closed step, which has been read as a whole or is to be, and has them sent if they are new.
@@ -290,6 +331,7 @@ impl Sealing {
             }
             Ok(computed)
         });
+        self.changed.extend(computed.is_ok().then_some(step));
         // What is lost does not come back.
         if computed.as_ref().is_err_and(|error| !matches!(error, RecordError::Lost { .. })) {
             self.unwritten.insert(step);

@@ -18,11 +18,11 @@ use rollscope_record::{
     MakeGlance, PassSource, PassTroubles, RecordError, RecordOptions, Recorder, StepEnd, catch_up, origin_of,
     record_passes,
 };
-use rollscope_run::{GlanceBlocks, Retention, Run, RunInfo};
+use rollscope_run::{GlanceBlocks, LogOptions, Retention, Run, RunInfo};
 use rollscope_testkit::{Call, Gate, Script, mlflow, mlflow_path};
 use rollscope_trace::{
-    Join, Leg, LegRole, Nanos, Profile, ProfileSink as _, Report, RequestId, Scalar, StepNumber, UnixNs,
-    WorkerRef,
+    CloseReason, Join, Leg, LegRole, Nanos, Profile, ProfileSink as _, Record, Report, RequestId, Scalar,
+    StepClose, StepNumber, UnixNs, WorkerRef,
 };
 use rollscope_track::{Target, Tracker};
 use serde_json::{Value, json};
@@ -56,6 +56,11 @@ fn profile(step: u64, id: u128) -> Profile {
         legs: vec![leg],
         ..Profile::new(RequestId(id), UnixNs(1_700_000_000_000_000_000), Nanos(700_000_000))
     }
+}
+
+fn close(step: u64) -> StepClose {
+    let (at, reason) = (UnixNs(1_700_000_001_000_000_000), CloseReason::Told);
+    StepClose { step: StepNumber(step), at, reason, rollout_time: None, gpus: None }
 }
 
 /// Makes a block of the number of a step's samples.
@@ -103,7 +108,9 @@ async fn a_run_that_is_removed_is_told_counted_and_made_again() {
 async fn numbers_that_could_not_be_written_are_written_when_they_can() {
     let dir = tempfile::tempdir().unwrap();
     let run = run_in(&dir.path().join("run"));
-    let (recorder, _troubles) = start(&run, RecordOptions::default());
+    let copy = dir.path().join("copy");
+    let archive = Some(format!("file://{}", copy.display()).parse().unwrap());
+    let (recorder, _troubles) = start(&run, RecordOptions { archive, ..RecordOptions::default() });
     fs::write(run.dir().join("steps"), "in the way").unwrap();
     recorder.handle().offer(profile(1, 1)).unwrap();
     let ended = recorder.handle().end_step(StepNumber(1), StepEnd::default()).unwrap();
@@ -114,6 +121,9 @@ async fn numbers_that_could_not_be_written_are_written_when_they_can() {
     until("its parts", || run.dir().join("steps/step=000001/requests").is_dir());
     assert!(run.stats(StepNumber(1)).unwrap().is_some());
     recorder.shutdown().await.unwrap();
+    let copy = Run::open(&copy).unwrap();
+    assert_eq!(copy.step(StepNumber(1)).unwrap().requests().count(), 1);
+    assert!(copy.stats(StepNumber(1)).unwrap().is_some());
 }
 
 #[tokio::test]
@@ -160,14 +170,27 @@ async fn the_end_of_a_step_is_answered_before_what_a_viewer_shows_is_made() {
 async fn what_a_killed_recorder_left_is_sealed_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let run = run_in(&dir.path().join("run"));
-    let mut killed = run.writer("gateway", rollscope_run::LogOptions::default()).unwrap();
-    killed.append(&rollscope_trace::Record::Profile(Box::new(profile(4, 4)))).unwrap();
+    let mut killed = run.writer("gateway", LogOptions::default()).unwrap();
+    for step in [4, 5] {
+        killed.append(&Record::Profile(Box::new(profile(step, step.into())))).unwrap();
+    }
+    // It had no time for the step's numbers.
+    killed.append(&Record::Close(close(4))).unwrap();
     drop(killed);
-    let (recorder, _) = start(&run, RecordOptions::default());
-    let part = run.dir().join("steps/step=000004/requests/gateway-000001.parquet");
+    let copy = dir.path().join("copy");
+    let archive = Some(format!("file://{}", copy.display()).parse().unwrap());
+    let (recorder, _) = start(&run, RecordOptions { archive, ..RecordOptions::default() });
+    let part = run.dir().join("steps/step=000005/requests/gateway-000001.parquet");
     until("the killed one's part", || part.is_file());
+    until("the step's numbers", || run.metrics().unwrap().len() == 1);
     recorder.shutdown().await.unwrap();
-    assert_eq!(run.step(StepNumber(4)).unwrap().requests().count(), 1);
+    let copy = Run::open(&copy).unwrap();
+    for step in [4, 5].map(StepNumber) {
+        assert_eq!(run.step(step).unwrap().requests().count(), 1);
+        assert_eq!(copy.step(step).unwrap().requests().count(), 1);
+        assert!(copy.stats(step).unwrap().is_some());
+    }
+    assert_eq!(run.metrics().unwrap().len(), 2);
 }
 
 #[tokio::test]

@@ -122,6 +122,16 @@ impl Run {
         Ok(Newest::read(self)?.manifest.closed_steps())
     }
 
+    /// The steps that were closed, as far as that has been sealed, and never got their numbers: whoever closed them was killed.
+    pub fn steps_without_numbers(&self) -> Result<BTreeSet<StepNumber>, RunError> {
+        let manifest = Newest::read(self)?.manifest;
+        let parts = manifest.seals().flat_map(|seal| &seal.steps).filter(|parts| parts.samples > 0);
+        let recorded: BTreeSet<_> = parts.map(|parts| StepNumber(parts.step)).collect();
+        let closed = manifest.closed_steps();
+        let closed = closed.intersection(&recorded).copied();
+        Ok(closed.filter(|step| !self.stats_path(*step).exists()).collect())
+    }
+
     /// The steps as far as they have been sealed.
     pub(crate) fn sealed_steps(&self, manifest: &Manifest) -> Result<Vec<StepSummary>, RunError> {
         self.summaries(manifest, sealed_tallies(manifest), &sealed_passes(manifest))

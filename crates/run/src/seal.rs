@@ -54,10 +54,9 @@ impl Run {
 }
 
 impl Run {
-    /// Seals what killed writers have left in their logs; gives their names. A writer that lives holds its log locked, and
-    /// is left to itself, and so is one that another process is sealing at present.
-    pub fn seal_interrupted(&self) -> Result<Vec<Box<str>>, RunError> {
-        let mut sealed = Vec::new();
+    /// Seals what killed writers have left in their logs, and adds what that was to `sealed`, also where it then fails. A writer
+    /// that lives holds its log locked, and is left to itself, and so is one that another process is sealing at present.
+    pub fn seal_interrupted(&self, sealed: &mut Sealed) -> Result<(), RunError> {
         for writer in self.writer_names()? {
             let lock = File::open(self.log_folder(&writer).join(LOCK_NAME));
             // Locked for as long as it takes, so that nobody else seals it meanwhile.
@@ -65,11 +64,11 @@ impl Run {
                 continue;
             }
             let everything = LogPosition { segment: u32::MAX, offset: u64::MAX };
-            if !self.sealer(&writer).seal(everything)?.steps.is_empty() {
-                sealed.push(writer.into());
-            }
+            let Sealed { steps, late } = self.sealer(&writer).seal(everything)?;
+            sealed.steps.extend(steps);
+            sealed.late.extend(late);
         }
-        Ok(sealed)
+        Ok(())
     }
 }
 

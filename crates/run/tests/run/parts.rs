@@ -539,7 +539,7 @@ fn a_log_that_ends_within_a_record_has_lost_none_and_a_damaged_one_has() {
     fs::write(&segment, flipped).unwrap();
     assert!(matches!(losses()[..], [Damage { kind: DamageKind::Checksum, .. }]), "{:?}", losses());
     // Sealed, it is still told.
-    run.seal_interrupted().unwrap();
+    run.seal_interrupted(&mut Sealed::default()).unwrap();
     assert!(matches!(losses()[..], [Damage { kind: DamageKind::Checksum, .. }]), "{:?}", losses());
 }
 

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use rollscope_run::{Damage, DamageKind, LogOptions, Run, RunError, WriterState};
+use rollscope_run::{Damage, DamageKind, LogOptions, Run, RunError, Sealed, WriterState};
 use rollscope_trace::StepNumber;
 
 use crate::make::{append, exact_all, profile_record, run, writer};
@@ -207,7 +207,7 @@ fn a_killed_process_leaves_every_record_that_it_had_handed_over() {
         assert_eq!(run.follow().poll().unwrap().len(), ids.len());
         assert_eq!(run.writers().unwrap()[0].state, WriterState::Interrupted);
         left.extend(left_of_sealing(&run));
-        run.seal_interrupted().unwrap();
+        run.seal_interrupted(&mut Sealed::default()).unwrap();
         assert_eq!(request_ids(&run), ids, "{enough} {delay:?}: what the child left is sealed");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 
-use rollscope_run::{Retention, Run, SealedFile, WriterState};
+use rollscope_run::{Retention, Run, Sealed, SealedFile, WriterState};
 use rollscope_trace::{CloseReason, Record, StepClose, StepNumber, UnixNs};
 
 use crate::make::{append, info, profile_record, run, writer};
@@ -86,9 +86,14 @@ fn what_a_killed_writer_left_is_sealed_and_a_living_one_is_left_alone() {
     let length = fs::metadata(&torn).unwrap().len();
     fs::OpenOptions::new().write(true).open(&torn).unwrap().set_len(length - 5).unwrap();
 
-    assert_eq!(run.seal_interrupted().unwrap(), ["killed".into()]);
+    let seal = || {
+        let mut sealed = Sealed::default();
+        run.seal_interrupted(&mut sealed).unwrap();
+        sealed.steps
+    };
+    assert_eq!(seal(), BTreeSet::from([StepNumber(1)]));
     assert!(run.dir().join("steps/step=000001/requests/killed-000001.parquet").is_file());
-    assert_eq!(run.seal_interrupted().unwrap(), Vec::<Box<str>>::new(), "it has been");
+    assert_eq!(seal(), BTreeSet::new(), "it has been");
     assert_eq!(requests(&run), [(1, 3)]);
     let states: Vec<_> =
         run.writers().unwrap().into_iter().map(|writer| (writer.state, writer.damage.len())).collect();
