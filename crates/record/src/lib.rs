@@ -146,10 +146,13 @@ impl Recorder {
     /// Starts recording into a run.
     pub fn start(run: Run, options: &RecordOptions) -> Result<Self, RecordError> {
         let inbox = Arc::new(Inbox::new(options.queue_bytes));
-        let steps = Steps::resume(&run, Instant::now())?;
         let log = run.writer(&options.writer, writing::log_options())?;
+        let mut peers = run.peers(&log);
+        // Before the steps are read: who goes from now on leaves its steps to this one.
+        let left = peers.look()?;
+        let steps = Steps::resume(&run, log.name(), &left, Instant::now())?;
         let handle = RecorderHandle { inbox, live: Arc::default(), run };
-        let writer = Some(writing::spawn(&handle, log, steps, options)?);
+        let writer = Some(writing::spawn(&handle, (log, peers), steps, options)?);
         Ok(Self { handle, writer })
     }
 

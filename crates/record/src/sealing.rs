@@ -35,9 +35,17 @@ pub type MakeGlance = Arc<dyn Fn(StepTrace, StepNumbers) -> Option<GlanceBlocks>
 /// To whom the numbers of a step go, or why there are none.
 pub(crate) type Reply = oneshot::Sender<Result<StepClosed, Arc<RecordError>>>;
 
+/// What the thread is given to do.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Seal(Box<Closing>),
+    /// Another recorder has gone, and may have left its log unsealed.
+    Leftovers,
+}
+
 /// Steps that were closed, and what the log has by then.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct Closing {
     /// Whose log it is; another one's when the run's folder had to be made again.
     pub(crate) writer: Box<str>,
     pub(crate) stretch: LogStretch,
@@ -191,9 +199,7 @@ impl Computed {
 
 impl Sealing {
     fn work_through(mut self, queue: &Receiver<Job>) {
-        let sealed = self.seal_leftovers();
-        self.tell(&sealed);
-        self.pass_on();
+        self.work_on_leftovers();
         loop {
             let is_due = self.unsealed.is_some() || !self.unwritten.is_empty() || self.has_leftovers;
             let job = if is_due {
@@ -202,18 +208,25 @@ impl Sealing {
                 queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
             };
             match job {
-                Ok(job) => self.work(job),
+                Ok(Job::Seal(closing)) => self.work(*closing),
+                Ok(Job::Leftovers) => self.work_on_leftovers(),
                 Err(RecvTimeoutError::Timeout) => self.work_again(),
                 Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
         }
     }
 
-    fn work(&mut self, job: Job) {
-        let wanted = job.steps.iter().map(|closed| closed.step).collect();
-        let (sealed, mut traces) = self.seal(job.writer, job.stretch, &wanted);
+    fn work_on_leftovers(&mut self) {
+        let sealed = self.seal_leftovers();
+        self.tell(&sealed);
+        self.pass_on();
+    }
+
+    fn work(&mut self, closing: Closing) {
+        let wanted = closing.steps.iter().map(|closed| closed.step).collect();
+        let (sealed, mut traces) = self.seal(closing.writer, closing.stretch, &wanted);
         let mut late = sealed.late;
-        for ClosedStep { step, replies } in job.steps {
+        for ClosedStep { step, replies } in closing.steps {
             late.remove(&step);
             let (numbers, computed) = match self.write_numbers(step, traces.remove(&step)) {
                 Ok(computed) => (Ok(computed.closed.clone()), Some(computed)),

@@ -30,9 +30,15 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// Goes on where the run stands. Steps that a killed recorder left open are ours now, with the weights that
-    /// answered in them; while another writer lives they are its own.
-    pub(crate) fn resume(run: &Run, now: Instant) -> Result<Self, RunError> {
-        let is_alone = run.writers()?.iter().all(|writer| writer.state != WriterState::Live);
+    /// answered in them; while another writer than our `own` lives only those that others have `left`.
+    pub(crate) fn resume(
+        run: &Run,
+        own: &str,
+        left: &BTreeMap<String, BTreeSet<StepNumber>>,
+        now: Instant,
+    ) -> Result<Self, RunError> {
+        let is_alone =
+            run.writers()?.iter().all(|writer| *writer.name == *own || writer.state != WriterState::Live);
         let mut steps = Self::default();
         for summary in run.steps()? {
             let step = summary.step;
@@ -40,7 +46,7 @@ impl Steps {
             steps.begun = steps.begun.max(step);
             if summary.close.is_some() {
                 steps.closed.insert(step);
-            } else if is_alone {
+            } else if is_alone || left.values().any(|left| left.contains(&step)) {
                 let trace = run.step(step)?;
                 let versions = trace.requests().filter_map(|request| request.weight_version());
                 steps.versions.extend(versions.map(|version| (version.into(), step)));

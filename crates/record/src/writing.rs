@@ -7,13 +7,13 @@ use std::sync::mpsc::{SendError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rollscope_run::{LogOptions, LogWriter, Peers, Run};
+use rollscope_run::{LogLock, LogOptions, LogWriter, Peers, Run};
 use rollscope_trace::{CloseReason, DropCount, ForwardPass, Record, StepClose, StepNumber};
 
 use crate::inbox::{Command, Inbox, Lost};
 use crate::live::Live;
 use crate::losses::{Stream, StreamCounts};
-use crate::sealing::{self, ClosedStep, Job, Reply};
+use crate::sealing::{self, ClosedStep, Closing, Job, Reply};
 use crate::steps::Steps;
 use crate::tracking::Tracking;
 use crate::waiting::WaitingPasses;
@@ -84,7 +84,7 @@ pub(crate) fn log_options() -> LogOptions {
 /// Starts the thread, and the sealing thread behind it.
 pub(crate) fn spawn(
     handle: &RecorderHandle,
-    log: LogWriter,
+    (log, peers): (LogWriter, Peers),
     steps: Steps,
     options: &RecordOptions,
 ) -> Result<JoinHandle<Result<(), RecordError>>, RecordError> {
@@ -94,9 +94,6 @@ pub(crate) fn spawn(
     let tracking = Tracking::spawn(&run, &options.trackers, &on_trouble, &others_stay)?;
     let (jobs, sealing) = sealing::spawn(run.clone(), tracking, options)?;
     let abandon = AbandonOnExit(Arc::clone(&inbox));
-    let mut peers = run.peers(&log);
-    // Who goes from now on leaves its steps to this one.
-    peers.look()?;
     let writing = Writing {
         peers,
         peers_troubled: false,
@@ -120,8 +117,10 @@ pub(crate) fn spawn(
     };
     let work = move || {
         let _abandon = abandon;
-        let ended = writing.work();
+        let (lock, ended) = writing.work();
         let sealed = sealing.join().map_err(|_| RecordError::Panicked);
+        // Until then nobody else takes the log for one that is left unsealed.
+        drop(lock);
         ended.and(sealed)
     };
     let thread = std::thread::Builder::new().name("rollscope-writing".to_owned()).spawn(work);
@@ -131,7 +130,7 @@ pub(crate) fn spawn(
 // === impl Writing ===
 
 impl Writing {
-    fn work(mut self) -> Result<(), RecordError> {
+    fn work(mut self) -> (LogLock, Result<(), RecordError>) {
         loop {
             // Asked before too: what is not live any more by then has been put in.
             let live = self.live.steps();
@@ -296,7 +295,7 @@ impl Writing {
                 continue;
             }
             // A request of another recorder's may have begun a moment ago.
-            if !std::mem::replace(&mut has_looked, true) {
+            if !self.peers.is_busy(step) && !std::mem::replace(&mut has_looked, true) {
                 self.look_at_peers(now);
             }
             let is_open = self.steps.is_open(step) && !self.peers.is_busy(step);
@@ -349,23 +348,28 @@ impl Writing {
         self.flush();
         self.steps.late_handed_on();
         let (writer, stretch) = (self.log.name().into(), self.log.stretch());
-        if let Err(SendError(job)) = self.jobs.send(Job { writer, stretch, steps: closed }) {
+        self.give(Job::Seal(Box::new(Closing { writer, stretch, steps: closed })));
+    }
+
+    fn give(&mut self, job: Job) {
+        if let Err(SendError(job)) = self.jobs.send(job) {
             // The sealing thread is gone only if it has panicked.
             self.trouble(&RecordError::Panicked);
-            for closed in job.steps {
+            let Job::Seal(closing) = job else { return };
+            for closed in closing.steps {
                 sealing::answer(closed.replies, Err(RecordError::Panicked));
             }
         }
     }
 
     /// Closes what is open unless others go on with it, has it sealed with what came late, and ends the log.
-    fn finish(mut self) -> Result<(), RecordError> {
+    fn finish(mut self) -> (LogLock, Result<(), RecordError>) {
         let told = self.ending.keys().map(|step| (*step, CloseReason::Told)).collect();
         let mut closed = self.close(told);
         self.flush();
         let left = self.peers.leave(self.steps.open());
         // Where it is not known who stays, nobody else may close them.
-        let (is_last, left) = self.told_or_troubled(left).unwrap_or((true, BTreeSet::new()));
+        let (is_last, left) = self.told_or_troubled(left).unwrap_or((true, BTreeMap::new()));
         self.hear_peers(&left, Instant::now());
         self.others_stay.store(!is_last, Ordering::Relaxed);
         if is_last {
@@ -374,7 +378,7 @@ impl Writing {
         }
         self.hand_on(closed);
         drop(self.jobs);
-        Ok(self.log.end()?)
+        (self.log.lock(), self.log.end().map_err(RecordError::from))
     }
 }
 

@@ -15,13 +15,13 @@ use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
 use rollscope_fpm::{Address, Pass, Publisher, Subscriptions};
 use rollscope_record::{
-    PassSource, PassTroubles, QUEUE_MESSAGES, RecordError, RecordOptions, Recorder, RecorderHandle, StepEnd,
-    catch_up, follow_fleet, origin_of, record_passes, routes,
+    MakeGlance, PassSource, PassTroubles, QUEUE_MESSAGES, RecordError, RecordOptions, Recorder,
+    RecorderHandle, StepEnd, catch_up, follow_fleet, origin_of, record_passes, routes,
 };
-use rollscope_run::{LogOptions, Run, RunInfo, WriterState};
+use rollscope_run::{LogOptions, Presence, Run, RunInfo, Sealed, WriterState};
 use rollscope_trace::{
     CloseReason, Dropped, Join, Leg, LegRole, Nanos, Profile, ProfileSink as _, Record, Report, RequestId,
-    SampleMark, Scalar, StepNumber, UnixNs, WorkerRef,
+    SampleMark, Scalar, StepClose, StepNumber, UnixNs, WorkerRef,
 };
 use rollscope_track::{Target, Tracker};
 use serde_json::{Value, json};
@@ -528,6 +528,81 @@ async fn a_step_that_a_killed_recorder_left_open_is_gone_on_with() {
     let steps: Vec<_> = run.steps().unwrap().iter().map(|step| (step.step.0, step.requests)).collect();
     assert_eq!(steps, [(7, 2), (8, 1)]);
     assert_eq!(run.metrics().unwrap()[0].data["perf/request/count"], json!(2.0));
+}
+
+/// What a recorder that is killed leaves: requests of step 7, which it told to be open, and of 8, which it has just closed.
+fn killed_recorder(run: &Run) {
+    let mut killed = run.writer("gateway", LogOptions::default()).unwrap();
+    for step in [7, 8] {
+        let mut profile = profile(step.into(), Join::default(), "v-a");
+        profile.join.step = Some(StepNumber(step));
+        killed.append(&Record::Profile(Box::new(profile))).unwrap();
+    }
+    let (at, reason) = (UnixNs(1_700_000_001_000_000_000), CloseReason::Told);
+    let close = StepClose { step: StepNumber(8), at, reason, rollout_time: None, gpus: None };
+    killed.append(&Record::Close(close)).unwrap();
+    let open = BTreeSet::from([StepNumber(7)]);
+    run.peers(&killed).tell(Presence { open, ..Presence::default() }).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_recorder_left_is_sealed_by_one_that_lives() {
+    let Setup { _dir, run, recorder, troubles } = setup(RecordOptions::default());
+    killed_recorder(&run);
+    until("the numbers that it had no time for", || sent_counts(&run) == [(8, 1.0)]);
+    recorder.shutdown().await.unwrap();
+    assert_eq!(sent_counts(&run), [(8, 1.0), (7, 1.0)]);
+    assert_eq!((closed(&run, 7), closed(&run, 8)), (Some(CloseReason::Shutdown), Some(CloseReason::Told)));
+    assert!(troubles.lock().is_empty(), "{troubles:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_recorder_left_open_is_gone_on_with_beside_a_writer_that_is_no_recorder() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    recorder.shutdown().await.unwrap();
+    killed_recorder(&run);
+    let importing = run.writer("import", LogOptions::default()).unwrap();
+    let recorder = Recorder::start(run.clone(), &RecordOptions::default()).unwrap();
+    recorder.shutdown().await.unwrap();
+    assert_eq!(closed(&run, 7), Some(CloseReason::Shutdown));
+    drop(importing);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_step_by_a_recorder_that_has_ended_since_stands() {
+    let (Setup { _dir, run, recorder, troubles }, other) = two_recorders(&RecordOptions::default());
+    for (recorder, id) in [(&recorder, 1), (&other, 2)] {
+        recorder.handle().offer(profile(id, of_sample(7, &id.to_string()), "v")).unwrap();
+    }
+    let end = StepEnd { rollout_time: Some(Nanos(9_000_000_000)), gpus: None };
+    other.handle().end_step(StepNumber(7), end).unwrap().await.unwrap().unwrap();
+    other.shutdown().await.unwrap();
+    recorder.shutdown().await.unwrap();
+    assert_eq!(closed(&run, 7), Some(CloseReason::Told));
+    assert!(troubles.lock().is_empty(), "{troubles:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_else_seals_the_log_of_a_recorder_that_has_ended_it_and_is_sealing_it() {
+    let (go_on, held) = std::sync::mpsc::sync_channel::<()>(1);
+    let held = Mutex::new(held);
+    let waiting: MakeGlance = Arc::new(move |_, _| {
+        held.lock().recv_timeout(PATIENCE).ok()?;
+        None
+    });
+    let Setup { _dir, run, recorder, .. } =
+        setup(RecordOptions { glance: Some(waiting), ..RecordOptions::default() });
+    recorder.handle().offer(profile(1, of_sample(1, "a"), "v")).unwrap();
+    let ended = recorder.handle().end_step(StepNumber(1), StepEnd::default()).unwrap();
+    ended.await.unwrap().unwrap();
+    recorder.handle().offer(profile(2, of_sample(2, "a"), "v")).unwrap();
+    drop(recorder);
+    until("the log ends", || run.writers().unwrap()[0].state == WriterState::Ended);
+    let mut sealed = Sealed::default();
+    run.seal_interrupted(&mut sealed).unwrap();
+    assert_eq!(sealed, Sealed::default());
+    drop(go_on);
+    until("the second step's numbers", || sent_counts(&run) == [(1, 1.0), (2, 1.0)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

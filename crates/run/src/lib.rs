@@ -45,7 +45,7 @@ pub use archive::SealedFile;
 pub use error::RunError;
 pub use follow::Follow;
 pub use glance::{Glance, GlanceBlocks, SealedState};
-pub use log::writer::{LogOptions, LogWriter};
+pub use log::writer::{LogLock, LogOptions, LogWriter};
 pub use log::{Damage, DamageKind, LogPosition, LogStretch};
 pub use losses::StepLosses;
 pub use numbers::{MetricsFollow, MetricsLog, SentMetrics};

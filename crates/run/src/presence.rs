@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::RunError;
 use crate::files;
+use crate::log::segment_name;
 use crate::log::writer::{LOCK_NAME, LogWriter};
 use crate::run::Run;
 
@@ -50,6 +51,7 @@ pub struct Peers {
     /// Those who never come back.
     gone: BTreeSet<String>,
     has_looked: bool,
+    has_met_any: bool,
 }
 
 /// present.json.
@@ -69,7 +71,7 @@ impl Run {
     pub fn peers(&self, writer: &LogWriter) -> Peers {
         let (own, told) = (writer.name().into(), None);
         let (live, gone) = Default::default();
-        Peers { run: self.clone(), own, told, live, gone, has_looked: false }
+        Peers { run: self.clone(), own, told, live, gone, has_looked: false, has_met_any: false }
     }
 }
 
@@ -95,31 +97,45 @@ impl Peers {
         Ok(())
     }
 
-    /// Looks who is there, and gives the steps that were left open by those who have gone since.
-    pub fn look(&mut self) -> Result<BTreeSet<StepNumber>, RunError> {
-        let mut left = BTreeSet::new();
+    /// Looks who is there, and gives those who have gone since, with the steps that each left open; the first time those who
+    /// had gone before, if nobody stays to whom they have left them.
+    pub fn look(&mut self) -> Result<BTreeMap<String, BTreeSet<StepNumber>>, RunError> {
+        let mut left = BTreeMap::new();
         for name in self.run.writer_names()? {
             if *name == *self.own || self.gone.contains(&name) {
                 continue;
             }
             let folder = self.run.log_folder(&name);
+            // A log is begun when it is locked.
+            let has_begun = folder.join(segment_name(1)).exists();
             // Asked before it is read: what one tells last is told while it lives.
             let is_live = is_live(&folder);
             // One that has told nothing has begun a moment ago, or ends no steps.
-            let Some(presence) = read(&folder.join(PRESENT_NAME))? else { continue };
+            let Some(presence) = read(&folder.join(PRESENT_NAME))? else {
+                if has_begun && !is_live {
+                    self.gone.insert(name);
+                }
+                continue;
+            };
+            self.has_met_any |= is_live;
             if is_live && !presence.leaving {
                 self.live.insert(name, presence);
                 continue;
             }
             self.live.remove(&name);
-            // What was left before one looked first is for whoever went on with the run then.
-            if self.has_looked || is_live {
-                left.extend(presence.open);
-            }
+            left.insert(name.clone(), presence.open);
             self.gone.insert(name);
         }
-        self.has_looked = true;
+        self.has_met_any |= self.has_looked && !left.is_empty();
+        if !std::mem::replace(&mut self.has_looked, true) && !self.live.is_empty() {
+            left.clear();
+        }
         Ok(left)
+    }
+
+    /// Whether there has been another since one looked first.
+    pub fn has_met_any(&self) -> bool {
+        self.has_met_any
     }
 
     /// What those tell who stay, as one looked last.
@@ -134,7 +150,10 @@ impl Peers {
 
     /// Tells the others that this one ends, which has all of its records in its log. Says whether nobody stays, and gives
     /// what [`Self::look`] does.
-    pub fn leave(&mut self, open: BTreeSet<StepNumber>) -> Result<(bool, BTreeSet<StepNumber>), RunError> {
+    pub fn leave(
+        &mut self,
+        open: BTreeSet<StepNumber>,
+    ) -> Result<(bool, BTreeMap<String, BTreeSet<StepNumber>>), RunError> {
         let path = self.run.log_folder(LEAVING_NAME);
         let lock = File::create(&path).map_err(RunError::io("create", &path))?;
         lock.lock().map_err(RunError::io("lock", &path))?;

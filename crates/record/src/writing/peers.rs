@@ -1,12 +1,13 @@
 //! What the writing thread tells the other recorders of the run, and does about what they tell.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use rollscope_run::{Presence, RunError};
 use rollscope_trace::StepNumber;
 
 use super::Writing;
+use crate::sealing::Job;
 
 // === impl Writing ===
 
@@ -25,16 +26,20 @@ impl Writing {
         self.hear_peers(&left, now);
     }
 
-    pub(super) fn hear_peers(&mut self, left: &BTreeSet<StepNumber>, now: Instant) {
-        if left.is_empty() && self.peers.live().next().is_none() {
+    pub(super) fn hear_peers(&mut self, left: &BTreeMap<String, BTreeSet<StepNumber>>, now: Instant) {
+        if !self.peers.has_met_any() {
             return;
+        }
+        if !left.is_empty() {
+            // Of one that was killed nobody else seals the log.
+            self.give(Job::Leftovers);
         }
         for presence in self.peers.live() {
             self.steps.heard_of(&presence.busy);
         }
         let closed = self.run.closed_steps();
         let closed = self.told_or_troubled(closed).unwrap_or_default();
-        for step in left.difference(&closed) {
+        for step in left.values().flatten().filter(|step| !closed.contains(step)) {
             self.steps.adopt(*step, now);
         }
         for step in self.steps.open().intersection(&closed) {

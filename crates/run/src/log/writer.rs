@@ -3,6 +3,7 @@
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rollscope_trace::Record;
 
@@ -49,7 +50,13 @@ pub struct LogWriter {
     broken: bool,
     ended: bool,
     /// Locked while it is open.
-    _lock: File,
+    lock: LogLock,
+}
+
+/// Keeps a log locked, so that nobody else seals it.
+#[derive(Clone, Debug)]
+pub struct LogLock {
+    _file: Arc<File>,
 }
 
 /// Records since a position, for whoever seals them.
@@ -82,15 +89,21 @@ impl LogWriter {
         let lock_path = folder.join(LOCK_NAME);
         let lock = File::create(&lock_path).map_err(RunError::io("create", &lock_path))?;
         lock.lock().map_err(RunError::io("lock", &lock_path))?;
+        let lock = LogLock { _file: Arc::new(lock) };
         let (file, path, position) = create_segment(&folder, 1)?;
         let (buffer, kept) = (Vec::new(), Kept::since(LogPosition::START));
         let (broken, ended) = (false, false);
-        Ok(Self { name, folder, options, file, path, position, buffer, kept, broken, ended, _lock: lock })
+        Ok(Self { name, folder, options, file, path, position, buffer, kept, broken, ended, lock })
     }
 
     /// The name of the writer, as its folder's.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Keeps the log locked beyond its end, for whoever is still sealing it.
+    pub fn lock(&self) -> LogLock {
+        self.lock.clone()
     }
 
     /// Takes a record. On an error it has not been taken, and the log is as it was.
