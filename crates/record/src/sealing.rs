@@ -76,7 +76,8 @@ struct Sealing {
     /// Of the log that was sealed last.
     sealer: Option<Sealer>,
     metrics: MetricsLog,
-    tracking: Tracking,
+    /// Nothing when it has sent the last.
+    tracking: Option<Tracking>,
     glance: Option<MakeGlance>,
     archive: Option<Archive>,
     retention: Retention,
@@ -109,7 +110,7 @@ pub(crate) fn spawn(
         metrics: run.metrics_log(),
         run,
         sealer: None,
-        tracking,
+        tracking: Some(tracking),
         glance: options.glance.clone(),
         archive,
         retention: options.retention,
@@ -286,6 +287,8 @@ impl Sealing {
     /// The archive has its time for what is left.
     fn finish(mut self) {
         self.work_again();
+        // Before the archive has its time: another recorder that ends may be waiting for the trackers.
+        self.tracking = None;
         if let Some(archive) = self.archive.take() {
             let due = archive.finish();
             self.retain(&due);
@@ -339,8 +342,10 @@ impl Sealing {
     /// Computes the numbers of a closed step, which has been read as a whole or is to be, and has them sent if they are new.
     fn write_numbers(&mut self, step: StepNumber, trace: Option<StepTrace>) -> Result<Computed, RecordError> {
         let computed = put_numbers(&self.run, step, trace).and_then(|computed| {
-            if self.metrics.append(step, &computed.closed.metrics)? {
-                self.tracking.tell();
+            if self.metrics.append(step, &computed.closed.metrics)?
+                && let Some(tracking) = &self.tracking
+            {
+                tracking.tell();
             }
             Ok(computed)
         });

@@ -245,7 +245,17 @@ async fn steps_that_wait_to_be_copied_are_kept_until_they_are() {
         }
     };
     let steps = |run: &Run| run.steps().unwrap().iter().map(|step| step.step.0).collect::<Vec<_>>();
-    let (recorder, troubles) = start(&run, options.clone());
+    let target = Target::Jsonl { path: Some(dir.path().join("lines.jsonl")) };
+    let troubles: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (told, of, tracker) = (Arc::clone(&troubles), run.clone(), target.clone());
+    let on_trouble = Arc::new(move |error: &RecordError| {
+        told.lock().push(error.to_string());
+        if matches!(error, RecordError::Uncopied { .. }) {
+            Tracker::open(&tracker, &origin_of(&of)).expect("not held while the archive had its time");
+        }
+    });
+    let first = RecordOptions { trackers: vec![target], on_trouble, ..options.clone() };
+    let recorder = Recorder::start(run.clone(), &first).unwrap();
     end_steps(&recorder, 1..=3).await;
     recorder.shutdown().await.unwrap();
     assert_eq!(steps(&run), [1, 2, 3]);
