@@ -194,6 +194,20 @@ def check_tensorboard(folder, expected):
         check(f"tensorboard, step {step}", numbers, found, 1e-6)
 
 
+def check_replaced(run, sent, expected):
+    """Both steps change; TensorBoard shows the new numbers, and an older one that did not change."""
+    earlier = {"step": 0, "data": expected[0][1]}
+    with sent.open("a") as file:
+        file.write(json.dumps(earlier) + "\n")
+    track(run, "tensorboard:board")
+    changed = [(step, {name: value + 1 for name, value in numbers.items()}) for step, numbers in expected]
+    with sent.open("a") as file:
+        file.writelines(json.dumps({"step": step, "data": numbers}) + "\n" for step, numbers in reversed(changed))
+    assert track(run, "tensorboard:board").startswith("2 steps sent")
+    assert track(run, "tensorboard:board").startswith("0 steps sent")
+    check_tensorboard("board", [(0, earlier["data"]), *changed])
+
+
 class MlflowServer:
     """A server with its own database; what it starts ends with it."""
 
@@ -286,6 +300,7 @@ def main():
     check_syncs_while_it_grows()
     check_tensorboard("board", expected)
     check_mlflow(run, expected)
+    check_replaced(run, sent, expected)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,9 @@ fn send_new(
         }
         Ok::<_, RecordError>(())
     })?;
+    if !abandoned.load(Ordering::Relaxed) {
+        tracker.flush()?;
+    }
     Ok((sent, left_out))
 }
 
@@ -249,13 +252,17 @@ impl Sending {
         }
     }
 
-    /// A tracker that fails is opened anew the next time, and then tells what it has.
+    /// A tracker that fails is opened anew the next time, and then tells what it has, for which all lines are gone through.
     fn send(&mut self) -> Result<(), RecordError> {
         let mut tracker = match self.tracker.take() {
             Some(tracker) => tracker,
             None => Tracker::open(&self.target, &origin_of(&self.run))?,
         };
-        let (_, left_out) = send_new(&mut self.metrics, &mut tracker, &self.abandoned)?;
+        let sent = send_new(&mut self.metrics, &mut tracker, &self.abandoned);
+        if sent.is_err() {
+            self.metrics = self.run.follow_metrics();
+        }
+        let (_, left_out) = sent?;
         self.tracker = Some(tracker);
         // Those of its numbers that are not there would be refused again.
         if let Some(error) = left_out {

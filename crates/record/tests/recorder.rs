@@ -212,6 +212,23 @@ async fn a_tracker_that_is_away_loses_no_step() {
     assert_eq!(catch_up(&run, &mut tracker).unwrap().0, 0);
 }
 
+#[test]
+fn steps_that_change_are_replaced_in_a_board_s_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let info = RunInfo { producer: "test".into(), created: UnixNs(0), config: json!({}) };
+    let run = Run::create(&dir.path().join("run"), &info).unwrap();
+    let open = || Tracker::open(&"tensorboard".parse().unwrap(), &origin_of(&run)).unwrap();
+    for value in [1, 2] {
+        for step in 1..=5 {
+            let numbers = serde_json::Map::from_iter([("perf/number".to_owned(), json!(value))]);
+            run.metrics_log().append(StepNumber(step), &numbers).unwrap();
+        }
+        assert_eq!(catch_up(&run, &mut open()).unwrap().0, 5);
+        assert_eq!([1, 5, 6].map(|step| open().times(step)), [value, value, 0]);
+    }
+    assert_eq!(catch_up(&run, &mut open()).unwrap().0, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn late_records_are_sealed_without_an_end_of_another_step() {
     let options = RecordOptions { superseded_after: Duration::from_millis(50), ..RecordOptions::default() };

@@ -4,8 +4,9 @@
 //! are CRC-32C, masked as `TFRecord` does. The bytes are an `Event` of `tensorflow/core/util/event.proto`, of which the
 //! first tells the version. Scalars are of single precision, as TensorBoard's are.
 //!
-//! A step that is sent again follows an event that says that a session starts at it: TensorBoard then forgets what it had from
-//! that step on, so that the later steps follow once more.
+//! Steps that are sent again follow an event that says that a session starts at the first of them: TensorBoard then forgets what
+//! it had from that step on, so that the others follow once more. As this takes the rest of the file, all that are sent again in a
+//! row share one such event, which names them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,6 +23,8 @@ use crate::tracker::{Numbers, Origin, Times, create_folder, now_s};
 pub(crate) struct TensorBoard {
     pub(crate) times: Times,
     file: RecordFile,
+    /// What was sent again and is not written yet.
+    again: Vec<Event>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -42,6 +45,9 @@ struct Event {
 struct SessionLog {
     #[prost(int32, tag = "1")]
     status: i32,
+    /// The steps that are sent again, with a comma between, each as often as it was. Without it only the event's own.
+    #[prost(string, optional, tag = "3")]
+    msg: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -88,7 +94,7 @@ impl TensorBoard {
             times = found.times;
             Ok(found.whole)
         })?;
-        let mut board = Self { times, file };
+        let mut board = Self { times, file, again: Vec::new() };
         if board.file.end() == 0 {
             let first =
                 Event { wall_time: now_s(), file_version: Some(VERSION.to_owned()), ..Event::default() };
@@ -97,6 +103,7 @@ impl TensorBoard {
         Ok(board)
     }
 
+    /// Of a step that it has already nothing is written before [`Self::flush`].
     pub(crate) fn send(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrackError> {
         let value =
             |(tag, value): (&String, &f64)| Value { tag: tag.clone(), simple_value: Some(*value as f32) };
@@ -108,26 +115,36 @@ impl TensorBoard {
             summary: Some(Summary { value: values }),
             ..Event::default()
         };
-        let mut events = vec![event];
         if self.times.of(step) > 0 {
-            let session_log = Some(SessionLog { status: START });
-            let start = Event { summary: None, session_log, ..events[0].clone() };
-            events.insert(0, start);
-            events.extend(self.after(events[0].step)?.into_values());
+            self.again.push(event);
+        } else {
+            self.file.append(&record(&event.encode_to_vec()))?;
         }
-        // One write, so that what follows a start is there whole or not at all.
-        let bytes: Vec<u8> = events.iter().flat_map(|event| record(&event.encode_to_vec())).collect();
-        self.file.append(&bytes)?;
         self.times.add(step);
         Ok(())
     }
 
-    /// What was sent last of each step after one.
-    fn after(&self, step: i64) -> Result<BTreeMap<i64, Event>, TrackError> {
+    /// Writes what was sent again, of each step only the last.
+    pub(crate) fn flush(&mut self) -> Result<(), TrackError> {
+        let again = std::mem::take(&mut self.again);
+        let Some(first) = again.iter().map(|event| event.step).min() else { return Ok(()) };
+        let steps: Vec<String> = again.iter().map(|event| event.step.to_string()).collect();
+        let session_log = Some(SessionLog { status: START, msg: Some(steps.join(",")) });
+        let start = Event { wall_time: now_s(), step: first, session_log, ..Event::default() };
+        let mut events = self.from(first)?;
+        events.extend(again.into_iter().map(|event| (event.step, event)));
+        // One write, so that what follows a start is there whole or not at all.
+        let events = std::iter::once(&start).chain(events.values());
+        let bytes: Vec<u8> = events.flat_map(|event| record(&event.encode_to_vec())).collect();
+        self.file.append(&bytes)
+    }
+
+    /// What was written last of each step from one on.
+    fn from(&self, step: i64) -> Result<BTreeMap<i64, Event>, TrackError> {
         let content = fs::read(self.file.path()).map_err(TrackError::io("read", self.file.path()))?;
-        let later = events(&content).map(|(_, event)| event);
-        let later = later.filter(|event| event.summary.is_some() && event.step > step);
-        Ok(later.map(|event| (event.step, event)).collect())
+        let written = events(&content).map(|(_, event)| event);
+        let written = written.filter(|event| event.summary.is_some() && event.step >= step);
+        Ok(written.map(|event| (event.step, event)).collect())
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -141,20 +158,18 @@ impl Content {
     /// Of what follows a start nothing stays unless all of it is there.
     fn of(bytes: &[u8]) -> Self {
         let mut content = Self::default();
-        let (mut missing, mut again) = (BTreeSet::new(), None);
+        let (mut missing, mut again) = (BTreeSet::new(), Vec::new());
         for (end, event) in events(bytes) {
             let step = event.step as u64;
-            if event.session_log.is_some() {
+            if let Some(start) = event.session_log {
                 missing = content.times.from(step).collect();
-                again = Some(step);
+                again = start.msg.map_or(vec![step], |steps| steps.split(',').flat_map(str::parse).collect());
             } else if event.summary.is_some() && !missing.remove(&step) {
                 content.times.add(step);
             }
             if missing.is_empty() {
                 content.whole = end;
-                if let Some(step) = again.take() {
-                    content.times.add(step);
-                }
+                again.drain(..).for_each(|step| content.times.add(step));
             }
         }
         content

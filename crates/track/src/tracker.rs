@@ -91,8 +91,8 @@ impl Tracker {
         }
     }
 
-    /// Sends the numbers of a step; of one that it has they replace what it has as far as it can do so. On an error the step
-    /// may be there in part, and is sent again.
+    /// Sends the numbers of a step; of one that it has they replace what it has as far as it can do so, with [`Self::flush`] at the
+    /// latest. On an error the step may be there in part, and is sent again.
     pub fn send(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrackError> {
         match &mut self.kind {
             Kind::Wandb(wandb) => wandb.send(step, numbers),
@@ -101,6 +101,15 @@ impl Tracker {
             Kind::Jsonl(jsonl) => jsonl.send(step, numbers),
             // It was there before anybody else got it.
             Kind::Own(_) => Ok(()),
+        }
+    }
+
+    /// Writes what is not written yet: replacing one step may cost as much as replacing them all. After an error, and without a
+    /// flush, the tracker opened anew tells what it has.
+    pub fn flush(&mut self) -> Result<(), TrackError> {
+        match &mut self.kind {
+            Kind::TensorBoard(board) => board.flush(),
+            Kind::Wandb(_) | Kind::Mlflow(_) | Kind::Jsonl(_) | Kind::Own(_) => Ok(()),
         }
     }
 

@@ -85,7 +85,11 @@ fn a_step_that_is_sent_again_is_there_whole_or_as_before_wherever_the_file_is_cu
         drop(tracker);
         let file = file_of(dir.path(), &target);
         let before = fs::read(&file).unwrap().len();
-        open().send(2, &numbers(22)).unwrap();
+        let send_again = |tracker: &mut Tracker| {
+            tracker.send(2, &numbers(22)).unwrap();
+            tracker.flush().unwrap();
+        };
+        send_again(&mut open());
         let whole = fs::read(&file).unwrap();
         let times = |tracker: &Tracker| [1, 2, 3, 4].map(|step| tracker.times(step));
         for cut in (before..whole.len()).step_by((whole.len() - before) / 17).chain([whole.len() - 1]) {
@@ -93,7 +97,7 @@ fn a_step_that_is_sent_again_is_there_whole_or_as_before_wherever_the_file_is_cu
             let mut tracker = open();
             assert_eq!(times(&tracker), [1, 1, 1, 1], "{target} cut at {cut}");
             assert_eq!(fs::read(&file).unwrap().len(), before, "{target} cut at {cut}");
-            tracker.send(2, &numbers(22)).unwrap();
+            send_again(&mut tracker);
             drop(tracker);
             assert_eq!(times(&open()), [1, 2, 1, 1], "{target} cut at {cut}");
         }
@@ -143,6 +147,46 @@ fn a_file_has_one_that_sends_to_it() {
     // Two files, though they are called the same.
     let both = [&own, &other].map(|origin| Tracker::open(&"tensorboard".parse().unwrap(), origin).unwrap());
     drop(both);
+}
+
+/// What TensorBoard makes of its file is checked with its own program; here, how much it is made to read.
+#[test]
+fn steps_that_are_sent_again_in_a_row_take_the_rest_of_a_board_s_file_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let target: Target = "tensorboard".parse().unwrap();
+    let open = || Tracker::open(&target, &origin(dir.path())).unwrap();
+    let small = |value: u32| Numbers::from([("perf/number".to_owned(), f64::from(value))]);
+    let mut tracker = open();
+    for step in 1..=40 {
+        tracker.send(step, &small(1)).unwrap();
+    }
+    // All but the first three, one of them twice, and a new one between.
+    for step in (4..=40).rev().chain([7, 41]) {
+        tracker.send(step, &small(2)).unwrap();
+    }
+    assert_eq!([3, 4, 7, 40, 41].map(|step| tracker.times(step)), [1, 2, 3, 2, 1]);
+    tracker.flush().unwrap();
+    tracker.finish().unwrap();
+    let file = file_of(dir.path(), &target);
+    let whole = fs::read(&file).unwrap();
+    // The version, forty steps, the new one, the start, and what follows it.
+    assert_eq!(lengths_of_events(&whole).len(), 1 + 40 + 1 + 1 + 38);
+    assert_eq!([3, 4, 7, 40, 41, 42].map(|step| open().times(step)), [1, 2, 3, 2, 1, 0]);
+    // Of the row nothing is there, unless all of it is.
+    let last = lengths_of_events(&whole).pop().unwrap();
+    fs::write(&file, &whole[..whole.len() - last]).unwrap();
+    assert_eq!([3, 4, 7, 40, 41, 42].map(|step| open().times(step)), [1, 1, 1, 1, 1, 0]);
+    assert_eq!(lengths_of_events(&fs::read(&file).unwrap()).len(), 1 + 40 + 1);
+}
+
+/// Of each record, with its length and its sums.
+fn lengths_of_events(mut bytes: &[u8]) -> Vec<usize> {
+    let mut lengths = Vec::new();
+    while let Some(length) = bytes.first_chunk() {
+        lengths.push(u64::from_le_bytes(*length) as usize + 16);
+        bytes = &bytes[*lengths.last().unwrap()..];
+    }
+    lengths
 }
 
 #[test]
