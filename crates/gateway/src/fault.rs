@@ -29,6 +29,8 @@ pub(crate) enum UpstreamFault {
     Cut(#[source] Broken),
     #[error("reply ended without its last event")]
     Unfinished,
+    #[error("reply with a good status is no JSON object: {0}")]
+    NoReply(#[source] Malformed),
     #[error("reply not finished within {limit:?}")]
     Timeout { limit: Duration },
     /// A worker of a pair that is up may have waited for the other one.
@@ -120,6 +122,7 @@ impl UpstreamFault {
             | Self::KeptLost(_)
             | Self::Cut(_)
             | Self::Unfinished
+            | Self::NoReply(_)
             | Self::Timeout { .. } => Verdict::Failure,
         }
     }

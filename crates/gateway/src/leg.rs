@@ -15,7 +15,7 @@ use http::StatusCode;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use rollscope_route::{LegGuard, RoleKind, Verdict};
 use rollscope_trace::{LegRole, Outcome};
-use rollscope_wire::Chunks;
+use rollscope_wire::{Chunks, Malformed, Problem};
 
 use crate::abort::abort_later;
 use crate::choosing::Seat;
@@ -267,6 +267,12 @@ impl LegBody {
     /// The worker said all it had to say, but its reply is not whole.
     pub(crate) fn unfinished(&mut self) -> Refusal {
         self.leg.fail(Outcome::Truncated, UpstreamFault::Unfinished)
+    }
+
+    /// The worker's reply is none, though its status is good.
+    pub(crate) fn no_reply(&mut self, why: Malformed) -> Refusal {
+        let outcome = if why.problem == Problem::End { Outcome::Truncated } else { Outcome::Failed };
+        self.leg.fail(outcome, UpstreamFault::NoReply(why))
     }
 
     /// Ends the leg.

@@ -194,10 +194,12 @@ async fn run(
         if is_events {
             let share = is_merging.then_some(&mut share);
             (reading, is_finished) = read_events(&collected.bytes, words, share);
-        } else if !is_merging {
-            reading = Reading::of_body(&collected.bytes, None);
-        } else if let Ok(reply) = Reply::scan(&collected.bytes) {
-            share.add(&reply);
+        } else {
+            // What is no reply has not prefilled anything: decode would wait for it as long as it is let.
+            let reply = Reply::scan(&collected.bytes).map_err(|why| answer.body.no_reply(why))?;
+            if is_merging {
+                share.add(&reply);
+            }
             reading = Reading::of(&reply, None);
         }
     }

@@ -123,6 +123,21 @@ fn faults(shape: Shape) -> Vec<Fault> {
     faults
 }
 
+/// Good statuses whose bodies are no replies.
+fn no_replies() -> [Fault; 4] {
+    let fault = |name, script, leg| {
+        let body = "reply with a good status is no JSON object";
+        Fault { name, script: Some(script), status: 502, body, leg }
+    };
+    let cut = Script::new().raw("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"te").close();
+    [
+        fault("200 no JSON", Script::json(200, "<html>"), "failed"),
+        fault("200 no object", Script::json(200, "[1]"), "failed"),
+        fault("200 empty", Script::json(200, ""), "truncated"),
+        fault("cut without a length", cut, "truncated"),
+    ]
+}
+
 /// A worker that fails so, or the address of none.
 async fn failing(fault: &Fault, route: &str) -> (Option<FakeWorker>, std::net::SocketAddr) {
     let Some(script) = &fault.script else { return (None, refusing_address().await) };
@@ -201,6 +216,15 @@ async fn check_all(failing_role: LegRole, shape: Shape) {
 #[tokio::test]
 async fn prefill_fails() {
     futures_util::future::join_all(SHAPES.map(|shape| check_all(LegRole::Prefill, shape))).await;
+}
+
+#[tokio::test]
+async fn a_prefill_reply_that_is_none_is_a_failure() {
+    for shape in SHAPES {
+        for fault in no_replies() {
+            check(&fault, LegRole::Prefill, shape).await;
+        }
+    }
 }
 
 #[tokio::test]
