@@ -75,6 +75,8 @@ impl Name {
             return (given.contains("._") && !given.contains(':')).then(|| Self::Service(given.to_owned()));
         }
         let (host, port) = given.rsplit_once(':')?;
+        // As URLs write an IPv6 address.
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         Some(Self::Host(host.to_owned(), port.parse().ok()?))
     }
 }
@@ -186,6 +188,7 @@ mod tests {
         for (given, expected) in [
             ("workers:30000", Some(Name::Host("workers".to_owned(), 30000))),
             ("fd00::1:80", Some(Name::Host("fd00::1".to_owned(), 80))),
+            ("[fd00::1]:80", Some(Name::Host("fd00::1".to_owned(), 80))),
             ("_http._tcp.workers", Some(Name::Service("_http._tcp.workers".to_owned()))),
             ("workers", None),
             ("workers:x", None),
