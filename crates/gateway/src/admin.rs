@@ -245,12 +245,21 @@ fn add_by_query(core: &Core, uri: &Uri) -> Result<Response<ReplyBody>, Refusal> 
     add(core, &Registration { url, worker_type, bootstrap_port, api_key })
 }
 
+/// A URL without a rank means all ranks that stand for it, as where it is added; the reply names the first.
 fn remove_by_query(core: &Core, uri: &Uri) -> Result<Response<ReplyBody>, Refusal> {
     let given = named_worker(uri)?;
     let address = WorkerAddress::parse(&given).map_err(Unfit::from)?;
     let fleet = core.registry.fleet();
-    let worker = fleet.all().find(|worker| worker.address() == address);
-    remove(core, worker.ok_or_else(|| unknown(&given))?.id.as_str())
+    let is_meant =
+        |known: WorkerAddress| known == address || (address.rank.is_none() && known.url == address.url);
+    let mut meant = fleet.all().filter(|worker| is_meant(worker.address()));
+    let first = meant.next().ok_or_else(|| unknown(&given))?;
+    let reply = remove(core, first.id.as_str())?;
+    for rank in meant {
+        // One that has gone meanwhile is as it should be.
+        let _gone = remove(core, rank.id.as_str());
+    }
+    Ok(reply)
 }
 
 fn list_urls(core: &Core) -> Response<ReplyBody> {

@@ -83,6 +83,12 @@ async fn a_server_stands_for_its_ranks_when_they_are_asked_for() {
         .await;
         served(&gateway, "{}").await;
         assert!(bodies(&worker).pop().unwrap()["routed_dp_rank"].is_u64());
+        // By its URL it goes as it came.
+        let remove = format!("/remove_worker?url={}", worker.url());
+        assert_eq!(Client::post(gateway.address, &remove, "").await.status, 200);
+        let listed = Client::get(gateway.address, "/list_workers").await.text().await;
+        assert_eq!(listed, r#"{"urls":[]}"#);
+        assert_eq!(Client::post(gateway.address, &remove, "").await.status, 404);
     }
 }
 
