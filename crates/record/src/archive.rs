@@ -3,16 +3,18 @@
 //! Copied are the run's own description, the parts and the numbers of each step with what a viewer shows of it without reading
 //! it, and at last the manifest that names them, so that a copy can be opened like any run.
 //!
-//! A thread of its own copies: neither a step's end nor recording waits for the place. One that is away is tried again, ever less
-//! often, and retention spares the steps that wait for it, as many as [`MOST_SPARED`]. Which they are is kept in
-//! `archive/` of the run, so that the next recorder copies what this one could not.
+//! A thread of its own copies: neither a step's end nor recording waits for the place; the recorder's own end does, for
+//! [`LAST_OF_ALL`] at most. A place that is away is tried again, ever less often, and retention spares the steps that wait for it,
+//! as many as [`MOST_SPARED`]. Which they are is kept in `archive/` of the run, by each recorder for itself: others spare
+//! them too, and the next copies what this one could not. Of several recorders one copies at a time.
 //!
 //! A place is a folder (`file:///mnt/runs/r7`), such as a mounted bucket, or a bucket that speaks S3
 //! (`s3://BUCKET/PREFIX`), into which large files go in pieces.
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -77,6 +79,8 @@ pub(crate) struct Archive {
 /// What the thread and its owner know.
 struct Shared {
     run: Run,
+    /// Under whose name what is due is kept.
+    writer: Box<str>,
     due: Mutex<Due>,
     /// Pieces of files that were copied.
     pieces: AtomicU64,
@@ -88,8 +92,8 @@ struct Shared {
 #[derive(Default)]
 struct Due {
     waiting: BTreeSet<StepNumber>,
-    /// Those that are at present.
-    copying: BTreeSet<StepNumber>,
+    /// Those that are being copied, and those that are there and no manifest there names yet.
+    unnamed: BTreeSet<StepNumber>,
 }
 
 struct Copying {
@@ -106,6 +110,8 @@ pub(crate) const MOST_SPARED: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// But no later than this.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// A file goes into a folder in pieces of so many bytes.
+const PIECE_BYTES: u64 = 1 << 20;
 /// So long the end waits for the next piece of a file to be copied.
 const LAST_PIECE: Duration = Duration::from_secs(5);
 /// And so long for all of them.
@@ -147,10 +153,21 @@ impl fmt::Display for ArchivePlace {
 
 impl Archive {
     /// Begins with what a recorder before could not copy.
-    pub(crate) fn spawn(run: &Run, place: ArchivePlace, on_trouble: &OnTrouble) -> Result<Self, RecordError> {
-        let due = Due { waiting: run.archive_due()?, copying: BTreeSet::new() };
+    pub(crate) fn spawn(
+        run: &Run,
+        writer: &str,
+        place: ArchivePlace,
+        on_trouble: &OnTrouble,
+    ) -> Result<Self, RecordError> {
+        let due = Due { waiting: run.take_archive_due(writer)?, unnamed: BTreeSet::new() };
         let (pieces, is_abandoned) = Default::default();
-        let shared = Arc::new(Shared { run: run.clone(), due: Mutex::new(due), pieces, is_abandoned });
+        let shared = Arc::new(Shared {
+            run: run.clone(),
+            writer: writer.into(),
+            due: Mutex::new(due),
+            pieces,
+            is_abandoned,
+        });
         let copying = Copying {
             place: place.clone(),
             shared: Arc::clone(&shared),
@@ -186,7 +203,7 @@ impl Archive {
 
     /// These are gone and will not be copied.
     pub(crate) fn give_up(&self, steps: &BTreeSet<StepNumber>) -> Result<(), RunError> {
-        self.shared.change(|due| due.waiting.retain(|step| !steps.contains(step)))
+        self.shared.change(|due| due.give_up(steps))
     }
 
     /// Waits for what is left to be copied, as long as that goes on; gives the steps that are not there.
@@ -221,7 +238,7 @@ impl Shared {
         change(&mut due);
         let after = due.all();
         // Under the lock, so that the last change is what is kept.
-        if before == after { Ok(()) } else { self.run.put_archive_due(&after) }
+        if before == after { Ok(()) } else { self.run.put_archive_due(&self.writer, &after) }
     }
 }
 
@@ -229,7 +246,26 @@ impl Shared {
 
 impl Due {
     fn all(&self) -> BTreeSet<StepNumber> {
-        self.waiting.union(&self.copying).copied().collect()
+        self.waiting.union(&self.unnamed).copied().collect()
+    }
+
+    /// The step that is to be copied now. It may be brought again meanwhile.
+    fn begin(&mut self) -> Option<StepNumber> {
+        let step = self.waiting.pop_first()?;
+        self.unnamed.insert(step);
+        Some(step)
+    }
+
+    /// It could not be copied, and is to be unless it was given up meanwhile.
+    fn put_back(&mut self, step: StepNumber) {
+        if self.unnamed.remove(&step) {
+            self.waiting.insert(step);
+        }
+    }
+
+    fn give_up(&mut self, steps: &BTreeSet<StepNumber>) {
+        self.waiting.retain(|step| !steps.contains(step));
+        self.unnamed.retain(|step| !steps.contains(step));
     }
 }
 
@@ -259,19 +295,7 @@ impl Copying {
 
     /// Whether all that was due is copied.
     fn try_now(&mut self) -> bool {
-        let copying = {
-            let mut due = self.shared.due.lock();
-            due.copying = std::mem::take(&mut due.waiting);
-            due.copying.clone()
-        };
-        let copied = self.copy(&copying);
-        let kept = self.shared.change(|due| {
-            let copying = std::mem::take(&mut due.copying);
-            if copied.is_err() {
-                due.waiting.extend(copying);
-            }
-        });
-        let outcome = copied.and(kept.map_err(RecordError::from));
+        let outcome = self.copy();
         let is_failed = outcome.is_err();
         if let Err(error) = outcome
             && !self.is_troubled
@@ -282,32 +306,47 @@ impl Copying {
         !is_failed
     }
 
-    fn copy(&self, steps: &BTreeSet<StepNumber>) -> Result<(), RecordError> {
-        if steps.is_empty() {
+    /// What is copied stays so when a later step cannot be; the manifest that names it comes last.
+    fn copy(&self) -> Result<(), RecordError> {
+        let Shared { run, due, .. } = &*self.shared;
+        if due.lock().all().is_empty() {
             return Ok(());
         }
-        let run = &self.shared.run;
         let bucket = match &self.place {
             ArchivePlace::Folder(_) => None,
-            ArchivePlace::S3 { bucket, prefix } => {
-                Some((Bucket::from_environment(bucket, variables())?, prefix))
-            }
+            ArchivePlace::S3 { bucket, .. } => Some(Bucket::from_environment(bucket, variables())?),
         };
+        loop {
+            let Some(step) = due.lock().begin() else { break };
+            let copied = self.put_locked(bucket.as_ref(), || run.sealed_files(step));
+            if copied.is_err() {
+                due.lock().put_back(step);
+            }
+            copied?;
+        }
+        self.put_locked(bucket.as_ref(), || run.archive_files())?;
+        // Only this thread adds to them.
+        Ok(self.shared.change(|due| due.unnamed.clear())?)
+    }
+
+    /// No other process reads or puts such files meanwhile, so that none replaces a newer one by an older one.
+    fn put_locked(
+        &self,
+        bucket: Option<&Bucket>,
+        files: impl FnOnce() -> Result<Vec<SealedFile>, RunError>,
+    ) -> Result<(), RecordError> {
+        let _lock = self.shared.run.lock_archive()?;
         let has_progressed = || {
             self.shared.pieces.fetch_add(1, Ordering::Relaxed);
         };
-        for SealedFile { path, name } in run.sealed_files(steps)? {
-            match (&self.place, &bucket) {
-                (_, Some((bucket, prefix))) => {
+        for SealedFile { path, name } in files()? {
+            match (&self.place, bucket) {
+                (ArchivePlace::S3 { prefix, .. }, Some(bucket)) => {
                     let name = name.to_string_lossy().replace('\\', "/");
                     let name = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
                     bucket.put(&name, &path, has_progressed)?;
                 }
-                (ArchivePlace::Folder(folder), None) => {
-                    let bytes = fs::read(&path).map_err(|source| ArchiveError::Io { source, path })?;
-                    put_file(&folder.join(name), &bytes)?;
-                    has_progressed();
-                }
+                (ArchivePlace::Folder(folder), _) => put_file(&folder.join(name), &path, has_progressed)?,
                 (ArchivePlace::S3 { .. }, None) => {}
             }
         }
@@ -321,19 +360,64 @@ fn variables() -> impl Iterator<Item = (String, String)> {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// A reader sees the old file or the new one, and no half of either.
-fn put_file(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.tmp"));
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let written = fs::create_dir_all(folder).and_then(|()| fs::write(&temporary, bytes));
-    let renamed = written.and_then(|()| fs::rename(&temporary, path));
-    renamed.map_err(|source| ArchiveError::Io { source, path: path.to_owned() })
+/// A reader sees the old file or the new one, and no half of either. The temporary name is always the same, so that what a
+/// killed process left there is replaced; the archive's lock keeps others from it.
+fn put_file(to: &Path, from: &Path, has_progressed: impl Fn()) -> Result<(), ArchiveError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| ArchiveError::Io { source, path }
+    };
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = to.with_file_name(format!(".{name}.tmp"));
+    let from_file = File::open(from).map_err(failed(from))?;
+    fs::create_dir_all(to.parent().unwrap_or(Path::new("/"))).map_err(failed(to))?;
+    let mut to_file = File::create(&temporary).map_err(failed(to))?;
+    let mut piece = Vec::new();
+    loop {
+        piece.clear();
+        (&from_file).take(PIECE_BYTES).read_to_end(&mut piece).map_err(failed(from))?;
+        if piece.is_empty() {
+            break;
+        }
+        to_file.write_all(&piece).map_err(failed(to))?;
+        has_progressed();
+    }
+    fs::rename(&temporary, to).map_err(failed(to))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_that_is_given_up_while_it_is_copied_is_not_copied_again() {
+        let steps = [1, 2].map(StepNumber);
+        let mut due = Due { waiting: steps.into(), unnamed: BTreeSet::new() };
+        assert_eq!(due.begin(), Some(steps[0]));
+        assert_eq!(due.all(), steps.into(), "until it is there");
+        due.give_up(&[steps[0]].into());
+        due.put_back(steps[0]);
+        assert_eq!(due.all(), [steps[1]].into());
+        assert_eq!(due.begin(), Some(steps[1]));
+        due.put_back(steps[1]);
+        assert_eq!(due.begin(), Some(steps[1]), "once more");
+    }
+
+    #[test]
+    fn a_large_file_that_goes_into_a_folder_is_progress_before_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("copies/to"));
+        let bytes = vec![7; 2 * usize::try_from(PIECE_BYTES).unwrap() + 1];
+        fs::write(&from, &bytes).unwrap();
+        let pieces = AtomicU64::new(0);
+        put_file(&to, &from, || {
+            pieces.fetch_add(1, Ordering::Relaxed);
+        })
+        .unwrap();
+        assert_eq!(pieces.into_inner(), 3);
+        assert!(fs::read(&to).unwrap() == bytes);
+        assert_eq!(fs::read_dir(to.parent().unwrap()).unwrap().count(), 1, "nothing beside it");
+    }
 
     #[test]
     fn places_are_read_as_they_are_written() {

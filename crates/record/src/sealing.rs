@@ -100,12 +100,13 @@ const QUEUE_JOBS: usize = 64;
 
 pub(crate) fn spawn(
     run: Run,
+    writer: &str,
     tracking: Tracking,
     options: &RecordOptions,
 ) -> Result<(SyncSender<Job>, JoinHandle<()>), RecordError> {
     let (jobs, queue) = sync_channel(QUEUE_JOBS);
     let place = options.archive.clone();
-    let archive = place.map(|place| Archive::spawn(&run, place, &options.on_trouble)).transpose()?;
+    let archive = place.map(|place| Archive::spawn(&run, writer, place, &options.on_trouble)).transpose()?;
     let sealing = Sealing {
         metrics: run.metrics_log(),
         run,
@@ -268,20 +269,26 @@ impl Sealing {
         if let Some(archive) = &self.archive {
             self.tell(&archive.bring(changed).map_err(RecordError::from));
         }
-        self.retain(&self.archive.as_ref().map(Archive::due).unwrap_or_default());
+        self.retain(self.archive.as_ref().map(Archive::due).unwrap_or_default());
     }
 
-    /// Removes what is beyond the limits and need not be copied any more.
-    fn retain(&self, due: &BTreeSet<StepNumber>) {
+    /// Removes what is beyond the limits and need not be copied any more, neither by this recorder nor by another.
+    fn retain(&self, mut due: BTreeSet<StepNumber>) {
+        match self.run.archive_due() {
+            Ok(of_all) => due.extend(of_all),
+            // Nothing is removed that somebody may wait for.
+            Err(error) => return self.tell::<()>(&Err(error.into())),
+        }
         let beyond = due.len().saturating_sub(MOST_SPARED);
         let spared = due.iter().skip(beyond).copied().collect();
         let retained = self.run.retain(self.retention, &spared).map_err(RecordError::from);
         self.tell(&retained);
-        let lost: BTreeSet<StepNumber> = retained.unwrap_or_default().intersection(due).copied().collect();
-        if let (Some(archive), Some(first)) = (&self.archive, lost.first()) {
+        let lost: BTreeSet<StepNumber> = retained.unwrap_or_default().intersection(&due).copied().collect();
+        let Some(first) = lost.first() else { return };
+        if let Some(archive) = &self.archive {
             self.tell(&archive.give_up(&lost).map_err(RecordError::from));
-            (self.on_trouble)(&RecordError::NeverCopied { count: lost.len(), first: *first });
         }
+        (self.on_trouble)(&RecordError::NeverCopied { count: lost.len(), first: *first });
     }
 
     /// The archive has its time for what is left.
@@ -291,7 +298,7 @@ impl Sealing {
         self.tracking = None;
         if let Some(archive) = self.archive.take() {
             let due = archive.finish();
-            self.retain(&due);
+            self.retain(due);
         }
     }
 

@@ -92,7 +92,7 @@ pub(crate) fn spawn(
     let on_trouble = Arc::clone(&options.on_trouble);
     let others_stay = Arc::<AtomicBool>::default();
     let tracking = Tracking::spawn(&run, &options.trackers, &on_trouble, &others_stay)?;
-    let (jobs, sealing) = sealing::spawn(run.clone(), tracking, options)?;
+    let (jobs, sealing) = sealing::spawn(run.clone(), log.name(), tracking, options)?;
     let abandon = AbandonOnExit(Arc::clone(&inbox));
     let writing = Writing {
         peers,

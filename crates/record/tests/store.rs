@@ -277,6 +277,90 @@ async fn steps_that_wait_to_be_copied_are_kept_until_they_are() {
     }
 }
 
+/// Neither one that copies nothing itself nor one that has steps to copy too.
+#[tokio::test]
+async fn steps_that_wait_to_be_copied_are_kept_by_other_recorders_of_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let (away, copy) = (dir.path().join("copies"), dir.path().join("copies/run"));
+    fs::write(&away, "in the way").unwrap();
+    let archive = Some(format!("file://{}", copy.display()).parse().unwrap());
+    let copying = RecordOptions { archive, ..RecordOptions::default() };
+    let keeping_one = Retention { steps: Some(1), log_bytes: None };
+    let removing = RecordOptions { retention: keeping_one, ..RecordOptions::default() };
+    let both = RecordOptions { retention: keeping_one, ..copying.clone() };
+    let (first, _) = start(&run, copying.clone());
+    end_two_steps(&first).await;
+    until("they wait", || run.archive_due().unwrap() == [1, 2].map(StepNumber).into());
+    for (step, options) in [(3, both), (4, removing)] {
+        let (recorder, _) = start(&run, options);
+        end_step(&recorder, step).await;
+        recorder.shutdown().await.unwrap();
+    }
+    first.shutdown().await.unwrap();
+    assert_eq!(run.archive_due().unwrap(), [1, 2, 3].map(StepNumber).into());
+    for step in 1..=4 {
+        assert_eq!(run.step(StepNumber(step)).unwrap().requests().count(), 1);
+    }
+    fs::remove_file(&away).unwrap();
+    let (recorder, troubles) = start(&run, copying);
+    recorder.shutdown().await.unwrap();
+    assert!(troubles.lock().is_empty(), "{troubles:?}");
+    assert!(run.archive_due().unwrap().is_empty());
+    for step in 1..=3 {
+        assert_eq!(Run::open(&copy).unwrap().step(StepNumber(step)).unwrap().requests().count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn two_recorders_of_a_run_do_not_copy_at_the_same_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let copy = dir.path().join("copy");
+    let archive = Some(format!("file://{}", copy.display()).parse().unwrap());
+    let options = RecordOptions { archive, ..RecordOptions::default() };
+    // Another copies.
+    let lock = run.lock_archive().unwrap();
+    let (recorder, troubles) = start(&run, options.clone());
+    end_two_steps(&recorder).await;
+    recorder.shutdown().await.unwrap();
+    let told = troubles.lock().clone();
+    assert!(told.len() == 1 && told[0].starts_with("not copied before the end: 2 steps"), "{told:?}");
+    assert!(!copy.exists());
+    drop(lock);
+    let (recorder, _) = start(&run, options);
+    recorder.shutdown().await.unwrap();
+    assert_eq!(Run::open(&copy).unwrap().steps().unwrap().len(), 2);
+}
+
+/// A file where a step's folder is to be: that one cannot be copied.
+#[tokio::test]
+async fn what_is_copied_is_not_copied_again_when_another_step_cannot_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let copy = dir.path().join("copy");
+    let archive = Some(format!("file://{}", copy.display()).parse().unwrap());
+    let options = RecordOptions { archive, ..RecordOptions::default() };
+    fs::write(&copy, "in the way").unwrap();
+    let (recorder, _) = start(&run, options.clone());
+    end_two_steps(&recorder).await;
+    recorder.shutdown().await.unwrap();
+    assert_eq!(run.archive_due().unwrap(), [1, 2].map(StepNumber).into());
+    fs::remove_file(&copy).unwrap();
+    fs::create_dir_all(copy.join("steps")).unwrap();
+    let [copied, hindered] = [1, 2].map(|step| copy.join(format!("steps/step=00000{step}")));
+    fs::write(&hindered, "in the way").unwrap();
+    let (recorder, troubles) = start(&run, options);
+    until("the second cannot be copied", || !troubles.lock().is_empty());
+    assert!(!copy.join("manifest").exists(), "it comes last");
+    fs::remove_dir_all(&copied).unwrap();
+    fs::remove_file(&hindered).unwrap();
+    until("all is copied", || run.archive_due().unwrap().is_empty());
+    assert!(hindered.join("stats.json").is_file() && copy.join("manifest").is_dir());
+    assert!(!copied.exists(), "copied once");
+    recorder.shutdown().await.unwrap();
+}
+
 /// The bucket takes a call and never answers it. The environment is a process's own, as below.
 #[test]
 fn a_bucket_that_hangs_holds_neither_a_step_s_end_nor_the_recorder_s() {
@@ -391,13 +475,17 @@ fn read_call(stream: &mut TcpStream) -> (String, Vec<u8>) {
     }
 }
 
-/// Of a request each.
 async fn end_two_steps(recorder: &Recorder) {
     for step in 1..=2 {
-        recorder.handle().offer(profile(step, step.into())).unwrap();
-        let ended = recorder.handle().end_step(StepNumber(step), StepEnd::default()).unwrap();
-        ended.await.unwrap().unwrap();
+        end_step(recorder, step).await;
     }
+}
+
+/// Of one request.
+async fn end_step(recorder: &Recorder, step: u64) {
+    recorder.handle().offer(profile(step, step.into())).unwrap();
+    let ended = recorder.handle().end_step(StepNumber(step), StepEnd::default()).unwrap();
+    ended.await.unwrap().unwrap();
 }
 
 /// The tracker holds the recorder's first step until the recorder has ended.

@@ -9,7 +9,7 @@
 //! steps/step=000001/glance.bin        what a viewer shows of it without reading it
 //! manifest/N.json                     which parts there are, and which stretches of the logs they replace
 //! metrics.jsonl                       what trackers were sent: a line a step, and one more whenever its numbers have changed
-//! archive/                            of an archive: its manifest, and which closed steps are not there yet
+//! archive/                            of an archive: its manifest, and which closed steps each writer has not copied yet
 //! ```
 //!
 //! Each writer appends to a log of its own ([`LogWriter`]) and nobody else touches it. When a step is closed its
