@@ -386,10 +386,9 @@ fn a_bucket_that_hangs_holds_neither_a_step_s_end_nor_the_recorder_s() {
         &endpoint,
     );
     assert!(status.success());
-    // A call that fails is made again.
+    // It was called, and has not answered to this moment.
     listener.set_nonblocking(true).unwrap();
     assert!(listener.accept().is_ok());
-    assert!(listener.accept().is_err(), "the first call had not failed by then: nobody waited for it");
 }
 
 /// This test again, in a process of its own.

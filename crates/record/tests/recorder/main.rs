@@ -2,10 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
 
+mod passes;
+mod peers;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,15 +16,13 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
-use rollscope_fpm::{Address, Pass, Publisher, Subscriptions};
 use rollscope_record::{
-    MakeGlance, PassSource, PassTroubles, QUEUE_MESSAGES, RecordError, RecordOptions, Recorder,
-    RecorderHandle, StepEnd, catch_up, follow_fleet, origin_of, record_passes, routes,
+    RecordError, RecordOptions, Recorder, RecorderHandle, StepEnd, catch_up, origin_of, routes,
 };
-use rollscope_run::{LogOptions, Presence, Run, RunInfo, Sealed, WriterState};
+use rollscope_run::{LogOptions, Run, RunInfo, WriterState};
 use rollscope_trace::{
     CloseReason, Dropped, Join, Leg, LegRole, Nanos, Profile, ProfileSink as _, Record, Report, RequestId,
-    SampleMark, Scalar, StepClose, StepNumber, UnixNs, WorkerRef,
+    SampleMark, Scalar, StepNumber, UnixNs, WorkerRef,
 };
 use rollscope_track::{Target, Tracker};
 use serde_json::{Value, json};
@@ -44,14 +45,6 @@ fn setup(options: RecordOptions) -> Setup {
     let on_trouble = Arc::new(move |error: &RecordError| told.lock().push(error.to_string()));
     let recorder = Recorder::start(run.clone(), &RecordOptions { on_trouble, ..options }).unwrap();
     Setup { _dir: dir, run, recorder, troubles }
-}
-
-/// Records what a source publishes for as long as the result lives.
-fn listen(handle: &RecorderHandle, source: &PassSource) -> Subscriptions<(), PassSource> {
-    let (mut subscriptions, heard) = Subscriptions::new(QUEUE_MESSAGES);
-    tokio::spawn(record_passes(handle.clone(), heard, PassTroubles::default(), |_, _| {}));
-    subscriptions.follow([((), source.clone(), source.endpoint.clone())]);
-    subscriptions
 }
 
 async fn serve(recorder: &Recorder) -> String {
@@ -269,114 +262,6 @@ async fn to_end_a_step_again_amends_its_end_and_answers_everybody() {
     assert_eq!(run.steps().unwrap().len(), 1);
 }
 
-/// Two recorders at work in one run, each of which the other knows of, and where the numbers go besides.
-fn two_recorders(options: &RecordOptions) -> (Setup, Recorder) {
-    let first = setup(options.clone());
-    let second = Recorder::start(first.run.clone(), options).unwrap();
-    for writer in ["gateway", "gateway-2"] {
-        until("it is told who is there", || !told_by(&first.run, writer).is_empty());
-    }
-    (first, second)
-}
-
-/// What a recorder tells the others.
-fn told_by(run: &Run, writer: &str) -> String {
-    fs::read_to_string(run.dir().join("log").join(writer).join("present.json")).unwrap_or_default()
-}
-
-fn sent_counts(run: &Run) -> Vec<(u64, f64)> {
-    let count = |data: &serde_json::Map<String, Value>| data["perf/request/count"].as_f64().unwrap();
-    run.metrics().unwrap().iter().map(|sent| (sent.step.0, count(&sent.data))).collect()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_live_request_at_another_recorder_keeps_its_step_open() {
-    let options = RecordOptions { superseded_after: Duration::from_millis(50), ..RecordOptions::default() };
-    let (Setup { _dir, run, recorder, troubles }, other) = two_recorders(&options);
-    let live = Arc::new(Mutex::new(BTreeSet::from([StepNumber(10)])));
-    let of_other = Arc::clone(&live);
-    other.handle().ask_live(move || of_other.lock().clone());
-    until("the other tells its live request", || told_by(&run, "gateway-2").contains("\"busy\":[10]"));
-    let handle = recorder.handle();
-    for step in 10..=12 {
-        handle.offer(profile(step.into(), of_sample(step, "a"), "v")).unwrap();
-    }
-    until("step 11 is superseded", || closed(&run, 11) == Some(CloseReason::Superseded));
-    assert_eq!(closed(&run, 10), None, "it was quiet here for longer, and goes on elsewhere");
-    other.handle().offer(profile(1, of_sample(10, "b"), "v")).unwrap();
-    live.lock().clear();
-    until("step 10 is superseded", || closed(&run, 10) == Some(CloseReason::Superseded));
-    other.shutdown().await.unwrap();
-    assert_eq!(closed(&run, 12), None, "the first one goes on with it");
-    recorder.shutdown().await.unwrap();
-    assert_eq!(sent_counts(&run), [(11, 1.0), (10, 2.0), (12, 1.0)]);
-    assert!(troubles.lock().is_empty(), "{troubles:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_recorder_that_others_survive_leaves_its_steps_to_them() {
-    let (Setup { _dir, run, recorder, troubles }, other) = two_recorders(&RecordOptions::default());
-    other.handle().offer(profile(1, of_sample(12, "a"), "v")).unwrap();
-    other.handle().offer(profile(2, of_sample(13, "a"), "v")).unwrap();
-    recorder.handle().offer(profile(3, of_sample(12, "b"), "v")).unwrap();
-    other.shutdown().await.unwrap();
-    assert_eq!((closed(&run, 12), closed(&run, 13), sent_counts(&run)), (None, None, vec![]));
-    recorder.handle().offer(profile(4, of_sample(12, "c"), "v")).unwrap();
-    let end = StepEnd { rollout_time: Some(Nanos(9_000_000_000)), gpus: None };
-    let ended = recorder.handle().end_step(StepNumber(12), end).unwrap().await.unwrap().unwrap();
-    assert_eq!(
-        (&ended.metrics["perf/request/count"], &ended.metrics["perf/rollout_time"]),
-        (&json!(3.0), &json!(9.0))
-    );
-    recorder.shutdown().await.unwrap();
-    assert_eq!(closed(&run, 13), Some(CloseReason::Shutdown), "of which the first one had nothing");
-    assert_eq!(sent_counts(&run), [(12, 3.0), (13, 1.0)]);
-    assert!(troubles.lock().is_empty(), "{troubles:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn of_recorders_that_end_at_once_one_closes_and_sends_what_is_open() {
-    let dir = tempfile::tempdir().unwrap();
-    let lines = dir.path().join("lines.jsonl");
-    let trackers = vec![Target::Jsonl { path: Some(lines.clone()) }];
-    let options = RecordOptions { trackers, ..RecordOptions::default() };
-    let (Setup { _dir, run, recorder, troubles }, other) = two_recorders(&options);
-    for (recorder, id) in [(&recorder, 1), (&other, 2)] {
-        recorder.handle().offer(profile(id, of_sample(5, &id.to_string()), "v")).unwrap();
-    }
-    let (one, two) = tokio::join!(recorder.shutdown(), other.shutdown());
-    one.and(two).unwrap();
-    assert_eq!((closed(&run, 5), sent_counts(&run)), (Some(CloseReason::Shutdown), vec![(5, 2.0)]));
-    assert_eq!(
-        fs::read_to_string(lines).unwrap(),
-        fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap()
-    );
-    assert!(troubles.lock().is_empty(), "{troubles:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_end_that_is_told_when_the_step_was_sent_has_it_sent_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let lines = dir.path().join("lines.jsonl");
-    let trackers = vec![Target::Jsonl { path: Some(lines.clone()) }];
-    let options = RecordOptions { trackers, ..RecordOptions::default() };
-    let Setup { _dir, run, recorder, .. } = setup(options.clone());
-    recorder.handle().offer(profile(1, of_sample(5, "a"), "v")).unwrap();
-    recorder.shutdown().await.unwrap();
-    assert_eq!(sent_counts(&run), [(5, 1.0)]);
-    let again = Recorder::start(run.clone(), &options).unwrap();
-    let end = StepEnd { rollout_time: Some(Nanos(9_000_000_000)), gpus: None };
-    again.handle().end_step(StepNumber(5), end).unwrap().await.unwrap().unwrap();
-    again.shutdown().await.unwrap();
-    let sent = run.metrics().unwrap();
-    let times: Vec<_> = sent.iter().map(|sent| (sent.time, sent.data["perf/rollout_time"].clone())).collect();
-    assert_eq!(times, [(1, json!(0.7)), (2, json!(9.0))]);
-    assert_eq!(
-        fs::read_to_string(lines).unwrap(),
-        fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap()
-    );
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_is_told_to_end_is_never_superseded() {
     let options = RecordOptions { superseded_after: Duration::ZERO, ..RecordOptions::default() };
@@ -547,87 +432,15 @@ async fn a_step_that_a_killed_recorder_left_open_is_gone_on_with() {
     assert_eq!(run.metrics().unwrap()[0].data["perf/request/count"], json!(2.0));
 }
 
-/// What a recorder that is killed leaves: requests of step 7, which it told to be open, and of 8, which it has just closed.
-fn killed_recorder(run: &Run) {
-    let mut killed = run.writer("gateway", LogOptions::default()).unwrap();
-    for step in [7, 8] {
-        let mut profile = profile(step.into(), Join::default(), "v-a");
-        profile.join.step = Some(StepNumber(step));
-        killed.append(&Record::Profile(Box::new(profile))).unwrap();
-    }
-    let (at, reason) = (UnixNs(1_700_000_001_000_000_000), CloseReason::Told);
-    let close = StepClose { step: StepNumber(8), at, reason, rollout_time: None, gpus: None };
-    killed.append(&Record::Close(close)).unwrap();
-    let open = BTreeSet::from([StepNumber(7)]);
-    run.peers(&killed).tell(Presence { open, ..Presence::default() }).unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_recorder_left_is_sealed_by_one_that_lives() {
-    let Setup { _dir, run, recorder, troubles } = setup(RecordOptions::default());
-    killed_recorder(&run);
-    until("the numbers that it had no time for", || sent_counts(&run) == [(8, 1.0)]);
-    recorder.shutdown().await.unwrap();
-    assert_eq!(sent_counts(&run), [(8, 1.0), (7, 1.0)]);
-    assert_eq!((closed(&run, 7), closed(&run, 8)), (Some(CloseReason::Shutdown), Some(CloseReason::Told)));
-    assert!(troubles.lock().is_empty(), "{troubles:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_recorder_left_open_is_gone_on_with_beside_a_writer_that_is_no_recorder() {
-    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
-    recorder.shutdown().await.unwrap();
-    killed_recorder(&run);
-    let importing = run.writer("import", LogOptions::default()).unwrap();
-    let recorder = Recorder::start(run.clone(), &RecordOptions::default()).unwrap();
-    recorder.shutdown().await.unwrap();
-    assert_eq!(closed(&run, 7), Some(CloseReason::Shutdown));
-    drop(importing);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_step_by_a_recorder_that_has_ended_since_stands() {
-    let (Setup { _dir, run, recorder, troubles }, other) = two_recorders(&RecordOptions::default());
-    for (recorder, id) in [(&recorder, 1), (&other, 2)] {
-        recorder.handle().offer(profile(id, of_sample(7, &id.to_string()), "v")).unwrap();
-    }
-    let end = StepEnd { rollout_time: Some(Nanos(9_000_000_000)), gpus: None };
-    other.handle().end_step(StepNumber(7), end).unwrap().await.unwrap().unwrap();
-    other.shutdown().await.unwrap();
-    recorder.shutdown().await.unwrap();
-    assert_eq!(closed(&run, 7), Some(CloseReason::Told));
-    assert!(troubles.lock().is_empty(), "{troubles:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nobody_else_seals_the_log_of_a_recorder_that_has_ended_it_and_is_sealing_it() {
-    let (go_on, held) = std::sync::mpsc::sync_channel::<()>(1);
-    let held = Mutex::new(held);
-    let waiting: MakeGlance = Arc::new(move |_, _| {
-        held.lock().recv_timeout(PATIENCE).ok()?;
-        None
-    });
-    let Setup { _dir, run, recorder, .. } =
-        setup(RecordOptions { glance: Some(waiting), ..RecordOptions::default() });
-    recorder.handle().offer(profile(1, of_sample(1, "a"), "v")).unwrap();
-    let ended = recorder.handle().end_step(StepNumber(1), StepEnd::default()).unwrap();
-    ended.await.unwrap().unwrap();
-    recorder.handle().offer(profile(2, of_sample(2, "a"), "v")).unwrap();
-    drop(recorder);
-    until("the log ends", || run.writers().unwrap()[0].state == WriterState::Ended);
-    let mut sealed = Sealed::default();
-    run.seal_interrupted(&mut sealed).unwrap();
-    assert_eq!(sealed, Sealed::default());
-    drop(go_on);
-    until("the second step's numbers", || sent_counts(&run) == [(1, 1.0), (2, 1.0)]);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recorder_that_is_let_go_ends_in_order() {
-    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    let Setup { _dir, run, recorder, troubles } = setup(RecordOptions::default());
     recorder.handle().offer(profile(1, of_sample(1, "a"), "v")).unwrap();
     drop(recorder);
-    until("the log ends", || run.writers().unwrap()[0].state == WriterState::Ended);
+    until("the log ends", || {
+        assert!(troubles.lock().is_empty(), "{troubles:?}");
+        run.writers().unwrap()[0].state == WriterState::Ended
+    });
     assert_eq!(run.steps().unwrap()[0].requests, 1);
 }
 
@@ -648,161 +461,4 @@ async fn a_thread_that_panics_leaves_nobody_waiting() {
     until("offers are refused", || handle.offer(profile(id, of_sample(1, "b"), "v")).is_err());
     assert!(handle.dropped_profiles() > 0);
     assert!(matches!(recorder.shutdown().await, Err(RecordError::Panicked)));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forward_passes_go_on_with_the_step_that_the_run_stands_at() {
-    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
-    recorder.handle().offer(profile(1, of_sample(7, "a"), "v7")).unwrap();
-    recorder.shutdown().await.unwrap();
-    let recorder = Recorder::start(run.clone(), &RecordOptions::default()).unwrap();
-    let mut publisher = Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
-    let source = PassSource { endpoint: publisher.endpoint().clone(), worker: None };
-    let _listening = listen(&recorder.handle(), &source);
-    let passes = |step| run.forward_passes(StepNumber(step)).unwrap().len();
-    until("a pass is recorded", || {
-        publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
-        passes(0) + passes(7) > 0
-    });
-    assert_eq!(passes(0), 0, "there is no step 0");
-    recorder.shutdown().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_is_asked_all_at_once_and_again() {
-    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
-    let handle = recorder.handle();
-    handle.offer(profile(1, of_sample(1, "a"), "v1")).unwrap();
-    let mut publisher = Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
-    let base = publisher.endpoint().to_string();
-    let worker = |url: &str| WorkerRef { url: url.into(), instance: url.into() };
-    // The first never answers; the second tells at first that it publishes and not where.
-    let fleet = vec![worker("http://silent"), worker("http://w")];
-    let asked = Arc::new(AtomicU64::new(0));
-    let count = Arc::clone(&asked);
-    let ask = move |worker: WorkerRef| {
-        let (base, count) = (base.clone(), Arc::clone(&count));
-        async move {
-            if &*worker.url == "http://silent" {
-                return std::future::pending().await;
-            }
-            let told = count.fetch_add(1, Ordering::SeqCst) > 0;
-            let state = json!({"enable_forward_pass_metrics": true, "forward_pass_metrics_ipc_name": base});
-            let states = if told { vec![state] } else { vec![] };
-            Some(json!({"enable_forward_pass_metrics": true, "internal_states": states}))
-        }
-    };
-    let of_fleet = fleet.clone();
-    // The same endpoint was given as an address too.
-    let further = vec![publisher.endpoint().to_string().parse::<Address>().unwrap()];
-    let (subscriptions, heard) = Subscriptions::new(QUEUE_MESSAGES);
-    let troubles = PassTroubles::default();
-    tokio::spawn(record_passes(handle, heard, troubles.clone(), |_, _| {}));
-    let workers = move || of_fleet.clone();
-    let recording = tokio::spawn(follow_fleet(subscriptions, workers, further, ask, troubles));
-    let recorded = || run.forward_passes(StepNumber(1)).unwrap();
-    until("passes of the worker are recorded", || {
-        publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
-        recorded().iter().filter(|pass| pass.worker.is_some()).count() > 20
-    });
-    let passes = recorded();
-    assert_eq!(passes[passes.len() - 1].worker.as_ref(), Some(&fleet[1]));
-    let mut numbers: Vec<_> = passes.iter().map(|pass| pass.counter_id).collect();
-    numbers.dedup();
-    assert!(numbers.is_sorted() && numbers.len() == passes.len(), "a pass is recorded twice: {numbers:?}");
-    assert_eq!(asked.load(Ordering::SeqCst), 2, "one that has told is not asked again");
-    recording.abort();
-    recorder.shutdown().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_publishes_elsewhere_is_found_again() {
-    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
-    let handle = recorder.handle();
-    handle.offer(profile(1, of_sample(1, "a"), "v1")).unwrap();
-    let bind = || Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
-    let mut publisher = bind();
-    let first = publisher.endpoint().to_string();
-    let base = Arc::new(Mutex::new(first.clone()));
-    let told = Arc::clone(&base);
-    let ask = move |_| {
-        let state =
-            json!({"enable_forward_pass_metrics": true, "forward_pass_metrics_ipc_name": *told.lock()});
-        std::future::ready(Some(json!({"internal_states": [state]})))
-    };
-    // The gateway names a worker anew that was started anew.
-    let instance = Arc::new(Mutex::new("first"));
-    let named = Arc::clone(&instance);
-    let fleet = move || vec![WorkerRef { url: "http://w".into(), instance: (*named.lock()).into() }];
-    let (subscriptions, heard) = Subscriptions::new(QUEUE_MESSAGES);
-    let (tell, told_of) = std::sync::mpsc::sync_channel(64);
-    let troubles = PassTroubles::new(move |text| tell.send(text.to_owned()).unwrap());
-    tokio::spawn(record_passes(handle, heard, troubles.clone(), |_, _| {}));
-    let recording = tokio::spawn(follow_fleet(subscriptions, fleet, Vec::new(), ask, troubles.clone()));
-    let is_heard = |publisher: &mut Publisher| {
-        publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
-        let endpoint = publisher.endpoint().to_string();
-        run.forward_passes(StepNumber(1)).unwrap().iter().any(|pass| *pass.endpoint == endpoint)
-    };
-    until("it is found", || is_heard(&mut publisher));
-    // It has sent more than the one before by the time that it is found, and is no gap nevertheless.
-    // The new one is there before the old one is gone, so that it cannot have the same port.
-    let mut elsewhere = bind();
-    for _ in 0..1000 {
-        elsewhere.publish(Pass { wall_time: 0.25, ..Pass::default() });
-    }
-    drop(publisher);
-    until("its end is told", || troubles.counts().connections_lost > 0);
-    *base.lock() = elsewhere.endpoint().to_string();
-    *instance.lock() = "second";
-    until("it is found again", || is_heard(&mut elsewhere));
-    let lives = run.forward_passes(StepNumber(1)).unwrap().into_iter().map(|pass| {
-        let instance = pass.worker.map(|worker| worker.instance.to_string());
-        (pass.endpoint.to_string(), instance, pass.life, pass.lost_before)
-    });
-    let mut lives: Vec<_> = lives.collect();
-    lives.dedup();
-    let life =
-        |endpoint: &str, instance: &str, life| (endpoint.to_owned(), Some(instance.to_owned()), life, 0);
-    assert_eq!(lives, [life(&first, "first", 0), life(&base.lock(), "second", 1)]);
-    assert_eq!((troubles.counts().restarts, troubles.counts().missing), (1, 0));
-    let lost = told_of.try_iter().collect::<Vec<_>>();
-    assert!(lost[0].starts_with("no forward passes from tcp://127.0.0.1:"), "{lost:?}");
-    assert!(troubles.counts().heard >= 2);
-    recording.abort();
-    recorder.shutdown().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forward_passes_are_recorded_with_the_step_that_goes_on() {
-    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
-    let handle = recorder.handle();
-    let mut publisher = Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
-    let worker = Some(WorkerRef { url: "http://w".into(), instance: "w".into() });
-    let source = PassSource { endpoint: publisher.endpoint().clone(), worker };
-    let listening = listen(&handle, &source);
-    let recorded = |step| run.forward_passes(StepNumber(step)).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    // The first passes are heard of before any request of the step has ended.
-    for number in 0..20 {
-        publisher.publish(Pass { wall_time: 0.5, ..Pass::default() });
-        handle.offer(profile(number, of_sample(3, "a"), "v1")).unwrap();
-    }
-    while recorded(3).last().is_none_or(|pass| pass.wall != Nanos(250_000_000)) {
-        assert!(Instant::now() < deadline, "no pass was recorded");
-        publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    drop((publisher, listening));
-    let closed = handle.end_step(StepNumber(3), StepEnd::default()).unwrap();
-    closed.await.unwrap().unwrap();
-    let passes = recorded(3);
-    let pass = passes.last().unwrap();
-    assert_eq!((&pass.worker, &*pass.worker_id, pass.life), (&source.worker, "w", 0));
-    assert_eq!(pass.wall, Nanos(250_000_000));
-    assert!(pass.uncertainty >= Nanos(5_000_000));
-    assert!(passes.windows(2).all(|two| two[0].counter_id < two[1].counter_id), "{passes:?}");
-    assert!(!run.steps().unwrap()[0].late, "passes make no step late");
-    recorder.shutdown().await.unwrap();
-    assert_eq!(recorded(3), passes, "sealed, they read as they were logged");
 }
