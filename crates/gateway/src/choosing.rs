@@ -141,7 +141,7 @@ impl Core {
         tokio::join!(self.tend_often(), loads::poll(self), discovery::follow_all(self));
     }
 
-    /// Does what is due from time to time, for the policies and for what they go by.
+    /// Does what is due from time to time, for the policies, for what they go by, and for the clock.
     async fn tend_often(&self) {
         loop {
             tokio::time::sleep(TEND_INTERVAL).await;
@@ -153,6 +153,9 @@ impl Core {
             self.passes.retain(|id| fleet.get(id.as_str()).is_some());
             // The connections of what is asked beside the requests; serving threads look after their own.
             fleet.all().for_each(|worker| worker.link.tidy());
+            if let Some(news) = self.clock.look(self.requests.counts()) {
+                self.notices.tell(news.level(), format_args!("{news}"));
+            }
         }
     }
 }

@@ -76,7 +76,7 @@ pub(crate) struct Core {
     pub(crate) misfits: Mutex<BTreeMap<WorkerId, String>>,
     /// What a source names and what is not to be registered for it: a call has taken it out, or it can not be.
     pub(crate) left_out: Mutex<Vec<(Origin, WorkerAddress)>>,
-    pub(crate) clock: Clock,
+    pub(crate) clock: Arc<Clock>,
     /// What a leg waits for a connection, and within a body for its next piece.
     pub(crate) connect_limit: Duration,
     pub(crate) idle_limit: Duration,
@@ -174,7 +174,7 @@ impl Core {
             notices,
             misfits: Mutex::default(),
             left_out: Mutex::default(),
-            clock: Clock::new(),
+            clock: Arc::new(Clock::new()),
             connect_limit,
             idle_limit,
             profiler: sink.map(Profiler::start).transpose()?,

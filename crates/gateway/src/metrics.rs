@@ -109,6 +109,13 @@ fn text(core: &Core) -> String {
     clients(&mut page, core);
     let errors = "Connections that could not be accepted.";
     page.counter("rollscope_accept_errors_total", errors, &core.counters.accept_errors);
+    let jumps =
+        "Times that the system's clock was set. Recorded times go on as before until no request comes.";
+    page.counter("rollscope_clock_jumps_total", jumps, &core.clock.jumps);
+    let ahead = "By how much the system's clock has been set ahead of recorded times.";
+    page.family("rollscope_clock_ahead_seconds", "gauge", ahead);
+    let ahead_ns = core.clock.ahead_ns.load(Ordering::Relaxed);
+    page.sample("rollscope_clock_ahead_seconds", &[], ahead_ns as f64 / 1e9);
     for counter in core.others.get().map(|others| (others.0)()).unwrap_or_default() {
         page.family(counter.name, "counter", counter.help);
         page.sample(counter.name, &[], counter.value);

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response};
 use hyper::body::Incoming;
 use rollscope_config::{ConfigError, Published};
-use rollscope_trace::{ProfileSink, StepNumber, WorkerRef};
+use rollscope_trace::{ProfileSink, StepNumber, UnixNs, WorkerRef};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -66,6 +67,13 @@ impl Gateway {
     pub fn live_steps(&self) -> impl Fn() -> BTreeSet<StepNumber> + Send + Sync + use<> {
         let steps = Arc::clone(&self.core.steps);
         move || steps.said()
+    }
+
+    /// Tells a moment by wall time as all profiles have it, which goes on where the system's clock is set. What
+    /// tells it keeps nothing of the gateway alive but the clock.
+    pub fn wall_time(&self) -> impl Fn(Instant) -> UnixNs + Send + Sync + use<> {
+        let clock = Arc::clone(&self.core.clock);
+        move |at| clock.wall_at(at)
     }
 
     /// Has `/metrics` show what somebody else counts, such as the recorder; the first one who asks for it.

@@ -34,7 +34,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rollscope_run::{Retention, Run};
-use rollscope_trace::{Dropped, Nanos, Profile, ProfileSink, Record, StepNumber};
+use rollscope_trace::{Dropped, Nanos, Profile, ProfileSink, Record, StepNumber, UnixNs};
 use rollscope_track::Target;
 use tokio::sync::oneshot;
 
@@ -52,6 +52,7 @@ pub use told::{ToldError, told_endpoints};
 pub use tracking::{catch_up, origin_of};
 pub use troubles::{PassCounts, PassTroubles};
 
+use clock::Timeline;
 use inbox::{Command, Inbox};
 use live::Live;
 use steps::Steps;
@@ -98,6 +99,7 @@ pub struct Recorder {
 pub struct RecorderHandle {
     inbox: Arc<Inbox>,
     live: Arc<Live>,
+    timeline: Arc<Timeline>,
     run: Run,
 }
 
@@ -151,7 +153,7 @@ impl Recorder {
         // Before the steps are read: who goes from now on leaves its steps to this one.
         let left = peers.look()?;
         let steps = Steps::resume(&run, log.name(), &left, Instant::now())?;
-        let handle = RecorderHandle { inbox, live: Arc::default(), run };
+        let handle = RecorderHandle { inbox, live: Arc::default(), timeline: Arc::default(), run };
         let writer = Some(writing::spawn(&handle, (log, peers), steps, options)?);
         Ok(Self { handle, writer })
     }
@@ -207,6 +209,12 @@ impl RecorderHandle {
     /// when it has been quiet.
     pub fn ask_live(&self, live_steps: impl Fn() -> BTreeSet<StepNumber> + Send + Sync + 'static) {
         self.live.ask(live_steps);
+    }
+
+    /// Has the forward passes that are heard of placed by this clock: that of the profiles, which may not be the system's. Only
+    /// the first one is asked.
+    pub fn go_by(&self, wall_time: impl Fn(Instant) -> UnixNs + Send + Sync + 'static) {
+        self.timeline.go_by(wall_time);
     }
 
     /// Profiles dropped so far.

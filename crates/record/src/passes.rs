@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollscope_fpm::{Accounts, Arrival, Endpoint, ForwardPassMetrics, Heard, Message, Origin, What};
-use rollscope_trace::{ForwardPass, Nanos, PassLoad, WorkerRef};
+use rollscope_trace::{ForwardPass, Nanos, PassLoad, UnixNs, WorkerRef};
 use tokio::sync::mpsc;
 
 use crate::troubles::{PassTrouble, PassTroubles};
@@ -65,7 +65,8 @@ pub async fn record_passes(
             told(&from, metrics);
         }
         let stream = streams.entry(from.clone()).or_default();
-        let Some(pass) = stream.hear(&from, message, &troubles) else { continue };
+        let received = recorder.timeline.at(message.received);
+        let Some(pass) = stream.hear(&from, message, received, &troubles) else { continue };
         let (worker_id, dp_rank, lost) = (pass.worker_id.clone(), pass.dp_rank, pass.lost_before);
         let is_rest = pass.is_rest();
         if recorder.inbox.put_pass(pass).is_err() {
@@ -86,7 +87,8 @@ impl PassStream {
 
     /// The pass that a message tells of, and of heartbeats in a row the first, as a rest; nothing for what is no record.
     pub fn take(&mut self, source: &PassSource, message: Message) -> Option<ForwardPass> {
-        self.hear(source, message, &PassTroubles::default())
+        let received = clock::at(message.received);
+        self.hear(source, message, received, &PassTroubles::default())
     }
 
     /// The latest pass of a publisher's was not taken, which is a loss of so many; after a rest the next heartbeat is one.
@@ -101,6 +103,7 @@ impl PassStream {
         &mut self,
         source: &PassSource,
         message: Message,
+        received: UnixNs,
         troubles: &PassTroubles,
     ) -> Option<ForwardPass> {
         let endpoint = || source.endpoint.clone();
@@ -166,7 +169,7 @@ impl PassStream {
                 decode_kv_tokens: queued.sum_decode_kv_tokens,
                 decode_kv_variance: queued.var_decode_kv_tokens,
             },
-            ..ForwardPass::new(&endpoint, message.sequence, clock::at(message.received))
+            ..ForwardPass::new(&endpoint, message.sequence, received)
         })
     }
 }

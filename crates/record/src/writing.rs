@@ -88,7 +88,7 @@ pub(crate) fn spawn(
     steps: Steps,
     options: &RecordOptions,
 ) -> Result<JoinHandle<Result<(), RecordError>>, RecordError> {
-    let RecorderHandle { inbox, live, run } = handle.clone();
+    let RecorderHandle { inbox, live, run, timeline: _ } = handle.clone();
     let on_trouble = Arc::clone(&options.on_trouble);
     let others_stay = Arc::<AtomicBool>::default();
     let tracking = Tracking::spawn(&run, &options.trackers, &on_trouble, &others_stay)?;

@@ -168,6 +168,7 @@ fn gateway(
     let sink: Arc<dyn ProfileSink> = Arc::new(handle.clone());
     let gateway = Gateway::telling(options, Some(sink), Some(mount(handle.clone())), notices)?;
     handle.ask_live(gateway.live_steps());
+    handle.go_by(gateway.wall_time());
     let (counted, troubles) = (handle.clone(), troubles.clone());
     gateway.show_counters(move || [recorder_counters(&counted), pass_counters(&troubles)].concat());
     Ok(gateway)

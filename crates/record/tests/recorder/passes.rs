@@ -10,7 +10,7 @@ use rollscope_record::{
     PassSource, PassTroubles, QUEUE_MESSAGES, RecordOptions, Recorder, RecorderHandle, StepEnd, follow_fleet,
     record_passes,
 };
-use rollscope_trace::{Nanos, ProfileSink as _, StepNumber, WorkerRef};
+use rollscope_trace::{Nanos, ProfileSink as _, StepNumber, UnixNs, WorkerRef};
 use serde_json::json;
 
 use super::{PATIENCE, Setup, of_sample, profile, setup, until};
@@ -38,6 +38,26 @@ async fn forward_passes_go_on_with_the_step_that_the_run_stands_at() {
         passes(0) + passes(7) > 0
     });
     assert_eq!(passes(0), 0, "there is no step 0");
+    recorder.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forward_passes_are_placed_by_the_clock_of_the_profiles() {
+    let Setup { _dir, run, recorder, .. } = setup(RecordOptions::default());
+    let handle = recorder.handle();
+    handle.offer(profile(1, of_sample(1, "a"), "v1")).unwrap();
+    let begin = Instant::now();
+    let since = move |at: Instant| i64::try_from(at.saturating_duration_since(begin).as_nanos()).unwrap();
+    handle.go_by(move |at| UnixNs(5_000_000_000 + since(at)));
+    let mut publisher = Publisher::bind(&"tcp://127.0.0.1:0".parse().unwrap(), "w", 0).unwrap();
+    let source = PassSource { endpoint: publisher.endpoint().clone(), worker: None };
+    let _listening = listen(&handle, &source);
+    until("a pass is recorded", || {
+        publisher.publish(Pass { wall_time: 0.25, ..Pass::default() });
+        !run.forward_passes(StepNumber(1)).unwrap().is_empty()
+    });
+    let received = run.forward_passes(StepNumber(1)).unwrap()[0].received.0;
+    assert!((5_000_000_000..=5_000_000_000 + since(Instant::now())).contains(&received), "{received}");
     recorder.shutdown().await.unwrap();
 }
 
