@@ -87,11 +87,12 @@ async fn unary(
         }
     }
     let reply = (answer.is_plain() && prefill.is_merging()).then(|| Reply::scan(&body)).and_then(Result::ok);
-    let reading = match &reply {
-        Some(reply) => Reading::of(reply, flight.text_share()),
-        None if answer.is_plain() && !prefill.is_merging() => Reading::of_body(&body, flight.text_share()),
-        None => Reading::default(),
+    let read = match &reply {
+        Some(reply) => Ok(Reading::of(reply, flight.text_share())),
+        None if answer.is_plain() => Reading::of_body(&body, flight.text_share()),
+        None => Ok(Reading::default()),
     };
+    let reading = read.map_err(|why| answer.body.no_reply(why))?;
     answer.body.report(reading.said);
     if let Some(failure) = reading.failure {
         answer.body.end(Outcome::Failed, Some(failure));

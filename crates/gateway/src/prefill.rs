@@ -226,8 +226,7 @@ fn read_events(body: &Chunks, mut words: LastWords, mut share: Option<&mut Prefi
     parts.extend(splitter.finish());
     for part in parts {
         let Part::Event(event) = part else { continue };
-        words.is_done |= event.is_done();
-        let Some(payload) = event.payload().filter(|_| !event.is_done()) else { continue };
+        let Some(payload) = words.see(&event) else { continue };
         let Some(share) = &mut share else {
             words.note(0, payload);
             continue;

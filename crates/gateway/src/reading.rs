@@ -4,7 +4,9 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use rollscope_trace::{Measure, Report, ReportReader, Scalar};
-use rollscope_wire::{Chunks, Dialect, Element, Malformed, Output, Reply, Scalar as WireScalar, read_pairs};
+use rollscope_wire::{
+    Chunks, Dialect, Element, Event, Malformed, Output, Reply, Scalar as WireScalar, read_pairs,
+};
 
 use crate::flight::Facts;
 use crate::texts::{Hearing, Share};
@@ -38,7 +40,9 @@ pub(crate) struct LastWords {
     /// By sample.
     words: Vec<Option<Word>>,
     /// `[DONE]` was seen.
-    pub(crate) is_done: bool,
+    is_done: bool,
+    /// An event with a payload was seen. Comments, which keep a connection open, are no tokens.
+    has_payload: bool,
     /// Whether events have OpenAI's form, in which the last one is seldom the one that tells of a failure.
     is_openai: bool,
     /// The first failure that an event told of.
@@ -80,12 +84,16 @@ impl Reading {
         Self { said, failure: reply.elements().iter().find_map(failure) }
     }
 
-    /// Of a body; one that is no reply says nothing.
-    pub(crate) fn of_body(body: &Chunks, texts: Option<Share>) -> Self {
+    /// Of a body; one that has not the form of a reply is an error, and one that is malformed in its inside says nothing.
+    pub(crate) fn of_body(body: &Chunks, texts: Option<Share>) -> Result<Self, Malformed> {
         if body.len() <= MAX_KEPT_BYTES && !may_tell_failure(body) {
-            return Self { said: Said::Reply(body.clone()), failure: None };
+            Reply::check(body)?;
+            return Ok(Self { said: Said::Reply(body.clone()), failure: None });
         }
-        Reply::scan(body).map(|reply| Self::of(&reply, texts)).unwrap_or_default()
+        match Reply::scan(body) {
+            Ok(reply) => Ok(Self::of(&reply, texts)),
+            Err(_) => Reply::check(body).map(|()| Self::default()),
+        }
     }
 
     /// Adds what was said in words in a reply of which only the abridgement is kept.
@@ -212,12 +220,32 @@ impl LastWords {
     pub(crate) fn new(facts: &Facts, texts: Option<Share>) -> Self {
         let words = (0..facts.shape.samples().max(1)).map(|_| None).collect();
         let is_openai = facts.dialect != Some(Dialect::Generate);
-        Self { words, is_done: false, is_openai, failure: None, hearing: texts.map(Hearing::new) }
+        let hearing = texts.map(Hearing::new);
+        Self { words, is_done: false, has_payload: false, is_openai, failure: None, hearing }
     }
 
     /// Whether an event must be read to tell whose it is.
     pub(crate) fn wants_index(&self) -> bool {
         self.words.len() > 1
+    }
+
+    /// Takes note that an event has come; gives its payload, unless that is the stream's last mark.
+    pub(crate) fn see(&mut self, event: &Event) -> Option<Chunks> {
+        let is_done = event.is_done();
+        self.is_done |= is_done;
+        let payload = event.payload().filter(|_| !is_done);
+        self.has_payload |= payload.is_some();
+        payload
+    }
+
+    /// The same of an event that was too large to be held.
+    pub(crate) fn see_large(&mut self) {
+        self.has_payload = true;
+    }
+
+    /// Whether there was more than comments and a last mark.
+    pub(crate) fn has_payload(&self) -> bool {
+        self.has_payload
     }
 
     /// Takes an event's payload, which belongs to this sample.
@@ -256,8 +284,8 @@ impl LastWords {
         }
     }
 
-    /// What the stream said in the end, and whether it said all it had to say: its last mark, or a finish reason or an
-    /// error for each sample. To be asked once.
+    /// What the stream said in the end, and whether it said all it had to say: its last mark behind an event at least, or a
+    /// finish reason or an error for each sample. To be asked once.
     pub(crate) fn read(&mut self) -> (Reading, bool) {
         let (mut failed, mut is_finished) = (self.failure.take(), true);
         let (mut reports, mut outputs) = (Vec::new(), Vec::new());
@@ -286,7 +314,7 @@ impl LastWords {
             || self.words.iter().map(|word| word.as_ref().map(|word| word.payload.clone())).collect();
         let said =
             if is_kept { Said::Events(payloads()) } else { Said::Read(reports, heard.unwrap_or(outputs)) };
-        (Reading { said, failure: failed }, is_finished || self.is_done)
+        (Reading { said, failure: failed }, is_finished || self.is_done && self.has_payload)
     }
 }
 
@@ -302,7 +330,7 @@ impl SampleEnd {
 mod tests {
     use bytes::Bytes;
     use rollscope_trace::{FinishKind, Join};
-    use rollscope_wire::Shape;
+    use rollscope_wire::{EventSplitter, Part, Shape};
 
     use super::*;
 
@@ -318,7 +346,7 @@ mod tests {
             r#"[{"meta_info":{"finish_reason":{"type":"stop"},"prompt_tokens":3}},
                 {"meta_info":{"finish_reason":{"type":"abort","message":"no room","status_code":500}}}]"#,
         );
-        let reading = Reading::of_body(&body, None);
+        let reading = Reading::of_body(&body, None).unwrap();
         assert_eq!(reading.failure.as_deref(), Some("aborted: no room"));
         let kinds: Vec<_> = reading
             .said
@@ -328,14 +356,15 @@ mod tests {
             .map(|report| report.finish.as_ref().map(|finish| finish.kind.clone()))
             .collect();
         assert_eq!(kinds, [Some(FinishKind::Stop), Some(FinishKind::Abort)]);
-        assert_eq!(Reading::of_body(&Chunks::from("no JSON"), None).said.read(None).0, []);
+        assert!(Reading::of_body(&Chunks::from("no JSON"), None).is_err());
+        assert_eq!(Reading::of_body(&Chunks::from("{no JSON}"), None).unwrap().said.read(None).0, []);
         for failing in
             [r#"{"error":"x"}"#, r#"{"\u0065rror":"x"}"#, r#"{"meta_info":{"finish_reason":"ab\u006frt"}}"#]
         {
             let (begin, end) = failing.split_at(5);
             let pieces: Chunks = [begin, end].map(|part| Bytes::from(part.as_bytes())).into_iter().collect();
-            assert!(Reading::of_body(&Chunks::from(failing), None).failure.is_some(), "{failing}");
-            assert!(Reading::of_body(&pieces, None).failure.is_some(), "{failing} in two pieces");
+            assert!(Reading::of_body(&Chunks::from(failing), None).unwrap().failure.is_some(), "{failing}");
+            assert!(Reading::of_body(&pieces, None).unwrap().failure.is_some(), "{failing} in two pieces");
         }
     }
 
@@ -354,9 +383,20 @@ mod tests {
             (reading.said.read(None).0.len(), reading.failure.as_deref()),
             (2, Some("the reply is an error"))
         );
-        let mut words = words_of(1);
-        words.is_done = true;
-        assert!(words.read().1);
+        for (stream, is_finished) in [
+            (&b"data: {}\n\ndata: [DONE]\n\n"[..], true),
+            (b"data: [DONE]\n\n", false),
+            (b": alive\n\ndata: [DONE]\n\n", false),
+            (b"data: {}\n\n", false),
+            (b"", false),
+        ] {
+            let (mut words, mut splitter) = (words_of(1), EventSplitter::new(1000));
+            splitter.push(Bytes::from_static(stream));
+            while let Some(Part::Event(event)) = splitter.next_part() {
+                words.see(&event);
+            }
+            assert_eq!(words.read().1, is_finished, "{}", String::from_utf8_lossy(stream));
+        }
     }
 
     #[test]

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use http::Response;
 use rollscope_trace::Outcome;
-use rollscope_wire::{Abridged, Chunks, Output};
+use rollscope_wire::{Abridged, Chunks, Malformed, Output, Problem, Summary};
 
 use crate::body::{BoxError, ReplyBody, pieces, whole};
+use crate::fault::Refusal;
 use crate::flight::Flight;
 use crate::leg::{Answer, LegBody};
 use crate::outbound::end_to_end;
@@ -42,14 +43,27 @@ pub(crate) async fn relay(flight: Arc<Flight>, mut answer: Answer, is_read: bool
             Err(refusal) => refuse(flight, refusal),
         };
     }
-    relay_with(flight, answer, Chunks::new(), is_read)
+    let is_judged = is_read && answer.is_success();
+    // Nothing is promised before there is something that may be a reply.
+    let first = if is_judged { answer.body.next().await } else { Ok(None) };
+    match first {
+        Ok(None) if is_judged => {
+            let why = Malformed { offset: 0, problem: Problem::End };
+            refuse(flight, answer.body.no_reply(why))
+        }
+        Ok(first) => relay_with(flight, answer, first.map(Chunks::from).unwrap_or_default(), is_judged),
+        Err(refusal) => refuse(flight, refusal),
+    }
 }
 
 /// Passes on a reply that is there as a whole.
 fn pass(flight: Arc<Flight>, mut answer: Answer, body: Chunks, is_read: bool) -> Response<ReplyBody> {
     let mut reading = Reading::default();
     if is_read && answer.is_success() {
-        reading = Reading::of_body(&body, flight.text_share());
+        reading = match Reading::of_body(&body, flight.text_share()) {
+            Ok(reading) => reading,
+            Err(why) => return refuse(flight, answer.body.no_reply(why)),
+        };
         answer.body.report(reading.said);
     }
     let refusal = (!answer.is_success()).then(|| format!("worker answered {}", answer.head.status));
@@ -68,21 +82,29 @@ pub(crate) fn relay_with(
 ) -> Response<ReplyBody> {
     let Answer { head, body } = answer;
     flight.answer(head.status.as_u16());
-    let headers = end_to_end(head.headers);
     let mut relay = Relay {
         refusal: (!head.status.is_success()).then(|| format!("worker answered {}", head.status)),
         read: (is_read && head.status.is_success())
             .then(|| Abridged::new(flight.core.options.startup().max_merge_bytes)),
         heard: flight.text_share().filter(|_| is_read && head.status.is_success()).map(|_| Chunks::new()),
-        ahead: ahead.into_iter().collect::<Vec<_>>().into_iter(),
+        ahead: Vec::new().into_iter(),
         flight,
         body,
         is_over: false,
     };
-    if relay.body.is_empty() && relay.ahead.len() == 0 {
+    ahead.pieces().for_each(|piece| relay.read(piece));
+    relay.ahead = ahead.into_iter().collect::<Vec<_>>().into_iter();
+    let begun = match relay.read.as_ref().and_then(Abridged::no_reply) {
+        Some(why) => Err(relay.refuse(why)),
         // The server does not ask for a body that has no bytes.
-        relay.conclude();
-        return response(head.status, headers, whole(Chunks::new()));
+        None if relay.body.is_empty() && relay.ahead.len() == 0 => relay.conclude().map(|()| true),
+        None => Ok(false),
+    };
+    let headers = end_to_end(head.headers);
+    match begun {
+        Ok(false) => {}
+        Ok(true) => return response(head.status, headers, whole(Chunks::new())),
+        Err(refusal) => return refuse(Arc::clone(&relay.flight), refusal),
     }
     let stream = unfold(Box::new(relay), |mut relay| async move {
         let piece = relay.next().await?;
@@ -100,33 +122,53 @@ impl Relay {
             None if self.is_over => return None,
             None => match self.body.next().await {
                 Ok(Some(piece)) => {
-                    self.read.iter_mut().for_each(|read| read.push(&piece));
-                    if let Some(heard) = self.heard.as_mut().filter(|heard| heard.len() < MAX_HEARD_BYTES) {
-                        heard.push(piece.clone());
-                    }
+                    self.read(&piece);
                     piece
                 }
-                Ok(None) => {
-                    self.conclude();
-                    return None;
-                }
+                Ok(None) => match self.conclude() {
+                    Ok(()) => return None,
+                    Err(refusal) => return Some(Err(self.cut(refusal).await)),
+                },
                 Err(refusal) => {
                     self.is_over = true;
                     self.tell_heard();
-                    self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
-                    // The server drops what it has not written when a body fails: let it write first.
-                    tokio::task::yield_now().await;
-                    return Some(Err(refusal.into()));
+                    return Some(Err(self.cut(refusal).await));
                 }
             },
         };
         self.flight.stamp_first_byte();
         // The server counts the bytes of a reply of known length, and asks for no more after the last.
         let is_last = self.ahead.len() == 0 && self.body.is_empty();
-        if is_last && matches!(self.body.next().await, Ok(None)) {
-            self.conclude();
+        if is_last
+            && matches!(self.body.next().await, Ok(None))
+            && let Err(refusal) = self.conclude()
+        {
+            return Some(Err(self.cut(refusal).await));
         }
         Some(Ok(piece))
+    }
+
+    /// Takes what has come of the reply.
+    fn read(&mut self, piece: &Bytes) {
+        self.read.iter_mut().for_each(|read| read.push(piece));
+        if let Some(heard) = self.heard.as_mut().filter(|heard| heard.len() < MAX_HEARD_BYTES) {
+            heard.push(piece.clone());
+        }
+    }
+
+    /// Ends a reply that the client has the beginning of.
+    async fn cut(&mut self, refusal: Refusal) -> BoxError {
+        self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
+        // The server drops what it has not written when a body fails: let it write first.
+        tokio::task::yield_now().await;
+        refusal.into()
+    }
+
+    /// It is none, or not a whole one.
+    fn refuse(&mut self, why: Malformed) -> Refusal {
+        self.is_over = true;
+        self.tell_heard();
+        self.body.no_reply(why)
     }
 
     /// What the reply says in words, as far as it has come.
@@ -142,11 +184,15 @@ impl Relay {
         }
     }
 
-    /// The reply is whole.
-    fn conclude(&mut self) {
+    /// All of the reply has come.
+    fn conclude(&mut self) -> Result<(), Refusal> {
+        let said = match self.read.take().map(Abridged::finish) {
+            Some(Summary::NoReply(why)) => return Err(self.refuse(why)),
+            Some(Summary::Reply(said)) => Some(said),
+            Some(Summary::Unread) | None => None,
+        };
         self.is_over = true;
-        let said = self.read.take().and_then(Abridged::finish);
-        let mut reading = said.map(|said| Reading::of_body(&said, None)).unwrap_or_default();
+        let mut reading = said.and_then(|said| Reading::of_body(&said, None).ok()).unwrap_or_default();
         if let Some(outputs) = self.outputs() {
             reading = reading.with_outputs(outputs);
         }
@@ -155,6 +201,7 @@ impl Relay {
         let outcome = if failure.is_some() { Outcome::Failed } else { Outcome::Completed };
         self.body.end(outcome, failure.clone());
         self.flight.land(outcome, failure);
+        Ok(())
     }
 }
 

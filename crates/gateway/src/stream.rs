@@ -40,8 +40,6 @@ pub(crate) struct EventRelay {
     parts: VecDeque<Part>,
     /// Ready for the client.
     out: VecDeque<Bytes>,
-    /// An event with a payload is among what is ready or out. Comments, which keep a connection open, are no tokens.
-    has_payload: bool,
     /// What went out last may be the middle of an event.
     is_mid_event: bool,
     words: LastWords,
@@ -103,7 +101,6 @@ impl EventRelay {
             splitter: EventSplitter::new(limit_bytes),
             parts: VecDeque::new(),
             out: VecDeque::new(),
-            has_payload: false,
             is_mid_event: false,
             merge: None,
             stage: Stage::Open,
@@ -112,7 +109,8 @@ impl EventRelay {
 
     /// Waits for the first event with a payload, before which nothing is promised to the client.
     pub(crate) async fn first_event(&mut self) -> Result<(), Refusal> {
-        let is_payload = |part: &Part| !matches!(part, Part::Event(event) if event.payload().is_none());
+        let is_payload =
+            |part: &Part| !matches!(part, Part::Event(event) if event.is_done() || event.payload().is_none());
         let (mut seen, mut held_bytes) = (0, 0);
         while !self.parts.iter().skip(seen).any(is_payload) && held_bytes <= MAX_PREAMBLE_BYTES {
             seen = self.parts.len();
@@ -157,7 +155,7 @@ impl EventRelay {
             if !self.has_more_at_once()
                 && let Some(piece) = self.take_ready()
             {
-                if self.has_payload {
+                if self.words.has_payload() {
                     self.flight.stamp_first_byte();
                 }
                 return Some(Ok(piece));
@@ -247,13 +245,11 @@ impl EventRelay {
     async fn take(&mut self, part: Part) {
         self.is_mid_event = matches!(part, Part::Piece(_));
         let Part::Event(event) = part else {
-            self.has_payload = true;
+            self.words.see_large();
             return self.out.extend(part.into_raw());
         };
-        let payload = event.payload().filter(|_| !event.is_done());
-        self.words.is_done |= event.is_done();
-        self.has_payload |= payload.is_some();
-        let Some(payload) = payload.filter(|_| self.is_read) else { return self.out.extend(event.raw) };
+        let payload = self.words.see(&event).filter(|_| self.is_read);
+        let Some(payload) = payload else { return self.out.extend(event.raw) };
         let is_merging = self.merge.as_ref().is_some_and(|merge| merge.prefill.is_merging());
         if !is_merging && !self.words.wants_index() {
             self.words.note(0, payload);

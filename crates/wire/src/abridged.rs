@@ -18,6 +18,7 @@ use memchr::memchr2;
 
 use crate::chunks::Chunks;
 use crate::cursor::MAX_SCALAR_BYTES;
+use crate::error::{Malformed, Problem};
 use crate::nesting::Nesting;
 use crate::reply::{CHOICES, FINISH_REASON, PROMPT_DETAILS, USAGE};
 use crate::scalar;
@@ -34,6 +35,21 @@ pub struct Abridged {
     name: Vec<u8>,
     /// Where its value begins in `out`.
     value: usize,
+    /// Bytes before the piece that is being taken.
+    passed: usize,
+    /// Why it is no reply, if that is certain.
+    no_reply: Option<Malformed>,
+}
+
+/// What a reply that has passed by was.
+#[derive(Debug, PartialEq)]
+pub enum Summary {
+    /// A reply, abridged.
+    Reply(Chunks),
+    /// Malformed in its inside, or one that says too much.
+    Unread,
+    /// No object and no list of objects, or one that is not whole.
+    NoReply(Malformed),
 }
 
 /// The object whose members, or the list whose elements, are being read.
@@ -92,6 +108,8 @@ impl Abridged {
             state: State::Value,
             name: Vec::new(),
             value: 0,
+            passed: 0,
+            no_reply: None,
         }
     }
 
@@ -99,6 +117,7 @@ impl Abridged {
     pub fn push(&mut self, piece: &[u8]) {
         let mut rest = piece;
         while let Some(byte) = rest.first() {
+            let place = self.passed + piece.len() - rest.len();
             let passed = match &mut self.state {
                 State::Broken => return,
                 State::Container(nesting) => nesting.end_in(rest).inspect(|_| self.state = State::After),
@@ -106,22 +125,33 @@ impl Abridged {
                 State::Text { .. } => Some(self.pass_text(rest)),
                 State::Literal { .. } => Some(self.pass_literal(rest)),
                 _ if matches!(byte, b' ' | b'\n' | b'\r' | b'\t') => Some(1),
-                _ => Some(usize::from(self.take(*byte))),
+                _ => Some(usize::from(self.take(*byte, place))),
             };
             rest = &rest[passed.unwrap_or(rest.len())..];
         }
+        self.passed += piece.len();
         if self.out.len() > self.limit_bytes {
             self.break_off();
         }
     }
 
-    /// The abridged reply; nothing if it is no reply, is not whole, or says too much.
-    pub fn finish(self) -> Option<Chunks> {
-        matches!(self.state, State::End).then(|| self.out.into())
+    /// Why it is no reply, if what has come so far makes that certain.
+    pub fn no_reply(&self) -> Option<Malformed> {
+        self.no_reply
     }
 
-    /// Takes a byte that is no space and not within a value; whether it is used up.
-    fn take(&mut self, byte: u8) -> bool {
+    /// What it was, now that all of it has come.
+    pub fn finish(self) -> Summary {
+        match (self.state, self.no_reply) {
+            (_, Some(why)) => Summary::NoReply(why),
+            (State::End, None) => Summary::Reply(self.out.into()),
+            (State::Broken, None) => Summary::Unread,
+            (_, None) => Summary::NoReply(Malformed { offset: self.passed, problem: Problem::End }),
+        }
+    }
+
+    /// Takes a byte that is no space and not within a value, and its place; whether it is used up.
+    fn take(&mut self, byte: u8, place: usize) -> bool {
         match (&self.state, self.level, byte) {
             (State::Value | State::FirstElement, Level::Body | Level::Choices, b'{') => {
                 if self.out.last() == Some(&b'}') {
@@ -153,6 +183,10 @@ impl Abridged {
             }
             (State::Value | State::FirstElement, level, _) if level != Level::Body => {
                 return self.begin_value(byte);
+            }
+            (State::Value | State::FirstElement, ..) => {
+                self.break_off();
+                self.no_reply = Some(Malformed { offset: place, problem: Problem::NotAnObject });
             }
             _ => self.break_off(),
         }

@@ -32,7 +32,7 @@ mod scalar;
 mod splice;
 mod texts;
 
-pub use abridged::Abridged;
+pub use abridged::{Abridged, Summary};
 pub use chunks::Chunks;
 pub use error::{Malformed, Mismatch, Problem};
 pub use event::{Event, EventSplitter, Part};

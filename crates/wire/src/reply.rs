@@ -66,6 +66,26 @@ impl<'a> Reply<'a> {
         Ok(Self { source, is_batch, elements })
     }
 
+    /// Whether a body has the form of a reply: an object, or an array of objects, that ends with the body. What is in
+    /// the objects is not looked at; brackets that do not balance there are no matter where it can be read all the same.
+    pub fn check(source: &'a Chunks) -> Result<(), Malformed> {
+        Self::check_brackets(source).or_else(|why| Self::scan(source).map(drop).map_err(|_| why))
+    }
+
+    fn check_brackets(source: &Chunks) -> Result<(), Malformed> {
+        let mut cursor = Cursor::new(source);
+        let object = |cursor: &mut Cursor<'_>| match cursor.kind()? {
+            Kind::Object => cursor.pass(Kind::Object),
+            _ => Err(cursor.fail(Problem::NotAnObject)),
+        };
+        if cursor.kind()? == Kind::Array {
+            cursor.elements(object)?;
+        } else {
+            object(&mut cursor)?;
+        }
+        cursor.end()
+    }
+
     /// What it was read from.
     pub fn source(&self) -> &'a Chunks {
         self.source

@@ -101,7 +101,7 @@ async fn connections_that_are_too_many_are_refused_with_a_sentence() {
 async fn who_takes_nothing_of_its_reply_is_cut_in_time() {
     let worker = FakeWorker::start().await;
     // More than the sockets hold, and no end.
-    worker.on("/generate", Script::head(200, &[], None).raw(vec![b'x'; 64 << 20]).hang());
+    worker.on("/generate", Script::head(200, &[], None).raw("{").raw(vec![b' '; 64 << 20]).hang());
     let gateway =
         TestGateway::start(&format!("--worker-urls {} --stream-idle-timeout-secs 1", worker.url())).await;
     let request = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
@@ -116,7 +116,7 @@ async fn a_reply_that_is_still_being_written_is_written_before_the_end() {
     let worker = FakeWorker::start().await;
     let (prefill, decode) = (worker.address(), FakeWorker::start().await);
     worker.on("/generate", Script::json(200, "{}"));
-    decode.on("/generate", Script::json(200, &"x".repeat(LENGTH)));
+    decode.on("/generate", Script::json(200, &format!("{{{}}}", " ".repeat(LENGTH))));
     let gateway = TestGateway::pair(prefill, decode.address(), "").await;
     let request = b"POST /generate HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
     let mut client = sent(gateway.address, request).await;
@@ -183,7 +183,7 @@ async fn a_large_request_that_is_refused_is_told_why() {
 #[tokio::test]
 async fn a_large_request_that_is_refused_unread_is_told_why() {
     let (worker, gate) = (FakeWorker::start().await, Gate::new());
-    worker.on("/generate", Script::new().wait(&gate).raw("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"));
+    worker.on("/generate", Script::new().wait(&gate).raw("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"));
     let limits = "--max-concurrent-requests 1 --queue-size 0 --api-key user --admin-api-key root";
     let gateway = TestGateway::start(&format!("--worker-urls {} {limits}", worker.url())).await;
     // As most clients do, this one sends all of its request before it looks for an answer.
@@ -216,7 +216,7 @@ async fn a_large_request_that_is_refused_unread_is_told_why() {
 #[tokio::test]
 async fn who_leaves_the_queue_leaves_its_place() {
     let (worker, gate) = (FakeWorker::start().await, Gate::new());
-    worker.on("/generate", Script::new().wait(&gate).raw("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"));
+    worker.on("/generate", Script::new().wait(&gate).raw("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"));
     let limits = "--max-concurrent-requests 1 --queue-size 1 --queue-timeout-secs 3600";
     let gateway = TestGateway::start(&format!("--worker-urls {} {limits}", worker.url())).await;
     let mut first =
@@ -332,7 +332,7 @@ async fn a_client_that_does_not_read_stops_the_worker_and_not_the_gateway() {
     let prefill = FakeWorker::start().await;
     prefill.on("/generate", Script::json(200, r#"{"meta_info":{"pd_prefill_retry_count":0}}"#));
     for (content_type, piece, fleet) in [
-        ("text/plain", "x".repeat(64 << 10), "--worker-urls".to_owned()),
+        ("text/plain", "{\"a\":".repeat(10 << 10), "--worker-urls".to_owned()),
         ("text/event-stream", event.clone(), "--worker-urls".to_owned()),
         ("text/event-stream", event, format!("--pd-disaggregation --prefill {} --decode", prefill.url())),
     ] {

@@ -1,7 +1,7 @@
 //! Every way in which one half of a pair can fail before the first token, unary and streamed: what the client gets,
 //! what the other half sees, and that the books balance.
 
-use rollscope_testkit::{CallEnd, Client, FakeWorker, Script, refusing_address};
+use rollscope_testkit::{CallEnd, Client, End, FakeWorker, Script, refusing_address};
 use rollscope_trace::LegRole;
 
 use crate::harness::{TestGateway, legs};
@@ -118,24 +118,43 @@ fn faults(shape: Shape) -> Vec<Fault> {
     ];
     if shape.is_stream() {
         let unended = Script::sse().event(CHAT_USAGE).end();
-        faults.push(fault("no last event", unended, 502, "reply ended without its last event", "truncated"));
+        for (name, script) in [
+            ("no last event", unended),
+            ("no event", Script::sse().end()),
+            ("comments alone", Script::sse().send(": alive\n\n").end()),
+            ("a last mark alone", Script::sse().event("[DONE]").end()),
+        ] {
+            faults.push(fault(name, script, 502, "reply ended without its last event", "truncated"));
+        }
     }
     faults
 }
 
 /// Good statuses whose bodies are no replies.
-fn no_replies() -> [Fault; 4] {
+fn no_replies() -> Vec<Fault> {
     let fault = |name, script, leg| {
         let body = "reply with a good status is no JSON object";
         Fault { name, script: Some(script), status: 502, body, leg }
     };
-    let cut = Script::new().raw("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"te").close();
-    [
+    let unsized_head = || Script::new().raw("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n");
+    let page = "<html>in maintenance</html>";
+    let html = Script::head(200, &[("content-type", "text/html")], Some(page.len())).send(page);
+    vec![
         fault("200 no JSON", Script::json(200, "<html>"), "failed"),
+        fault("200 a page", html, "failed"),
+        fault("200 a page in chunks", Script::chunked(200, "text/html").send(page).end(), "failed"),
         fault("200 no object", Script::json(200, "[1]"), "failed"),
         fault("200 empty", Script::json(200, ""), "truncated"),
-        fault("cut without a length", cut, "truncated"),
+        fault("200 no chunk", Script::chunked(200, "application/json").end(), "truncated"),
+        fault("200 half", Script::json(200, r#"{"text":"a}","meta_info":{}"#), "truncated"),
+        fault("closed without a length or a byte", unsized_head().close(), "truncated"),
+        fault("cut without a length", unsized_head().raw("{\"te").close(), "truncated"),
     ]
+}
+
+/// Whether the client of one worker has the beginning of what turns out to be none: it comes in pieces.
+fn is_begun(fault: &Fault) -> bool {
+    fault.name == "cut without a length"
 }
 
 /// A worker that fails so, or the address of none.
@@ -224,6 +243,74 @@ async fn a_prefill_reply_that_is_none_is_a_failure() {
         for fault in no_replies() {
             check(&fault, LegRole::Prefill, shape).await;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_decode_reply_that_is_none_is_a_failure() {
+    for shape in SHAPES {
+        for fault in no_replies() {
+            check(&fault, LegRole::Decode, shape).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reply_of_one_worker_that_is_none_is_a_failure() {
+    for shape in SHAPES {
+        for fault in no_replies() {
+            let what = format!("{}, {shape:?}", fault.name);
+            let (worker, address) = failing(&fault, shape.route()).await;
+            let worker = worker.unwrap();
+            let gateway = TestGateway::regular(&[&worker]).await;
+            let reply = Client::post(gateway.address, shape.route(), shape.request()).await;
+            let outcome = if is_begun(&fault) {
+                assert_eq!((reply.status.as_u16(), reply.rest().await.1), (200, End::Cut), "{what}");
+                "truncated"
+            } else {
+                assert_eq!(reply.status, 502, "{what}");
+                let body = reply.text().await;
+                assert!(body.contains(fault.body) && body.contains("worker_error"), "{what}: {body}");
+                "failed"
+            };
+            let figures = gateway.settled(&[(outcome, 1), ("completed", 0)]).await;
+            assert_eq!(legs(&figures, address, fault.leg), 1, "{what}: {figures:#?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_one_worker_without_an_event_is_no_clean_end() {
+    for shape in [Shape::Stream, Shape::ChatStream] {
+        for (what, script, begin) in [
+            ("no event", Script::sse().end(), ""),
+            ("comments alone", Script::sse().send(": alive\n\n").end(), ": alive\n\n"),
+            ("a last mark alone", Script::sse().event("[DONE]").end(), "data: [DONE]\n\n"),
+        ] {
+            let worker = FakeWorker::start().await;
+            worker.on(shape.route(), script);
+            let gateway = TestGateway::regular(&[&worker]).await;
+            let reply = Client::post(gateway.address, shape.route(), shape.request()).await;
+            let (body, end) = reply.rest().await;
+            let error = body.strip_prefix(begin).and_then(|rest| rest.strip_prefix("data: {\"error\":"));
+            let error = error.unwrap_or_else(|| panic!("{what}, {shape:?}: {body}"));
+            assert!(error.contains("reply ended without its last event"), "{what}, {shape:?}: {body}");
+            assert_eq!(end, End::Cut, "{what}, {shape:?}");
+            let figures = gateway.settled(&[("truncated", 1), ("completed", 0)]).await;
+            assert_eq!(legs(&figures, worker.address(), "truncated"), 1, "{what}, {shape:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_nobody_reads_is_whatever_it_is() {
+    let worker = FakeWorker::start().await;
+    for (path, body) in [("/v1/embeddings", "<html>"), ("/anything", ""), ("/v1/rerank", "[1]")] {
+        worker.on(path, Script::json(200, body));
+        let gateway = TestGateway::regular(&[&worker]).await;
+        let reply = Client::post(gateway.address, path, "{}").await;
+        assert_eq!((reply.status.as_u16(), &*reply.text().await), (200, body), "{path}");
+        gateway.settled(&[("completed", 1)]).await;
     }
 }
 

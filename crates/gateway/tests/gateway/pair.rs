@@ -153,14 +153,14 @@ async fn a_batch_gets_lists_and_is_merged_element_by_element() {
 
 #[tokio::test]
 async fn what_can_not_be_merged_passes_as_it_came_and_is_counted() {
-    let (half, silent) = (&DECODE[..DECODE.len() - 1], r#"{"text":"ü"}"#);
+    let (malformed, silent) = (r#"{"meta_info":{"id":nul}}"#, r#"{"text":"ü"}"#);
     let json = |body: &str| Script::json(200, body);
     let gzip = Script::head(200, &[("content-encoding", "gzip")], Some(DECODE.len())).send(DECODE);
     let (event, stream) = (r#"{"meta_info":null}"#, "data: {\"meta_info\":null}\n\ndata: [DONE]\n\n");
     for (what, prefill, decode, expected) in [
         ("prefill encoded", gzip.clone(), json(DECODE), DECODE),
         ("a batch against one", json(&format!("[{PREFILL}]")), json(DECODE), DECODE),
-        ("decode no JSON", json(PREFILL), json(half), half),
+        ("decode malformed inside", json(PREFILL), json(malformed), malformed),
         ("decode encoded", json(PREFILL), gzip, DECODE),
         ("prefill breaks after decode", Script::new().hang(), json(DECODE), DECODE),
         ("prefill says nothing", json("{}"), json(DECODE), DECODE),
@@ -222,7 +222,7 @@ async fn a_prefill_that_ends_after_a_reply_which_does_not_need_it_ends_in_peace(
         (chat, Script::json(200, DECODE)),
         (chat, Script::json(200, &large)),
         (chat, stream()),
-        ("/generate", Script::json(200, "no JSON")),
+        ("/generate", Script::json(200, "{no JSON}")),
         ("/generate", Script::json(200, &large)),
         ("/generate", stream()),
     ] {

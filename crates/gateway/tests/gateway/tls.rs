@@ -119,7 +119,7 @@ impl Authority {
 async fn clients_are_served_by_tls_and_not_without() {
     let authority = Authority::new();
     let worker = FakeWorker::start().await;
-    let large = "y".repeat(4 << 20);
+    let large = format!("{{\"text\":\"{}\"}}", "y".repeat(4 << 20));
     worker.on("/generate", Script::json(200, &large));
     let own = authority.sign("tls");
     let limit = "--request-head-timeout-secs 5";

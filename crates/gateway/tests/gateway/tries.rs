@@ -132,8 +132,8 @@ async fn an_abort_by_name_does_not_hit_the_next_request_of_that_name() {
         worker.on("/abort_request", Script::new().wait(&gate).raw(ok));
         worker.on_each("/generate", move |request| match request.header("x-try") {
             Some(_) => Script::new().hang(),
-            None if seen.load(Ordering::SeqCst) => Script::json(200, "in time"),
-            None => Script::json(200, "too early"),
+            None if seen.load(Ordering::SeqCst) => Script::json(200, r#"{"is":"in time"}"#),
+            None => Script::json(200, r#"{"is":"too early"}"#),
         });
         let gateway = TestGateway::regular(&[&worker]).await;
         let address = gateway.address;
@@ -153,7 +153,7 @@ async fn an_abort_by_name_does_not_hit_the_next_request_of_that_name() {
         .await;
         is_open.store(true, Ordering::SeqCst);
         gate.open();
-        assert_eq!(second.await.unwrap(), "in time", "{rid}");
+        assert_eq!(second.await.unwrap(), r#"{"is":"in time"}"#, "{rid}");
         gateway.settled(&[("completed", 1)]).await;
     }
 }

@@ -1,15 +1,26 @@
 //! Replies that are read while they pass by: the same is read as from the whole.
 
 use proptest::prelude::*;
-use rollscope_wire::{Abridged, Chunks, Reply, read_pairs};
+use rollscope_wire::{Abridged, Chunks, Malformed, Problem, Reply, Summary, read_pairs};
 
 use crate::json::{cut, cuts, list, member, name, object, scalar, spelled, text, value};
 use crate::pairs_of;
 
-fn abridged(body: &Chunks) -> Option<Chunks> {
+fn summary(body: &Chunks) -> Summary {
     let mut abridged = Abridged::new(1 << 20);
     body.pieces().for_each(|piece| abridged.push(piece));
     abridged.finish()
+}
+
+fn abridged(body: &Chunks) -> Option<Chunks> {
+    reply_of(summary(body))
+}
+
+fn reply_of(summary: Summary) -> Option<Chunks> {
+    match summary {
+        Summary::Reply(abridged) => Some(abridged),
+        Summary::Unread | Summary::NoReply(_) => None,
+    }
 }
 
 /// All that is read of a reply.
@@ -108,7 +119,9 @@ proptest! {
     #[test]
     fn a_reply_that_is_cut_off_says_nothing(reply in reply(), place in any::<prop::sample::Index>()) {
         let body = Chunks::from(reply.as_bytes()[..place.index(reply.len())].to_vec());
-        prop_assert_eq!(abridged(&body), None);
+        let cut = Malformed { offset: body.len(), problem: Problem::End };
+        prop_assert_eq!(summary(&body), Summary::NoReply(cut));
+        prop_assert_eq!(Reply::check(&body), Err(cut));
     }
 
     #[test]
@@ -120,6 +133,7 @@ proptest! {
         bytes[place] = byte;
         let body = Chunks::from(bytes);
         if Reply::scan(&body).is_ok() {
+            prop_assert!(Reply::check(&body).is_ok());
             prop_assert!(abridged(&body).is_some_and(|abridged| Reply::scan(&abridged).is_ok()));
         }
     }
@@ -135,7 +149,7 @@ fn every_split_point_gives_the_same() {
             for piece in [&body[..first], &body[first..second], &body[second..]] {
                 abridged.push(piece.as_bytes());
             }
-            assert_eq!(read(&abridged.finish().unwrap()), expected, "{first} and {second}");
+            assert_eq!(read(&reply_of(abridged.finish()).unwrap()), expected, "{first} and {second}");
         }
     }
 }
@@ -186,7 +200,7 @@ fn what_is_kept_is_bounded() {
         let mut abridged = Abridged::new(5000);
         body.as_bytes().chunks(size).for_each(|piece| abridged.push(piece));
         assert_eq!(
-            text(&abridged.finish().unwrap()),
+            text(&reply_of(abridged.finish()).unwrap()),
             r#"{"meta_info":{"a":[],"list":[],"id":"r"}}"#,
             "pieces of {size}"
         );
@@ -194,7 +208,49 @@ fn what_is_kept_is_bounded() {
     let many = format!(r#"{{"meta_info":{{{}"z":1}}}}"#, "\"a\":1,".repeat(1000));
     let mut abridged = Abridged::new(5000);
     many.as_bytes().chunks(10).for_each(|piece| abridged.push(piece));
-    assert_eq!(abridged.finish(), None);
+    assert_eq!(abridged.finish(), Summary::Unread);
+}
+
+#[test]
+fn what_has_not_the_form_of_a_reply_is_known() {
+    let not_an_object = |offset| Malformed { offset, problem: Problem::NotAnObject };
+    let end = |offset| Malformed { offset, problem: Problem::End };
+    for (body, expected) in [
+        ("", end(0)),
+        (" \r\n", end(3)),
+        ("<html>", not_an_object(0)),
+        (" 1", not_an_object(1)),
+        ("\"{}\"", not_an_object(0)),
+        ("null", not_an_object(0)),
+        ("[1]", not_an_object(1)),
+        ("[{},[]]", not_an_object(4)),
+        ("[", end(1)),
+        ("[{},", end(4)),
+        ("{", end(1)),
+        (r#"{"a":"}"#, end(7)),
+        (r#"{"a":{}"#, end(7)),
+        (r#"{"a":[1,{"b":"#, end(13)),
+    ] {
+        let whole = Chunks::from(body);
+        assert_eq!(Reply::check(&whole), Err(expected), "{body}");
+        for split in 0..=body.len() {
+            let mut abridged = Abridged::new(1000);
+            let (first, second) = body.split_at(split);
+            abridged.push(first.as_bytes());
+            abridged.push(second.as_bytes());
+            assert_eq!(
+                abridged.no_reply(),
+                Some(expected).filter(|why| why.problem != Problem::End),
+                "{body}"
+            );
+            assert_eq!(abridged.finish(), Summary::NoReply(expected), "{body} split at {split}");
+        }
+    }
+    // What is wrong in the inside is not looked for.
+    for body in [r#"{"a" 1}"#, r#"{"a":nul}"#, "{]}", r#"[{"a":1,}]"#, r#"{"a":[{]}"#] {
+        assert_eq!(Reply::check(&Chunks::from(body)), Ok(()), "{body}");
+        assert!(!matches!(summary(&Chunks::from(body)), Summary::NoReply(_)), "{body}");
+    }
 }
 
 #[test]
