@@ -84,6 +84,27 @@ async fn a_decode_engine_that_dies_fails_its_requests_only() {
 }
 
 #[tokio::test]
+async fn a_host_may_be_given_as_urls_have_it() {
+    if std::net::TcpListener::bind(("::1", 0)).is_err() {
+        return; // a machine without IPv6
+    }
+    let bootstrap = ["--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "0"];
+    for host in ["::1", "[::1]"] {
+        let engine = engine(&[&["--host", host][..], &bootstrap].concat());
+        let gateway = ["gateway", "--port", "0", "--prometheus-port", "0", "--prometheus-host", host];
+        let gateway = Server::start(&[&gateway[..], &["--host", host]].concat());
+        let view = Server::start(&["view", OLD_RUN, "--no-open", "--listen", "[::1]:0"]);
+        for (server, path) in [(&engine, "/health"), (&gateway, "/liveness"), (&view, "/")] {
+            assert!(server.url.starts_with("http://[::1]:"), "{}", server.url);
+            assert_eq!(get(&format!("{}{path}", server.url)).await.0, 200, "{host}: {path}");
+        }
+    }
+    for host in ["[", "[::1", "[]"] {
+        assert_ne!(run(&["gateway", "--port", "0", "--host", host]).status.code(), Some(0), "{host}");
+    }
+}
+
+#[tokio::test]
 async fn pd_and_unified_say_the_same() {
     let (_prefill, _decode, pd) = pair().await;
     let engine = engine(&[]);

@@ -5,7 +5,7 @@ use rollscope_config::{OptionSet as _, Options as _, Published};
 use rollscope_engine::{Engine, EngineError, EngineOptions};
 use rollscope_trace::sentence;
 
-use super::{block_on, listen_at, ready_line, resolve};
+use super::{bare, block_on, listen_at, ready_line, resolve};
 use crate::exit::Failure;
 use crate::lifetime::{LifetimeOptions, shutdown};
 use crate::output;
@@ -19,6 +19,8 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (options, lifetime) = resolve::<Options>(matches)?;
+    // The ranks listen there too, and tell their peers.
+    let options = EngineOptions { host: bare(&options.host).to_owned(), ..options };
     block_on(async {
         let shutdown = shutdown(&lifetime)?;
         let (listener, address) = listen_at(&options.host, options.port).await?;

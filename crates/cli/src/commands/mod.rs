@@ -101,9 +101,14 @@ async fn listen(address: impl ToSocketAddrs, shown: &str) -> Result<(TcpListener
     Ok((listener, address))
 }
 
-/// Listens on a port of a host, which may be a bare IPv6 address.
+/// Listens on a port of a host, which may be an IPv6 address, bare or in brackets.
 async fn listen_at(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), Failure> {
-    listen((host, port), &format!("{host}:{port}")).await
+    listen((bare(host), port), &format!("{host}:{port}")).await
+}
+
+/// A host without the brackets in which URLs have IPv6 addresses.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 /// The line that every server prints when it is ready to serve.
