@@ -39,6 +39,9 @@ struct Handshake<'a>(&'a AtomicU64);
 
 /// Pause after a connection could not be accepted, for want of descriptors most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// More of a request's head is refused with 431. This is hyper's own default, and so are 100 headers, which have room on the
+/// stack only if they are not asked for.
+const MAX_HEAD_BYTES: usize = 408 << 10;
 /// Between two looks at a thread's connections while the gateway ends.
 const LAST_TICK: Duration = Duration::from_millis(200);
 
@@ -181,7 +184,8 @@ impl Serving {
                 }
                 async move { Ok::<_, Infallible>(gateway.handle(request).await.map(|body| watch.body(body))) }
             });
-            let connection = http1::Builder::new().serve_connection(socket, service);
+            let mut http = http1::Builder::new();
+            let connection = http.max_buf_size(MAX_HEAD_BYTES).serve_connection(socket, service);
             tokio::pin!(connection);
             // How a connection ends is no event; its requests have been accounted for.
             tokio::select! {
