@@ -1,5 +1,6 @@
 //! Workers that come and go: `/workers`, and the older `/add_worker`, `/remove_worker`, `/list_workers`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -14,6 +15,7 @@ use crate::options::LogLevel;
 use crate::pool::{Origin, Pool, PooledWorker};
 use crate::reply::json;
 use crate::request::read_body;
+use crate::tags::Tags;
 
 /// What is asked about the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +32,7 @@ pub(crate) enum AdminCall<'a> {
     ListWorkers,
 }
 
-/// Body of POST /workers, and an entry of `--workers-file`. What else SGLang's router takes (labels, priority, cost)
-/// means nothing here.
+/// Body of POST /workers, and an entry of `--workers-file`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Registration {
     url: String,
@@ -39,14 +40,17 @@ pub(crate) struct Registration {
     bootstrap_port: Option<u16>,
     /// What the worker is sent as Authorization: Bearer; without it, `--api-key`.
     api_key: Option<String>,
+    #[serde(flatten)]
+    tags: Tags,
 }
 
 /// A worker that can be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fit {
     pub(crate) address: WorkerAddress,
     pub(crate) role: Role,
     key: Option<String>,
+    tags: Tags,
 }
 
 /// Body of PUT /workers/ID: what is to change.
@@ -56,6 +60,9 @@ struct Change {
     worker_type: Option<WorkerType>,
     bootstrap_port: Option<u16>,
     api_key: Option<String>,
+    priority: Option<u32>,
+    cost: Option<f64>,
+    labels: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -74,6 +81,10 @@ struct Shown<'a> {
     worker_type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     bootstrap_port: Option<u16>,
+    priority: u32,
+    cost: f64,
+    /// The labels, as SGLang's router shows them.
+    metadata: BTreeMap<String, String>,
     /// Whether its checks do not fail; true while it has not been checked.
     is_healthy: bool,
     /// Why it gets no requests although it is up.
@@ -113,7 +124,9 @@ pub(crate) enum Unfit {
     NoPort,
     #[error("api_key has a byte that no header may have")]
     Key,
-    #[error("the body must be an object with worker_type, bootstrap_port or api_key: {0}")]
+    #[error(
+        "the body must be an object with worker_type, bootstrap_port, api_key, priority, cost or labels: {0}"
+    )]
     Change(serde_json::Error),
     #[error("the worker must be named in the query: {path}?url=http://HOST:PORT")]
     Unnamed { path: String },
@@ -181,6 +194,7 @@ fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, 
         Some(known) => known.link.again(Origin::Named),
         None => fit.link(core, Origin::Named)?,
     };
+    *link.tags.lock() = fit.tags;
     let (worker, replaced) = core.registry.replace(fit.address, fit.role, link, &mut rand::rng());
     let mut reply = serde_json::json!({
         "status": "registered",
@@ -196,10 +210,15 @@ fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, 
 }
 
 /// What a worker is registered for can not change under requests that are in flight there: it is registered anew, and
-/// what is in flight ends at the old one.
+/// what is in flight ends at the old one. What is only noted of it changes as it stands.
 fn change(core: &Core, id: &str, change: &Change) -> Result<Response<ReplyBody>, Refusal> {
     let fleet = core.registry.fleet();
     let worker = fleet.get(id).ok_or_else(|| unknown(id))?;
+    let tags = Tags { priority: change.priority, cost: change.cost, labels: change.labels.clone() };
+    if change.worker_type.is_none() && change.bootstrap_port.is_none() && change.api_key.is_none() {
+        worker.link.tags.lock().amend(&tags);
+        return Ok(written(StatusCode::OK, &show(core, worker)));
+    }
     let (kind, port) = changed(worker.role, change.worker_type, change.bootstrap_port);
     let role = role(core.mode, Some(kind), port)?;
     let origin = worker.link.origin;
@@ -207,6 +226,7 @@ fn change(core: &Core, id: &str, change: &Change) -> Result<Response<ReplyBody>,
         Some(key) => core.links.to(Some(key), origin).map_err(|_| Unfit::Key)?,
         None => worker.link.again(origin),
     };
+    *link.tags.lock() = worker.link.tags.lock().amended(&tags);
     let again = core.registry.add(worker.address(), role, link, &mut rand::rng());
     Ok(written(StatusCode::OK, &show(core, &again)))
 }
@@ -242,7 +262,7 @@ fn add_by_query(core: &Core, uri: &Uri) -> Result<Response<ReplyBody>, Refusal> 
         Some(given) => Some(given.parse().map_err(|_| Unfit::PortNumber { given })?),
     };
     let (url, api_key) = (named_worker(uri)?, in_query(uri, "api_key"));
-    add(core, &Registration { url, worker_type, bootstrap_port, api_key })
+    add(core, &Registration { url, worker_type, bootstrap_port, api_key, tags: Tags::default() })
 }
 
 /// A URL without a rank means all ranks that stand for it, as where it is added; the reply names the first.
@@ -309,7 +329,7 @@ fn role(mode: Mode, worker_type: Option<WorkerType>, bootstrap_port: Option<u16>
 }
 
 fn show<'a>(core: &Core, worker: &'a PooledWorker) -> Shown<'a> {
-    let counts = worker.counts();
+    let (counts, tags) = (worker.counts(), worker.link.tags.lock().clone());
     Shown {
         id: worker.id.as_str(),
         url: &worker.name,
@@ -318,6 +338,9 @@ fn show<'a>(core: &Core, worker: &'a PooledWorker) -> Shown<'a> {
             Role::Prefill { bootstrap_port } => bootstrap_port,
             Role::Regular | Role::Decode => None,
         },
+        priority: tags.priority(),
+        cost: tags.cost(),
+        metadata: tags.labels.unwrap_or_default(),
         is_healthy: worker.health() != HealthState::Unhealthy,
         problem: core.misfits.lock().get(&worker.id).cloned(),
         breaker: worker.breaker().name(),
@@ -356,14 +379,14 @@ impl WorkerType {
 impl Registration {
     /// With what it does not say as it is known of the worker in whose place it comes, if there is one.
     fn over(&self, known: Option<&Arc<PooledWorker>>) -> Self {
-        let (worker_type, bootstrap_port) = match known {
+        let (worker_type, bootstrap_port, tags) = match known {
             Some(known) => {
                 let (kind, port) = changed(known.role, self.worker_type, self.bootstrap_port);
-                (Some(kind), port)
+                (Some(kind), port, known.link.tags.lock().amended(&self.tags))
             }
-            None => (self.worker_type, self.bootstrap_port),
+            None => (self.worker_type, self.bootstrap_port, self.tags.clone()),
         };
-        Self { url: self.url.clone(), worker_type, bootstrap_port, api_key: self.api_key.clone() }
+        Self { url: self.url.clone(), worker_type, bootstrap_port, api_key: self.api_key.clone(), tags }
     }
 
     /// What is registered, if it can be.
@@ -372,6 +395,7 @@ impl Registration {
             address: WorkerAddress::parse(&self.url)?,
             role: role(mode, self.worker_type, self.bootstrap_port)?,
             key: self.api_key.clone(),
+            tags: self.tags.clone(),
         })
     }
 }
@@ -380,11 +404,12 @@ impl Registration {
 
 impl Fit {
     pub(crate) fn new(address: WorkerAddress, role: Role) -> Self {
-        Self { address, role, key: None }
+        Self { address, role, key: None, tags: Tags::default() }
     }
 
     pub(crate) fn register(&self, core: &Core, origin: Origin) -> Result<Arc<PooledWorker>, Unfit> {
         let link = self.link(core, origin)?;
+        *link.tags.lock() = self.tags.clone();
         Ok(core.registry.add(self.address.clone(), self.role, link, &mut rand::rng()))
     }
 

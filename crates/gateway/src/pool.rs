@@ -24,6 +24,7 @@ use crate::connection::Connection;
 use crate::deadline::Timer;
 use crate::fault::UpstreamFault;
 use crate::options::GatewayOptions;
+use crate::tags::Tags;
 use crate::tls;
 use crate::transport::Transport;
 
@@ -48,6 +49,8 @@ pub(crate) struct Pool {
     max_idle: Duration,
     /// Who has named the worker.
     pub(crate) origin: Origin,
+    /// What is noted of the worker by whoever registers it.
+    pub(crate) tags: Mutex<Tags>,
     tls: Arc<ClientConfig>,
     /// Whether a connection broke as if the worker's process had ended.
     is_in_doubt: AtomicBool,
@@ -110,6 +113,7 @@ impl Links {
             authorization: key.map(bearer).transpose()?,
             max_idle: self.max_idle,
             origin,
+            tags: Mutex::default(),
             tls: Arc::clone(&self.tls),
             is_in_doubt: AtomicBool::new(false),
             clock: WorkerClock::default(),
@@ -136,6 +140,7 @@ impl Pool {
             authorization: self.authorization.clone(),
             max_idle: self.max_idle,
             origin,
+            tags: Mutex::new(self.tags.lock().clone()),
             tls: Arc::clone(&self.tls),
             is_in_doubt: AtomicBool::new(false),
             clock: WorkerClock::default(),

@@ -407,7 +407,9 @@ async fn a_worker_is_registered_anew_when_it_changes() {
     assert_eq!((&changed["worker_type"], changed.get("bootstrap_port")), (&json!("decode"), None));
     let path = format!("/workers/{}", changed["id"].as_str().unwrap());
     for (body, sentence) in [
-        (r#"{"priority":1}"#, "unknown field `priority`"),
+        (r#"{"priorities":1}"#, "unknown field `priorities`"),
+        (r#"{"priority":-1}"#, "priority"),
+        (r#"{"labels":["a"]}"#, "labels"),
         (r#"{"bootstrap_port":1}"#, "only a prefill worker"),
         (r#"{"worker_type":"regular"}"#, "worker_type prefill or decode"),
     ] {
@@ -417,6 +419,38 @@ async fn a_worker_is_registered_anew_when_it_changes() {
     }
     let reply = Client::call(gateway.address, Method::PATCH, &path, &[], "").await;
     assert_eq!((reply.status.as_u16(), reply.header("allow")), (405, Some("GET, PUT, DELETE")));
+}
+
+#[tokio::test]
+async fn what_is_noted_of_a_worker_is_kept_and_shown() {
+    let gateway = TestGateway::start("").await;
+    let worker = async || call(&gateway, Method::GET, "/workers", "").await.1["workers"][0].clone();
+    let check = async |what: &str, priority: u32, cost: f64, labels: Value| {
+        let shown = worker().await;
+        assert_eq!(
+            (&shown["priority"], &shown["cost"], &shown["metadata"]),
+            (&json!(priority), &json!(cost), &labels),
+            "{what}"
+        );
+        shown["id"].as_str().unwrap().to_owned()
+    };
+    let post = async |body: &str| assert_eq!(call(&gateway, Method::POST, "/workers", body).await.0, 201);
+    post(r#"{"url":"http://a:1"}"#).await;
+    check("nothing is noted", 50, 1.0, json!({})).await;
+    post(r#"{"url":"http://a:1","priority":7,"labels":{"rack":"r1"}}"#).await;
+    let id = check("noted by POST", 7, 1.0, json!({"rack": "r1"})).await;
+    let put = async |id: &str, body: &str| call(&gateway, Method::PUT, &format!("/workers/{id}"), body).await;
+    let (status, told) = put(&id, r#"{"cost":2.5,"labels":{"zone":"z"}}"#).await;
+    assert_eq!((status, &told["cost"], &told["priority"]), (200, &json!(2.5), &json!(7)), "{told}");
+    let again = check("noted by PUT", 7, 2.5, json!({"rack": "r1", "zone": "z"})).await;
+    assert_eq!(again, id, "what is only noted makes no other worker of it");
+    let (_, told) = put(&id, r#"{"api_key":"k","priority":1}"#).await;
+    let again = check("with another key", 1, 2.5, json!({"rack": "r1", "zone": "z"})).await;
+    assert_eq!((&told["id"], again == id), (&json!(again), false));
+    post(r#"{"url":"http://a:1","labels":{"rack":"r2"}}"#).await;
+    check("registered again", 1, 2.5, json!({"rack": "r2", "zone": "z"})).await;
+    post(r#"{"url":"http://a:1","api_key":"other"}"#).await;
+    check("registered again with another key", 1, 2.5, json!({"rack": "r2", "zone": "z"})).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,42 @@
+//! What is noted of a worker by whoever registers it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// What SGLang's router takes beside. Nothing goes by it; it is kept and shown.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub(crate) struct Tags {
+    pub(crate) priority: Option<u32>,
+    pub(crate) cost: Option<f64>,
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+}
+
+/// As SGLang's router has them of a worker of which nothing else is said.
+const DEFAULT_PRIORITY: u32 = 50;
+const DEFAULT_COST: f64 = 1.0;
+
+// === impl Tags ===
+
+impl Tags {
+    pub(crate) fn priority(&self) -> u32 {
+        self.priority.unwrap_or(DEFAULT_PRIORITY)
+    }
+
+    pub(crate) fn cost(&self) -> f64 {
+        self.cost.unwrap_or(DEFAULT_COST)
+    }
+
+    /// With what is said anew, label by label.
+    pub(crate) fn amended(&self, anew: &Self) -> Self {
+        let labels = match (&self.labels, &anew.labels) {
+            (Some(known), Some(anew)) => Some(known.clone().into_iter().chain(anew.clone()).collect()),
+            (known, anew) => anew.clone().or_else(|| known.clone()),
+        };
+        Self { priority: anew.priority.or(self.priority), cost: anew.cost.or(self.cost), labels }
+    }
+
+    pub(crate) fn amend(&mut self, anew: &Self) {
+        *self = self.amended(anew);
+    }
+}
