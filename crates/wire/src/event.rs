@@ -1,7 +1,8 @@
 //! Server-sent events, cut out of a stream that the network cut anywhere.
 //!
-//! An event ends with an empty line; lines end with LF or CRLF. Events keep their bytes as they came: comments,
-//! unknown fields and line ends included. An event that is larger than the limit is passed on in pieces, unread,
+//! An event ends with an empty line; lines end with LF, CRLF or CR, as HTML's standard has it (9.2.6). Events keep their bytes
+//! as they came: comments, unknown fields and line ends included. A CR ends its line at once, since nothing may follow it for
+//! long; an LF that comes after it then stands in front of what comes next. An event that is larger than the limit is passed on in pieces, unread,
 //! so that memory stays bounded whatever a worker sends.
 
 use std::ops::Range;
@@ -19,6 +20,8 @@ pub struct EventSplitter {
     searched: usize,
     /// Begin of the line that is being searched.
     line: usize,
+    /// The line before it ended with a CR, to which an LF may still belong.
+    is_after_cr: bool,
     data: Data,
     limit_bytes: usize,
     /// The event that `held` begins in was too large, and its beginning has been handed out.
@@ -61,7 +64,15 @@ const MAX_DONE_BYTES: usize = 32;
 impl EventSplitter {
     /// For events of at most so many bytes.
     pub fn new(limit_bytes: usize) -> Self {
-        Self { held: Chunks::new(), searched: 0, line: 0, data: Data::None, limit_bytes, is_passing: false }
+        Self {
+            held: Chunks::new(),
+            searched: 0,
+            line: 0,
+            is_after_cr: false,
+            data: Data::None,
+            limit_bytes,
+            is_passing: false,
+        }
     }
 
     /// Takes what was received. [`Self::next_part`] must have given all it had, so that no more is held than
@@ -74,7 +85,7 @@ impl EventSplitter {
     pub fn next_part(&mut self) -> Option<Part> {
         while let Some(line_end) = self.find_line_end() {
             let line = self.line..line_end;
-            self.line = line_end + 1;
+            self.line = self.searched;
             if self.take_line(line) {
                 let raw = self.held.split_to(self.line);
                 return Some(self.hand_out(raw));
@@ -83,9 +94,9 @@ impl EventSplitter {
         if self.held.len() <= self.limit_bytes && !self.is_passing {
             return None;
         }
-        // Of the line that is being received two bytes are kept: enough to tell at its end whether it is empty.
+        // Of the line that is being received a byte is kept: enough to tell at its end whether it is empty.
         self.is_passing = true;
-        let passed = self.line.max(self.held.len().saturating_sub(2));
+        let passed = self.line.max(self.held.len().saturating_sub(1));
         let piece = self.held.split_to(passed);
         self.searched -= passed;
         self.line = self.line.saturating_sub(passed);
@@ -103,26 +114,43 @@ impl EventSplitter {
         Some(self.hand_out(raw))
     }
 
+    /// Where the line ends; `searched` is behind what ends it.
     fn find_line_end(&mut self) -> Option<usize> {
-        let mut base = 0;
+        if self.is_after_cr && self.pass_line_feed() {
+            self.line = self.searched;
+        }
+        let (mut base, mut found) = (0, None);
         for piece in self.held.pieces() {
             let from = self.searched.saturating_sub(base).min(piece.len());
-            if let Some(distance) = memchr::memchr(b'\n', &piece[from..]) {
-                self.searched = base + from + distance + 1;
-                return Some(self.searched - 1);
+            if let Some(distance) = memchr::memchr2(b'\n', b'\r', &piece[from..]) {
+                found = Some((base + from + distance, piece[from + distance]));
+                break;
             }
             base += piece.len();
         }
-        self.searched = base;
-        None
+        let Some((end, byte)) = found else {
+            self.searched = base;
+            return None;
+        };
+        self.searched = end + 1;
+        if byte == b'\r' {
+            self.pass_line_feed();
+        }
+        Some(end)
+    }
+
+    /// Passes over the LF of a CRLF, if it is the next byte; whether it did.
+    fn pass_line_feed(&mut self) -> bool {
+        let next = self.held.gather(self.searched..self.searched + 1);
+        let (is_there, is_line_feed) = (!next.is_empty(), *next == *b"\n");
+        self.is_after_cr = !is_there;
+        self.searched += usize::from(is_line_feed);
+        is_line_feed
     }
 
     /// Takes note of a line; whether it is empty.
     fn take_line(&mut self, line: Range<usize>) -> bool {
-        let mut end = line.end;
-        if end > line.start && *self.held.gather(end - 1..end) == *b"\r" {
-            end -= 1;
-        }
+        let end = line.end;
         let name = self.held.gather(line.start..end.min(line.start + b"data: ".len()));
         if let Some(rest) = name.strip_prefix(b"data:") {
             let space = usize::from(rest.first() == Some(&b' '));

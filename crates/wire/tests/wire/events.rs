@@ -42,20 +42,60 @@ fn expected() -> Vec<(String, Option<String>)> {
     .to_vec()
 }
 
-#[test]
-fn every_split_point_gives_the_same_events() {
-    let stream = STREAM.as_bytes();
-    assert_eq!(split(&[stream], 1 << 20), expected());
+/// Payloads, and all bytes. An LF that is cut off from its CR stands in front of what follows.
+fn payloads(parts: Vec<(String, Option<String>)>) -> (Vec<String>, String) {
+    let (raw, payloads): (Vec<String>, Vec<_>) = parts.into_iter().unzip();
+    (payloads.into_iter().flatten().collect(), raw.concat())
+}
+
+fn check_every_split(stream: &str, expected: &[&str]) {
+    let expected = (expected.iter().map(|payload| (*payload).to_owned()).collect(), stream.to_owned());
+    let check = |pieces: &[&[u8]]| {
+        assert_eq!(payloads(split(pieces, 1 << 20)), expected, "{pieces:?}");
+    };
+    let stream = stream.as_bytes();
+    check(&[stream]);
     for first in 0..=stream.len() {
         let (head, tail) = stream.split_at(first);
-        assert_eq!(split(&[head, tail], 1 << 20), expected(), "split at {first}");
+        check(&[head, tail]);
         for second in 0..=tail.len() {
             let (middle, tail) = tail.split_at(second);
-            assert_eq!(split(&[head, middle, tail], 1 << 20), expected(), "split at {first} and {second}");
+            check(&[head, middle, tail]);
         }
     }
-    let bytes: Vec<&[u8]> = stream.chunks(1).collect();
-    assert_eq!(split(&bytes, 1 << 20), expected());
+    check(&stream.chunks(1).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_split_point_gives_the_same_events() {
+    assert_eq!(split(&[STREAM.as_bytes()], 1 << 20), expected());
+    check_every_split(STREAM, &["{\"a\":1}", "{\"b\":\"é漢\"}", "[DONE]", "{\"last\":true}"]);
+}
+
+#[test]
+fn a_line_ends_with_any_of_three() {
+    for end in ["\n", "\r\n", "\r"] {
+        let stream =
+            ["data: 1", "", ": a", "", "data:2", "id: 7", "", "", "data: 3", "data: 4", "", "data: 5", ""];
+        check_every_split(&stream.join(end), &["1", "2", "5"]);
+    }
+    check_every_split("data: 1\r\n\ndata: 2\n\rdata: 3\r\r\ndata: 4\n\r\n", &["1", "2", "3", "4"]);
+    // CR, CRLF is two line ends; CR, CR, LF, LF is three.
+    check_every_split("data: 1\rid: 1\r\n\r\rdata: 2\r\r\n\n", &["1", "2"]);
+}
+
+#[test]
+fn an_event_is_there_with_its_last_line_end_whatever_that_is() {
+    for stream in ["data: 1\n\n", "data: 1\r\n\r", "data: 1\r\r"] {
+        let mut splitter = EventSplitter::new(1000);
+        splitter.push(Bytes::from(stream));
+        let event = splitter.next_part().map(describe);
+        assert_eq!(event, Some((stream.to_owned(), Some("1".to_owned()))));
+        assert!(splitter.next_part().is_none());
+        splitter.push(Bytes::from("\ndata: 2\n\n"));
+        let event = std::iter::from_fn(|| splitter.next_part()).map(describe).last();
+        assert_eq!(event.and_then(|(_, payload)| payload).as_deref(), Some("2"), "{stream:?}");
+    }
 }
 
 #[test]
@@ -69,7 +109,8 @@ fn an_event_beyond_the_limit_passes_in_pieces() {
         assert_eq!(joined, stream, "pieces of {size}");
         let (first, last) = (&parts[0], &parts[parts.len() - 1]);
         assert_eq!(*first, ("data: 1\n\n".to_owned(), Some("1".to_owned())), "pieces of {size}");
-        assert_eq!(*last, ("data: 2\n\n".to_owned(), Some("2".to_owned())), "pieces of {size}");
+        assert_eq!(last.0.strip_prefix('\n').unwrap_or(&last.0), "data: 2\n\n", "pieces of {size}");
+        assert_eq!(last.1.as_deref(), Some("2"), "pieces of {size}");
         for (raw, payload) in &parts[1..parts.len() - 1] {
             assert_eq!(payload.as_deref(), Some("<piece>"));
             assert!(raw.len() <= 60 + 2 * size, "{} bytes held", raw.len());
@@ -93,7 +134,7 @@ fn a_payload_is_replaced_in_place() {
 proptest! {
     #[test]
     fn parts_make_up_the_stream(
-        stream in "(data: ?[a-z\\[\\]é]{0,9}\r?\n|:[a-z]{0,3}\n|\r?\n|\r){0,12}[a-z:]{0,6}",
+        stream in "(data: ?[a-z\\[\\]é]{0,9}(\r|\r?\n)|:[a-z]{0,3}(\r|\n)|\r?\n|\r){0,12}[a-z:]{0,6}",
         sizes in prop::collection::vec(1_usize..9, 1..20),
         limit_bytes in 1_usize..40,
     ) {
