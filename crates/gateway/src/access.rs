@@ -86,9 +86,11 @@ impl Keys {
     }
 }
 
+/// The scheme in any case and one space at least, by RFC 9110, 11.4; space around the whole is none of it.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let (scheme, key) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked("Bearer ".len())?;
-    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
+    let given = headers.get(AUTHORIZATION)?.as_bytes().trim_ascii();
+    let (scheme, key) = given.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii_start())
 }
 
 /// In a time that depends on the lengths alone.
@@ -102,6 +104,27 @@ mod tests {
     use rollscope_config::Options as _;
 
     use super::*;
+
+    #[test]
+    fn a_key_is_read_as_it_may_be_written() {
+        for (given, key) in [
+            ("Bearer k", Some("k")),
+            ("bearer k", Some("k")),
+            ("BEARER   k", Some("k")),
+            ("Bearer k \t ", Some("k")),
+            ("Bearer k l", Some("k l")),
+            ("Bearerk", None),
+            ("Bearer\tk", None),
+            ("Bearer ", None),
+            ("Bearer", None),
+            ("Basic k", None),
+            ("k", None),
+            ("", None),
+        ] {
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, given.parse().unwrap())]);
+            assert_eq!(bearer(&headers), key.map(str::as_bytes), "{given:?}");
+        }
+    }
 
     #[test]
     fn a_key_opens_what_it_is_for() {
