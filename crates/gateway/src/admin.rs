@@ -9,6 +9,7 @@ use rollscope_route::{HealthState, Role, RoleKind, UrlError, WorkerAddress};
 use serde::{Deserialize, Serialize};
 
 use crate::body::ReplyBody;
+use crate::checks;
 use crate::core::{Core, Mode};
 use crate::fault::Refusal;
 use crate::options::LogLevel;
@@ -87,7 +88,7 @@ struct Shown<'a> {
     metadata: BTreeMap<String, String>,
     /// Whether its checks do not fail; true while it has not been checked.
     is_healthy: bool,
-    /// Why it gets no requests although it is up.
+    /// Why it gets no requests, by what its last failed check or it itself says.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     /// Of its circuit breaker: closed, open or `half_open`.
@@ -342,7 +343,7 @@ fn show<'a>(core: &Core, worker: &'a PooledWorker) -> Shown<'a> {
         cost: tags.cost(),
         metadata: tags.labels.unwrap_or_default(),
         is_healthy: worker.health() != HealthState::Unhealthy,
-        problem: core.misfits.lock().get(&worker.id).cloned(),
+        problem: checks::problem(core, worker),
         breaker: worker.breaker().name(),
         load: counts.live,
         legs: Legs {

@@ -1,6 +1,7 @@
 //! Active health checks: each worker is asked from time to time whether it is up, and which process it is.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,13 @@ enum Met {
     Answered,
     /// A connection to it has broken, and since then it has not.
     Doubted,
+}
+
+/// A check that has failed.
+#[derive(Debug)]
+pub(crate) struct FailedCheck {
+    at: Instant,
+    why: String,
 }
 
 /// The workers that are known from check to check.
@@ -150,8 +158,11 @@ fn give_up(core: &Core, known: &AllKnown) {
 /// Checks a worker. Whether it has answered who it is, and nothing keeps it from serving.
 async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
     let is_checked = !core.options.startup().disable_health_check;
-    let passes = !is_checked
-        || ask(core, worker, core.health_path.clone()).await.is_ok_and(|reply| reply.status().is_success());
+    let failure = if is_checked { failure(core, worker).await } else { None };
+    let passes = failure.is_none();
+    if let Some(why) = failure {
+        *worker.link.failed_check.lock() = Some(FailedCheck { at: Instant::now(), why });
+    }
     let mut checked = Arc::clone(worker);
     let mut is_answered = false;
     let mut is_misfit = false;
@@ -196,9 +207,29 @@ async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
     let change = (is_checked || is_misfit || is_out()).then(|| checked.check(passes && !is_misfit)).flatten();
     if let Some(health) = change {
         let level = if health == HealthState::Healthy { LogLevel::Info } else { LogLevel::Warn };
-        core.notices.tell(level, format_args!("worker is {}: {}", health.name(), checked.name));
+        let why = problem(core, &checked).map_or_else(String::new, |why| format!(", {why}"));
+        core.notices.tell(level, format_args!("worker is {}: {}{why}", health.name(), checked.name));
     }
     is_answered && !is_misfit && !is_out()
+}
+
+/// Why a worker is not up, if that is so.
+async fn failure(core: &Core, worker: &Arc<PooledWorker>) -> Option<String> {
+    let path = &core.health_path;
+    match ask(core, worker, path.clone()).await {
+        Ok(reply) if reply.status().is_success() => None,
+        Ok(reply) => Some(format!("GET {path}: status {}", reply.status())),
+        Err(fault) => Some(format!("GET {path}: {fault}")),
+    }
+}
+
+/// Why a worker's health keeps it from being sent anything.
+pub(crate) fn problem(core: &Core, worker: &PooledWorker) -> Option<String> {
+    if let Some(misfit) = core.misfits.lock().get(&worker.id) {
+        return Some(misfit.clone());
+    }
+    let failed = worker.link.failed_check.lock();
+    failed.as_ref().filter(|_| worker.health() == HealthState::Unhealthy).map(FailedCheck::to_string)
 }
 
 /// With `--dp-aware`, has a worker for each rank stand in a server's place, once it is known how many there are.
@@ -238,6 +269,14 @@ async fn ask(
     path: PathAndQuery,
 ) -> Result<WorkerReply, UpstreamFault> {
     call(core, worker, &Outbound::get(path), core.check_limit()).await
+}
+
+// === impl FailedCheck ===
+
+impl fmt::Display for FailedCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} s ago", self.why, self.at.elapsed().as_secs())
+    }
 }
 
 // === impl Known ===

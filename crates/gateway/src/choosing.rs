@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::fault::Refusal;
 use crate::options::GatewayOptions;
 use crate::pool::{Pool, PooledWorker};
-use crate::{discovery, loads};
+use crate::{checks, discovery, loads};
 
 /// How the workers of each role are chosen.
 #[derive(Debug)]
@@ -62,7 +62,9 @@ pub(crate) enum Decided {
 
 /// So often a request is given a worker before it is refused.
 const MAX_CHOICES: u32 = 4;
-/// Between two times that the policies do what is due.
+/// Of so many unhealthy workers a refusal tells what is wrong.
+const MAX_PROBLEMS: usize = 3;
+/// Between two times that what is due is done.
 const TEND_INTERVAL: Duration = Duration::from_secs(5);
 
 // === impl Choosers ===
@@ -132,8 +134,19 @@ impl Core {
         let chosen = self.choosers.of(role).decide(fleet.of(role), &ask);
         chosen.map_err(|why| match why {
             NoChoice::NoWorker => Refusal::NoWorker(role),
-            NoChoice::Unavailable(_) | NoChoice::NoSuchRank { .. } => Refusal::NoChoice { role, why },
+            NoChoice::Unavailable(_) => {
+                let problems = self.problems(fleet.of(role));
+                Refusal::NoChoice { role, why, problems }
+            }
+            NoChoice::NoSuchRank { .. } => Refusal::NoChoice { role, why, problems: String::new() },
         })
+    }
+
+    /// What keeps the first workers from being healthy, each behind a semicolon.
+    fn problems(&self, workers: &[Arc<PooledWorker>]) -> String {
+        let problems = workers.iter().filter_map(|worker| Some((worker, checks::problem(self, worker)?)));
+        let told = problems.take(MAX_PROBLEMS).map(|(worker, why)| format!("; {}: {why}", worker.name));
+        told.collect()
     }
 
     /// What goes on beside the requests, for ever.
@@ -165,7 +178,7 @@ fn begin(role: RoleKind, chosen: Chosen<Pool>, wish: &Wish<'_>) -> Result<Seat, 
     let Chosen { worker, decision, dp_rank } = chosen;
     let begun = worker.begin(wish.size_bytes, wish.now);
     let why = NoChoice::Unavailable(decision.considered);
-    let guard = begun.map_err(|_| Refusal::NoChoice { role, why })?;
+    let guard = begun.map_err(|_| Refusal::NoChoice { role, why, problems: String::new() })?;
     Ok(Seat { worker, guard, dp_rank })
 }
 

@@ -45,8 +45,8 @@ pub(crate) enum UpstreamFault {
 pub(crate) enum Refusal {
     #[error("no {0} worker is registered; add one by POST /workers")]
     NoWorker(RoleKind),
-    #[error("{role} workers: {why}")]
-    NoChoice { role: RoleKind, why: NoChoice },
+    #[error("{role} workers: {why}{problems}")]
+    NoChoice { role: RoleKind, why: NoChoice, problems: String },
     #[error("malformed request: {0}")]
     Malformed(#[from] Malformed),
     #[error("request body larger than --max-payload-size, {limit_bytes} bytes")]

@@ -19,6 +19,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use crate::checks::FailedCheck;
 use crate::clock::WorkerClock;
 use crate::connection::Connection;
 use crate::deadline::Timer;
@@ -52,6 +53,8 @@ pub(crate) struct Pool {
     /// What is noted of the worker by whoever registers it.
     pub(crate) tags: Mutex<Tags>,
     tls: Arc<ClientConfig>,
+    /// The last check that has failed.
+    pub(crate) failed_check: Mutex<Option<FailedCheck>>,
     /// Whether a connection broke as if the worker's process had ended.
     is_in_doubt: AtomicBool,
     /// The worker's clock.
@@ -115,6 +118,7 @@ impl Links {
             origin,
             tags: Mutex::default(),
             tls: Arc::clone(&self.tls),
+            failed_check: Mutex::default(),
             is_in_doubt: AtomicBool::new(false),
             clock: WorkerClock::default(),
             profile_ref: OnceLock::new(),
@@ -142,6 +146,7 @@ impl Pool {
             origin,
             tags: Mutex::new(self.tags.lock().clone()),
             tls: Arc::clone(&self.tls),
+            failed_check: Mutex::default(),
             is_in_doubt: AtomicBool::new(false),
             clock: WorkerClock::default(),
             profile_ref: OnceLock::new(),

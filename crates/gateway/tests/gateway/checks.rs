@@ -38,11 +38,19 @@ async fn a_worker_whose_checks_fail_gets_nothing_until_they_pass() {
     let reply = gateway.generate("{}").await;
     assert_eq!(reply.status, 503);
     let text = reply.text().await;
-    assert!(text.contains("regular workers: no worker is available of 1, 1 unhealthy"), "{text}");
+    let why = format!(
+        "regular workers: no worker is available of 1, 1 unhealthy; {}: GET /up: status 503",
+        worker.url()
+    );
+    assert!(text.contains(&why) && text.contains(" s ago"), "{text}");
+    gateway.tells(&format!("worker is unhealthy: {}, GET /up: status 503", worker.url())).await;
+    shown(&gateway, "why", |worker| worker["problem"].as_str().is_some_and(|why| why.starts_with("GET /up")))
+        .await;
     assert_eq!(Client::get(gateway.address, "/readiness").await.status, 503);
 
     worker.on("/up", Script::json(200, "up"));
     shown(&gateway, "a healthy worker", |worker| worker["is_healthy"] == true).await;
+    shown(&gateway, "no problem", |worker| worker["problem"].is_null()).await;
     assert_eq!(gateway.generate("{}").await.status, 200);
     assert_eq!(worker.calls("/generate").len(), 1);
     gateway.settled(&[("completed", 1), ("failed", 1)]).await;
