@@ -139,6 +139,23 @@ async fn a_reply_that_is_still_being_written_is_written_before_the_end() {
 }
 
 #[tokio::test]
+async fn who_ends_what_it_sends_has_left() {
+    let worker = FakeWorker::start().await;
+    let gateway = TestGateway::regular(&[&worker]).await;
+    for script in [Script::new().hang(), Script::sse().event(r#"{"meta_info":{}}"#).hang()] {
+        worker.on("/generate", script);
+        let count = worker.calls("/generate").len() + 1;
+        let request = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+        let mut client = sent(gateway.address, request).await;
+        worker.arrived("/generate", count).await;
+        client.shutdown().await.unwrap();
+        assert_eq!(worker.ended("/generate", count).await[count - 1].end, Some(CallEnd::PeerLeft));
+        assert!(!rest(&mut client).await.contains("\r\n0\r\n"), "no clean end");
+    }
+    gateway.settled(&[("aborted", 2), ("completed", 0)]).await;
+}
+
+#[tokio::test]
 async fn half_a_head_does_not_hold_up_the_end() {
     let gateway =
         TestGateway::start("--request-head-timeout-secs 3600 --shutdown-grace-period-secs 3600").await;

@@ -129,6 +129,33 @@ async fn numbers_that_json_does_not_have_pass_and_are_merged() {
 }
 
 #[tokio::test]
+async fn what_clients_make_up_makes_no_series_and_no_success() {
+    let worker = FakeWorker::start().await;
+    worker.on("/v1/chat/completions", Script::json(404, r#"{"error":{"message":"no such model"}}"#));
+    let gateway = TestGateway::regular(&[&worker]).await;
+    let ask = async |number: usize| {
+        let body = format!(r#"{{"model":"m-{number}","messages":[]}}"#);
+        let reply = Client::post(gateway.address, "/v1/chat/completions", &body).await;
+        assert_eq!((reply.status.as_u16(), reply.text().await.contains("no such model")), (404, true));
+        let reply = Client::post(gateway.address, &format!("/scan-{number}?q={number}"), "{}").await;
+        assert_eq!(reply.status, 404);
+        reply.text().await;
+    };
+    let page = async || Client::get(gateway.address, "/metrics").await.text().await;
+    ask(0).await;
+    gateway.settled(&[("failed", 2), ("completed", 0)]).await;
+    let lines = page().await.lines().count();
+    for number in 1..100 {
+        ask(number).await;
+    }
+    let figures = gateway.settled(&[("failed", 200), ("completed", 0)]).await;
+    assert_eq!(figures["smg_http_responses_total{status_code=\"404\"}"], 200);
+    let page = page().await;
+    assert_eq!(page.lines().count(), lines, "{page}");
+    assert!(["m-7", "scan"].iter().all(|made_up| !page.contains(made_up)), "{page}");
+}
+
+#[tokio::test]
 async fn a_finish_by_error_is_no_success_whatever_the_status() {
     let error = r#"{"meta_info":{"finish_reason":{"type":"error","message":"worker gone"}}}"#;
     let (prefill, decode) = pair_of(Script::json(200, error), Script::new().hang()).await;
