@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use rollscope_route::{HealthState, Role, RoleKind, UrlError, WorkerAddress};
+use rollscope_route::{Role, RoleKind, UrlError, WorkerAddress};
 use serde::{Deserialize, Serialize};
 
 use crate::body::ReplyBody;
-use crate::checks;
 use crate::core::{Core, Mode};
 use crate::fault::Refusal;
 use crate::options::LogLevel;
 use crate::pool::{Origin, Pool, PooledWorker};
 use crate::reply::json;
 use crate::request::read_body;
+use crate::shown::show;
 use crate::tags::Tags;
 
 /// What is asked about the workers.
@@ -72,40 +72,6 @@ enum WorkerType {
     Regular,
     Prefill,
     Decode,
-}
-
-/// A worker as it is shown.
-#[derive(Debug, Serialize)]
-struct Shown<'a> {
-    id: &'a str,
-    url: &'a str,
-    worker_type: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bootstrap_port: Option<u16>,
-    priority: u32,
-    cost: f64,
-    /// The labels, as SGLang's router shows them.
-    metadata: BTreeMap<String, String>,
-    /// Whether its checks do not fail; true while it has not been checked.
-    is_healthy: bool,
-    /// Why it gets no requests, by what its last failed check or it itself says.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
-    /// Of its circuit breaker: closed, open or `half_open`.
-    breaker: &'static str,
-    /// Legs in flight.
-    load: u64,
-    legs: Legs,
-}
-
-#[derive(Debug, Serialize)]
-struct Legs {
-    started: u64,
-    completed: u64,
-    truncated: u64,
-    failed: u64,
-    aborted: u64,
-    live: u64,
 }
 
 /// Why a worker can not be registered.
@@ -327,34 +293,6 @@ fn role(mode: Mode, worker_type: Option<WorkerType>, bootstrap_port: Option<u16>
         return Err(Unfit::NoPort);
     }
     Ok(role)
-}
-
-fn show<'a>(core: &Core, worker: &'a PooledWorker) -> Shown<'a> {
-    let (counts, tags) = (worker.counts(), worker.link.tags.lock().clone());
-    Shown {
-        id: worker.id.as_str(),
-        url: &worker.name,
-        worker_type: worker.role.kind().name(),
-        bootstrap_port: match worker.role {
-            Role::Prefill { bootstrap_port } => bootstrap_port,
-            Role::Regular | Role::Decode => None,
-        },
-        priority: tags.priority(),
-        cost: tags.cost(),
-        metadata: tags.labels.unwrap_or_default(),
-        is_healthy: worker.health() != HealthState::Unhealthy,
-        problem: checks::problem(core, worker),
-        breaker: worker.breaker().name(),
-        load: counts.live,
-        legs: Legs {
-            started: counts.started,
-            completed: counts.completed,
-            truncated: counts.truncated,
-            failed: counts.failed,
-            aborted: counts.aborted,
-            live: counts.live,
-        },
-    }
 }
 
 fn unknown(id: &str) -> Refusal {
