@@ -63,7 +63,7 @@ struct Told {
 
 /// How long after a call's end its last pass may still be heard of, beyond the pass's own uncertainty: threads are
 /// scheduled and messages travel. A worker's numbers begin anew with the worker, so time tells its lives apart.
-const HEARD_WITHIN: Nanos = Nanos(2_000_000_000);
+pub(crate) const HEARD_WITHIN: Nanos = Nanos(2_000_000_000);
 
 /// From when to when calls of these requests were under way; nothing without a call.
 pub fn time_of_calls<'a>(requests: impl IntoIterator<Item = &'a Profile>) -> Option<RangeInclusive<UnixNs>> {

@@ -18,12 +18,13 @@
 //! No term is negative. Where the planner would give a regression up for such a term, or cut the term off, it is held at 0
 //! here and the others are fitted anew.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use rollscope_trace::{ForwardPass, Nanos, PassLoad, UnixNs};
 
 pub use self::fit::{Fit, MIN_SAMPLES, NoFit};
 use self::samples::{MovingAverage, Sample, Samples};
+use crate::passes::HEARD_WITHIN;
 use crate::workers::Workers;
 
 mod fit;
@@ -103,10 +104,13 @@ pub fn plan(passes: &[ForwardPass]) -> Vec<Plan> {
     ordered.sort_by(|a, b| {
         (a.received, &a.endpoint, a.counter_id).cmp(&(b.received, &b.endpoint, b.counter_id))
     });
-    let mut known = HashSet::new();
+    // Each recorder of a run hears of a pass, and knows its worker by an id of its own. One that came later counts a rank's lives
+    // from there, so that time tells them apart.
+    let mut known = HashMap::new();
     ordered.retain(|pass| {
-        let instance = workers.at(pass).map(|worker| &*worker.instance);
-        known.insert((instance, &*pass.endpoint, &*pass.worker_id, pass.dp_rank, pass.life, pass.counter_id))
+        let identity = (rank_of(&workers, pass), &*pass.endpoint, pass.life, pass.counter_id);
+        let before: Option<UnixNs> = known.insert(identity, pass.received);
+        before.is_none_or(|before| pass.received > before.after(HEARD_WITHIN))
     });
     let mut models: BTreeMap<PassKind, Model<'_>> = BTreeMap::new();
     for pass in ordered {

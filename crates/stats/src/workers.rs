@@ -18,7 +18,8 @@ const STRAGGLER_SPEED: f64 = 2.0 / 3.0;
 /// What one worker did in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerFigures {
-    /// Which worker.
+    /// Which worker: by its URL, so that one that several gateways know, or that was started anew, is one. Of its instances
+    /// the one that was met first.
     pub worker: WorkerRef,
     /// What was asked of it.
     pub role: LegRole,
@@ -170,10 +171,8 @@ impl Tally {
         self.role == leg.role && Arc::ptr_eq(&own.instance, &of.instance) && Arc::ptr_eq(&own.url, &of.url)
     }
 
-    /// An instance is registered at one address; only where nothing is known of it does the address count.
     fn is_of(&self, leg: &Leg) -> bool {
-        let (own, of) = (&self.worker, &leg.worker);
-        self.role == leg.role && own.instance == of.instance && (!of.instance.is_empty() || own.url == of.url)
+        self.role == leg.role && self.worker.is(&leg.worker)
     }
 
     fn new(leg: &Leg) -> Self {

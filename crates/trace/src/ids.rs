@@ -105,10 +105,11 @@ impl<'a> SampleName<'a> {
 // === impl WorkerRef ===
 
 impl WorkerRef {
-    /// Whether both are the same; at once where they share their names.
+    /// Whether both are the same worker. Each gateway of a run registers it by an id of its own, so that its URL tells; only
+    /// where that is not known the id does.
     pub fn is(&self, other: &Self) -> bool {
         let same = |a: &Arc<str>, b: &Arc<str>| Arc::ptr_eq(a, b) || a == b;
-        same(&self.instance, &other.instance) && same(&self.url, &other.url)
+        same(&self.url, &other.url) && (!self.url.is_empty() || same(&self.instance, &other.instance))
     }
 
     /// The server's URL and the rank in a worker's, which ends with `@RANK` where ranks are workers of their own.

@@ -129,6 +129,21 @@ fn a_rank_that_was_started_anew_elsewhere_is_one() {
 }
 
 #[test]
+fn a_pass_that_two_gateways_recorded_is_one() {
+    let of = |instance: &str, later: i64, number| {
+        let pass = pass("here", number, prefill(100 * number), 1e-3 * number as f64);
+        let worker = WorkerRef { url: "http://w".into(), instance: instance.into() };
+        ForwardPass { worker: Some(worker), received: UnixNs(pass.received.0 + later), ..pass }
+    };
+    let recorded = |instance, later| (1..=10).map(move |number| of(instance, later, number));
+    let both: Vec<_> = recorded("first", 0).chain(recorded("second", 100)).collect();
+    assert_eq!((plan(&both)[0].ranks, plan(&both)[0].passes), (1, 10));
+    // A gateway that comes when the first is gone does not know that the worker was started anew in between.
+    let then: Vec<_> = recorded("first", 0).chain(recorded("second", 60_000_000_000)).collect();
+    assert_eq!((plan(&then)[0].ranks, plan(&then)[0].passes), (1, 20));
+}
+
+#[test]
 fn a_rank_whose_worker_is_not_named_by_every_pass_is_one() {
     let worker = |url: &str| Some(WorkerRef { url: url.into(), instance: url.into() });
     let of = |worker, number| ForwardPass {

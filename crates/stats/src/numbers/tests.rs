@@ -7,6 +7,7 @@ use rollscope_trace::{
 };
 
 use super::*;
+use crate::WorkerFigures;
 
 const STEP: StepNumber = StepNumber(3);
 const S: u64 = 1_000_000_000;
@@ -528,6 +529,40 @@ fn a_worker_is_judged_by_its_peers() {
     let slow: Vec<_> = step.training.workers.iter().filter(|worker| worker.is_straggler).collect();
     assert_eq!(slow.len(), 1);
     assert_eq!((&*slow[0].worker.instance, slow[0].tokens_per_sec), ("c", Some(50.0)));
+}
+
+/// Each gateway of a run registers a worker by an id of its own, and a worker that is started anew gets another.
+#[test]
+fn a_worker_is_one_by_role_and_url_whoever_called_it() {
+    let call = |id: u128, role, url: &str, instance: &str| {
+        let tokens = [("completion_tokens", Scalar::Number(10.0)), ("prompt_tokens", Scalar::Number(10.0))];
+        let worker = WorkerRef { url: url.into(), instance: instance.into() };
+        let leg = Leg { worker, ..leg(role, Nanos(S), &tokens) };
+        request(id, ("g", &format!("s{id}")), (0.0, 1.0), vec![leg])
+    };
+    let (decode, prefill) = (LegRole::Decode, LegRole::Prefill);
+    let step = numbers(profiles(vec![
+        call(1, decode, "http://w", "of the first gateway"),
+        call(2, decode, "http://w", "of the second gateway"),
+        call(3, decode, "http://w", "of the first gateway"),
+        call(4, decode, "http://v", "of the first gateway"),
+        call(5, prefill, "http://w", "of the first gateway"),
+        // Where nothing is known of where it is.
+        call(6, decode, "", "a"),
+        call(7, decode, "", "b"),
+        call(8, decode, "", "b"),
+    ]));
+    let requests = |worker: &WorkerFigures| (worker.role, worker.worker.url.to_string(), worker.requests);
+    let found: Vec<_> = step.training.workers.iter().map(requests).collect();
+    let expected = [
+        (prefill, "http://w", 1),
+        (decode, "", 1),
+        (decode, "", 2),
+        (decode, "http://v", 1),
+        (decode, "http://w", 3),
+    ];
+    assert_eq!(found, expected.map(|(role, url, requests)| (role, url.to_owned(), requests)));
+    check(&step, &[("perf/worker/count", 5.0), ("perf/worker/tokens/max", 30.0)]);
 }
 
 #[test]
