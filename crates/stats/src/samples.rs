@@ -257,8 +257,9 @@ pub(crate) fn zero_std(groups: &[Vec<f64>]) -> BTreeMap<String, u64> {
             && !rest.is_empty()
             && rest.iter().all(|reward| reward == first)
         {
-            // Adding zero takes the sign from a negative zero.
-            *counts.entry(format!("{:.1}", first + 0.0)).or_default() += 1;
+            let rounded = format!("{first:.1}");
+            let name = if rounded == "-0.0" { "0.0".to_owned() } else { rounded };
+            *counts.entry(name).or_default() += 1;
         }
     }
     counts

@@ -303,6 +303,32 @@ fn a_reward_that_is_no_number_makes_no_group_of_equals() {
     );
 }
 
+/// As slime names them, by `str(round(reward, 1))` of a float in Python; of zeros there is one.
+#[test]
+fn groups_of_equals_are_named_by_their_reward_to_one_decimal() {
+    for (reward, name) in [
+        (1.0, "1.0"),
+        (0.0, "0.0"),
+        (-0.0, "0.0"),
+        (-0.04, "0.0"),
+        (0.04, "0.0"),
+        (0.05, "0.1"),
+        (-0.05, "-0.1"),
+        (0.15, "0.1"),
+        (0.25, "0.2"),
+        (0.35, "0.3"),
+        (0.95, "0.9"),
+        (-0.96, "-1.0"),
+        (-12.34, "-12.3"),
+        (1e12, "1000000000000.0"),
+    ] {
+        let step = numbers(vec![rewarded(("g", "a"), reward, 1), rewarded(("g", "b"), reward, 1)]);
+        let named: Vec<_> =
+            step.metrics.keys().filter_map(|name| name.strip_prefix("rollout/zero_std/count_")).collect();
+        assert_eq!(named, [name], "{reward:?}");
+    }
+}
+
 /// A step in which everything was told that can be: two groups, an attempt that was given up, speculative decoding,
 /// weights that changed on the way, an evaluation of one data set.
 fn loaded() -> Vec<Record> {
