@@ -65,22 +65,30 @@ fn put(metrics: &mut BTreeMap<String, f64>, figures: &Figures, prefix: impl Fn(K
     }
 }
 
-/// The numbers of one data set, as trackers of an evaluation have them: `eval/NAME` is the mean reward.
+/// The numbers of one data set, as trackers of an evaluation have them: `eval/NAME` is the mean reward. Where one of these names
+/// is a number's of the whole evaluation or of another data set, this one's is longer.
 fn put_dataset(metrics: &mut BTreeMap<String, f64>, dataset: &str, figures: &Figures) {
-    if let Some(reward) = figures.reward {
-        put_one(metrics, format!("eval/{dataset}"), reward.mean);
+    let of_it = of_dataset(figures);
+    let mut dataset = dataset.to_owned();
+    let is_taken = |name: &str| {
+        metrics.contains_key(&format!("eval/{name}")) || NUMBERS.iter().any(|number| number.has(name))
+    };
+    while of_it.iter().any(|(behind, _)| is_taken(&format!("{dataset}{behind}"))) {
+        dataset.push('_');
     }
-    for (k, rate) in &figures.pass_rates {
-        put_one(metrics, format!("eval/{dataset}-pass@{k}"), *rate);
+    for (behind, value) in of_it {
+        put_one(metrics, format!("eval/{dataset}{behind}"), value);
     }
-    if let Some(truncated) = figures.truncated_ratio {
-        put_one(metrics, format!("eval/{dataset}-truncated_ratio"), truncated);
-    }
-    for number in NUMBERS.iter().filter(|number| number.kind == Kind::Rollout) {
-        for (name, value) in number.of(figures) {
-            put_one(metrics, format!("eval/{dataset}/{name}"), value);
-        }
-    }
+}
+
+/// The numbers of a data set, by what follows its name in theirs.
+fn of_dataset(figures: &Figures) -> Vec<(String, f64)> {
+    let reward = figures.reward.map(|reward| (String::new(), reward.mean));
+    let pass_rates = figures.pass_rates.iter().map(|(k, rate)| (format!("-pass@{k}"), *rate));
+    let truncated = figures.truncated_ratio.map(|ratio| ("-truncated_ratio".to_owned(), ratio));
+    let below = NUMBERS.iter().filter(|number| number.kind == Kind::Rollout);
+    let below = below.flat_map(|number| number.of(figures)).map(|(name, value)| (format!("/{name}"), value));
+    reward.into_iter().chain(pass_rates).chain(truncated).chain(below).collect()
 }
 
 /// A sum of huge values may overflow; no tracker takes an infinity.

@@ -329,6 +329,48 @@ fn groups_of_equals_are_named_by_their_reward_to_one_decimal() {
     }
 }
 
+/// Names of numbers of the whole evaluation, of another data set, and of a set of numbers.
+#[test]
+fn no_data_set_takes_another_number_s_name() {
+    let datasets = ["samples", "request/count", "error_cat", "aime", "aime/samples", "aime-pass@1", "reward"];
+    let records = datasets.iter().enumerate().flat_map(|(at, dataset)| {
+        let reward = at as f64 / 10.0 + 2.0;
+        ["a", "b"].map(|sample| {
+            mark((dataset, sample), |mark| {
+                (mark.reward, mark.dataset) = (Some(reward), Some((*dataset).into()));
+                mark.category = Some("samples".into());
+            })
+        })
+    });
+    let verdicts = ["a", "b"].map(|sample| {
+        mark(("verdicts", sample), |mark| (mark.reward, mark.dataset) = (Some(1.0), Some("math".into())))
+    });
+    let taken = mark(("taken", "a"), |mark| {
+        (mark.reward, mark.dataset) = (Some(3.0), Some("math-pass@1".into()));
+    });
+    let step = numbers(records.chain(verdicts).chain([taken]).collect());
+    check(
+        &step,
+        &[
+            ("eval/samples", 17.0),
+            ("eval/samples_", 2.0),
+            ("eval/samples_/samples", 2.0),
+            ("eval/request/count", 0.0),
+            ("eval/request/count_", 2.1),
+            ("eval/error_cat/samples", 1.0),
+            ("eval/error_cat_", 2.2),
+            ("eval/error_cat_/samples", 2.0),
+            ("eval/aime", 2.3),
+            ("eval/aime/samples", 2.0),
+            ("eval/aime/samples_", 2.4),
+            ("eval/aime-pass@1", 2.5),
+            ("eval/reward", 2.6),
+            ("eval/math-pass@1", 1.0),
+            ("eval/math-pass@1_", 3.0),
+        ],
+    );
+}
+
 /// A step in which everything was told that can be: two groups, an attempt that was given up, speculative decoding,
 /// weights that changed on the way, an evaluation of one data set.
 fn loaded() -> Vec<Record> {
