@@ -134,7 +134,9 @@ impl Draft {
         match end {
             Some(end) if first.kind == EventKind::Start && CALLS.contains(&&*first.name) => {
                 let end_at = UnixNs::from_secs_f64(end.ts)?;
-                let profile = self.profile(first, end, (start, end_at.since(start)), key);
+                // A clock that was set back in between.
+                let length = (end_at >= start).then(|| end_at.since(start));
+                let profile = self.profile(first, end, (start, length), key);
                 Some(Element::Request(Box::new(profile)))
             }
             _ => Some(Element::Span(user_span(first, end, start, key))),
@@ -145,7 +147,7 @@ impl Draft {
         mut self,
         first: &Event,
         end: &Event,
-        (arrival, length): (UnixNs, Nanos),
+        (arrival, length): (UnixNs, Option<Nanos>),
         key: &SampleKey,
     ) -> Profile {
         let mut attrs = first.attrs.clone();
@@ -181,6 +183,8 @@ impl Draft {
         }
         attrs.extend(first.parent.as_ref().map(|id| (element::PARENT.into(), Attr::from(&**id))));
         attrs.extend(end_attempt(first, Some(end)));
+        // The worker's clock is none that is set.
+        let length = length.or_else(|| self.measures.duration(Measure::E2eLatency)).unwrap_or(Nanos(0));
         let aborted = report.finish.as_ref().is_some_and(|finish| finish.kind == FinishKind::Abort);
         let outcome = if aborted { Outcome::Aborted } else { Outcome::Completed };
         Profile {

@@ -379,6 +379,36 @@ fn calls_are_read_streamed_or_not_and_an_older_spelling_never_replaces_the_curre
     }
 }
 
+/// The client's clock was set back while it waited; the worker measured by one that is not.
+#[test]
+fn a_call_that_ends_before_it_begins_is_as_long_as_the_worker_tells() {
+    let attrs = json!({"e2e_latency": 5.0, "queue_time": 0.5, "decode_throughput": 20.0});
+    let (e2e, queue) = ("perf/request/e2e_latency/max", "perf/request/queue_time/max");
+    let call = |attrs: &Json| {
+        let mut sample = dumped(0, &[10], json!({}));
+        let end = &mut sample["trace"]["events"][1];
+        (end["ts"], end["attrs"]) = (json!(1_789_999_990.0), attrs.clone());
+        sample
+    };
+    check(
+        "a worker that tells its time",
+        &[call(&attrs)],
+        &[
+            (e2e, Some(5.0)),
+            (queue, Some(0.5)),
+            ("perf/rollout_time", Some(5.0)),
+            ("perf/anomaly/longer_than_leg", Some(0.0)),
+        ],
+    );
+    check(
+        "one that does not",
+        &[call(&json!({"queue_time": 0.5}))],
+        &[(queue, None), ("perf/anomaly/longer_than_leg", Some(1.0))],
+    );
+    let read = gathered(read_sample(&&call(&attrs), OPTIONS, 0, &mut |_: &&Json| None));
+    assert_eq!(sample_json(&read)["trace"], call(&attrs)["trace"], "it goes out as it came");
+}
+
 #[test]
 fn durations_that_still_sit_on_the_call_are_read() {
     let head = json!({"trace_id": "t", "sample_id": "s", "group_id": null, "attempt": 0});
