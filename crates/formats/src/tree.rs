@@ -50,6 +50,14 @@ pub(crate) trait Tree: Sized {
         }
     }
 
+    /// A number, or a truth as Python computes with it.
+    fn number_or_truth(&self) -> Option<f64> {
+        match self.scalar()? {
+            Scalar::Bool(value) => Some(f64::from(u8::from(value))),
+            _ => self.number(),
+        }
+    }
+
     fn text(&self) -> Option<Rc<str>> {
         match self.scalar()? {
             Scalar::Text(text) => Some(text),
@@ -97,6 +105,21 @@ pub(crate) fn float_json(value: f64) -> Json {
 fn json_float(members: &Map<String, Json>) -> Option<f64> {
     let text = members.get("float").filter(|_| members.len() == 1)?.as_str()?;
     text.parse().ok().filter(|value: &f64| !value.is_finite())
+}
+
+// === impl Scalar ===
+
+impl Scalar {
+    /// What Python takes for true.
+    pub(crate) fn is_truthy(&self) -> bool {
+        match self {
+            Self::Null => false,
+            Self::Bool(value) => *value,
+            Self::Int(value) => *value != 0,
+            Self::Float(value) => *value != 0.0,
+            Self::Text(text) => !text.is_empty(),
+        }
+    }
 }
 
 // === impl Tree for a pickle's value ===

@@ -43,24 +43,27 @@ pub(super) fn read<T: Tree>(
 ) -> SampleMark {
     let scalar = |name: &str| tree.member(name).and_then(|value| value.scalar());
     let status = tree.member("status").and_then(|status| status.text());
-    let trained = tree.member("loss_mask").and_then(|mask| list(&mask, numbers));
     let reward = tree.member("reward");
     // A sample that we wrote says what slime has no member for, or only one that cannot be made from a sum.
     let ours = tree.member(OURS);
     let said = |name: &str| ours.as_ref().and_then(|said| said.member(name)?.scalar());
     let said_count = |name: &str| ours.as_ref().and_then(|said| said.member(name)?.number()).and_then(whole);
-    let effective = trained.as_ref().map(|mask| mask.iter().sum::<f64>()).and_then(whole);
     let category = || match reward.as_ref()?.member(options.category_key?)?.scalar()? {
         // slime counts what has no category under Python's word for that.
         Scalar::Null => Some("None".into()),
         other => name(other),
     };
     let dataset = said(DATASET).and_then(name);
-    // What a trainer has dropped trains nothing.
-    let is_removed = scalar("remove_sample") == Some(Scalar::Bool(true));
-    let top_p = || if is_removed { None } else { top_p_kept(tree, trained.as_deref(), numbers) };
-    let top_p_kept = said_count(TOP_P_KEPT).or_else(top_p);
     let mut judge = Judge { left_out: Vec::new(), numbers };
+    let trained = judge.list(MarkValue::EffectiveResponseTokens, tree.member("loss_mask").as_ref());
+    let effective = trained
+        .as_ref()
+        .and_then(|mask| judge.whole(MarkValue::EffectiveResponseTokens, mask.iter().sum::<f64>().round()));
+    let response_tokens = judge.count(MarkValue::ResponseTokens, tree.member("response_length").as_ref());
+    // What a trainer has dropped trains nothing.
+    let is_removed = scalar("remove_sample").is_some_and(|removed| removed.is_truthy());
+    let offsets = tree.member("rollout_top_p_token_offsets").filter(|_| !is_removed);
+    let top_p = judge.top_p_kept(offsets.as_ref(), trained.as_deref(), response_tokens);
     // In a sample that we wrote slime's members may be what its requests add up to.
     let told = ours.as_ref().unwrap_or(tree);
     let spec = told.member(SPEC).and_then(|info| judge.spec(&info));
@@ -73,7 +76,7 @@ pub(super) fn read<T: Tree>(
             Some("completed" | "aborted" | "failed") => Some(false),
             _ => None,
         },
-        response_tokens: judge.count(MarkValue::ResponseTokens, tree.member("response_length").as_ref()),
+        response_tokens,
         effective_response_tokens: said_count(EFFECTIVE).or(effective),
         non_generation_time: judge
             .time(MarkValue::NonGenerationTime, tree.member("non_generation_time").as_ref()),
@@ -82,7 +85,7 @@ pub(super) fn read<T: Tree>(
             _ => tree.member("response").and_then(|response| response.text()).map(|text| repeats(&text)),
         },
         category: said(CATEGORY).and_then(name).or_else(category),
-        top_p_kept,
+        top_p_kept: said_count(TOP_P_KEPT).or(top_p),
         spec,
         prefix,
         carrier: said(CARRIER).and_then(name),
@@ -119,15 +122,51 @@ impl<T: Tree> Judge<'_, T> {
         }
         match number_of(told, self.numbers) {
             None => self.leave_out(of, Fault::NotANumber),
-            Some(value) if !value.is_finite() => self.leave_out(of, Fault::NotFinite),
-            Some(value) if value < 0.0 => self.leave_out(of, Fault::Negative),
-            known => known,
+            Some(value) => self.judged(of, value),
         }
+    }
+
+    fn judged(&mut self, of: MarkValue, value: f64) -> Option<f64> {
+        match value {
+            value if !value.is_finite() => self.leave_out(of, Fault::NotFinite),
+            value if value < 0.0 => self.leave_out(of, Fault::Negative),
+            value => Some(value),
+        }
+    }
+
+    fn whole(&mut self, of: MarkValue, value: f64) -> Option<u64> {
+        let value = self.judged(of, value)?;
+        whole(value).or_else(|| self.leave_out(of, Fault::TooLarge))
     }
 
     fn count(&mut self, of: MarkValue, told: Option<&T>) -> Option<u64> {
         let value = self.number(of, told)?;
-        whole(value).or_else(|| self.leave_out(of, Fault::TooLarge))
+        self.whole(of, value)
+    }
+
+    /// The numbers of a list or a tensor, and truths; all of them, or it is left out.
+    fn list(&mut self, of: MarkValue, told: Option<&T>) -> Option<Vec<f64>> {
+        let told = told.filter(|told| told.scalar() != Some(Scalar::Null))?;
+        let mut items = Vec::new();
+        let is_list = told.each_element(&mut |item| {
+            items.push(item.number_or_truth().or_else(|| number_of(item, self.numbers)));
+        });
+        let list = if is_list { items.into_iter().collect() } else { (self.numbers)(told) };
+        list.or_else(|| self.leave_out(of, Fault::NotANumber))
+    }
+
+    /// Vocabulary entries that nucleus sampling kept for the tokens that are trained on: the offsets tell where each token's
+    /// begin, and where the last one's end. Where these are not so many as the mask's, or the response's, whose they are is not
+    /// known.
+    fn top_p_kept(&mut self, offsets: Option<&T>, mask: Option<&[f64]>, tokens: Option<u64>) -> Option<u64> {
+        let offsets = self.list(MarkValue::TopPKept, offsets)?;
+        let count = offsets.len().checked_sub(1)?;
+        if mask.map_or(tokens, |mask| Some(mask.len() as u64)).is_some_and(|tokens| tokens != count as u64) {
+            return None;
+        }
+        let weight = |token: usize| mask.map_or(1.0, |mask| mask[token]);
+        let kept = offsets.windows(2).enumerate().map(|(token, pair)| (pair[1] - pair[0]) * weight(token));
+        self.whole(MarkValue::TopPKept, kept.sum::<f64>().round())
     }
 
     fn time(&mut self, of: MarkValue, told: Option<&T>) -> Option<Nanos> {
@@ -199,28 +238,6 @@ fn reward_of<T: Tree>(
         [reward] => Some(reward),
         _ => None,
     }
-}
-
-/// Vocabulary entries that nucleus sampling kept for the tokens that are trained on: the offsets tell where each
-/// token's begin.
-fn top_p_kept<T: Tree>(
-    tree: &T,
-    mask: Option<&[f64]>,
-    numbers: &mut dyn FnMut(&T) -> Option<Vec<f64>>,
-) -> Option<u64> {
-    let offsets = list(&tree.member("rollout_top_p_token_offsets")?, numbers)?;
-    let kept = offsets
-        .windows(2)
-        .enumerate()
-        .filter(|(token, _)| mask.is_none_or(|mask| mask.get(*token).is_some_and(|weight| *weight != 0.0)));
-    whole(kept.map(|(_, pair)| pair[1] - pair[0]).sum())
-}
-
-/// The numbers of a list or a tensor.
-fn list<T: Tree>(value: &T, numbers: &mut dyn FnMut(&T) -> Option<Vec<f64>>) -> Option<Vec<f64>> {
-    let mut list = Vec::new();
-    let is_list = value.each_element(&mut |item| list.extend(item.number()));
-    if is_list { Some(list) } else { numbers(value) }
 }
 
 fn whole(value: f64) -> Option<u64> {

@@ -281,6 +281,50 @@ fn what_a_dump_says_of_samples_gives_slimes_numbers() {
     );
 }
 
+/// slime adds up a mask as it is, takes any weight that is not 0 for a kept token's, passes over offsets of no token, and drops
+/// whatever Python takes for true.
+#[test]
+fn masks_and_offsets_are_read_as_python_computes_with_them() {
+    let (length, kept) = ("rollout/response_len/mean", "rollout/top_p_kept_vocab_per_token");
+    let offsets = json!([5, 15, 25, 55, 65]);
+    let told = |mask: Json, offsets: &Json| json!({"response_length": 4, "loss_mask": mask, "rollout_top_p_token_offsets": offsets});
+    let known = || dumped(9, &[4], told(json!([1, 1, 1, 1]), &json!([0, 7, 14, 21, 28])));
+    for (what, told, expected) in [
+        (
+            "truths",
+            told(json!([true, false, true, false]), &offsets),
+            [(length, Some(2.0)), (kept, Some(20.0))],
+        ),
+        ("numbers", told(json!([0, 1, 1.0, 0]), &offsets), [(length, Some(2.0)), (kept, Some(20.0))]),
+        // slime counts the first two whole in the second number, which is 50 / 3.
+        ("weights", told(json!([0.5, 0.5, 1, 0]), &offsets), [(length, Some(2.0)), (kept, Some(20.0))]),
+        ("of no token", told(json!([0, 0, 0, 0]), &offsets), [(length, Some(0.0)), (kept, None)]),
+        ("no mask", told(json!(null), &offsets), [(length, Some(4.0)), (kept, Some(15.0))]),
+        ("no offsets", told(json!(null), &json!([])), [(length, Some(4.0)), (kept, None)]),
+        ("offsets of other tokens", told(json!(null), &json!([0, 10])), [(length, Some(4.0)), (kept, None)]),
+    ] {
+        check(what, &[dumped(0, &[4], told)], &expected);
+    }
+    let without = dumped(0, &[4], told(json!(null), &json!([])));
+    check("a sample without offsets is in no mean", &[without, known()], &[(kept, Some(7.0))]);
+    let odd = dumped(0, &[4], told(json!([1, "x", 1, 1]), &json!([0, null, 2, 3, 4])));
+    let of_odd = [("perf/anomaly/not_a_number", Some(2.0)), (length, Some(4.0)), (kept, Some(7.0))];
+    check("what is no number is left out", &[odd, known()], &of_odd);
+    for (removed, of_all) in [
+        (json!(1), 7.0),
+        (json!(true), 7.0),
+        (json!(0.5), 7.0),
+        (json!("yes"), 7.0),
+        (json!(0), 11.0),
+        (json!(false), 11.0),
+        (json!(""), 11.0),
+        (json!(null), 11.0),
+    ] {
+        let sample = merged([told(json!(null), &offsets), json!({"remove_sample": removed})]);
+        check(&format!("removed: {removed}"), &[dumped(0, &[4], sample), known()], &[(kept, Some(of_all))]);
+    }
+}
+
 #[test]
 fn tensors_of_one_number_are_numbers() {
     let more = json!({"response_length": [7], "non_generation_time": [1.5], "reward": [0.5]});

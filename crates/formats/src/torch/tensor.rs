@@ -46,9 +46,9 @@ pub(crate) fn numbers_of(value: &Value, tensors: &mut Tensors<'_>) -> Option<Vec
 fn number_at(kind: &str, element: &[u8], big_endian: bool) -> Option<f64> {
     if big_endian {
         let swapped: Vec<u8> = element.iter().rev().copied().collect();
-        return number(kind, &swapped)?.number();
+        return number(kind, &swapped)?.number_or_truth();
     }
-    number(kind, element)?.number()
+    number(kind, element)?.number_or_truth()
 }
 
 /// The arguments of one of torch's functions that rebuild something.
