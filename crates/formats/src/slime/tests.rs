@@ -325,6 +325,47 @@ fn masks_and_offsets_are_read_as_python_computes_with_them() {
     }
 }
 
+/// What a sample does not tell is in no mean; slime takes it for nothing, or for all right. The guides say so.
+#[test]
+fn where_slime_takes_what_is_not_known_for_zero_it_is_left_out() {
+    let nothing = json!({"prefix_cache_info": {"cached_tokens": 0, "total_prompt_tokens": 0}, "trace": null});
+    let something = json!({"prefix_cache_info": {"cached_tokens": 30, "total_prompt_tokens": 100}});
+    check(
+        "no drafts and no prompts",
+        &[
+            dumped(0, &[10], merged([drafts(0, 0, 0, 0), nothing])),
+            dumped(1, &[10], merged([drafts(5, 10, 5, 10), something])),
+        ],
+        &[
+            ("rollout/spec_accept_rate", Some(0.5)),
+            ("rollout/spec_accept_length", Some(2.0)),
+            ("rollout/prefix_cache_hit_rate", Some(0.3)),
+            ("rollout/avg_cached_tokens_per_sample", Some(30.0)),
+        ],
+    );
+    let status = |index, status: &str| dumped(index, &[10], json!({"status": status}));
+    check(
+        "how it ended",
+        &[status(0, "truncated"), status(1, "completed"), status(2, "pending")],
+        &[("rollout/truncated_ratio", Some(0.5))],
+    );
+    let rewarded = |index, group: Json, reward: f64| {
+        let mut sample = dumped(index, &[10], json!({"group_index": group, "reward": reward, "trace": null}));
+        sample["index"] = json!(index);
+        sample
+    };
+    check(
+        "whose prompt it is of",
+        &[rewarded(0, json!(null), 1.0), rewarded(1, json!(null), 1.0), rewarded(2, json!(4), 1.0)],
+        &[("rollout/groups", Some(1.0)), ("rollout/zero_std/count", Some(0.0)), ("rollout/pass@1", None)],
+    );
+    check(
+        "whether a grade is right",
+        &[rewarded(0, json!(4), 1.0), rewarded(1, json!(4), 0.5)],
+        &[("rollout/pass@1", None), ("rollout/reward/mean", Some(0.75))],
+    );
+}
+
 #[test]
 fn tensors_of_one_number_are_numbers() {
     let more = json!({"response_length": [7], "non_generation_time": [1.5], "reward": [0.5]});
