@@ -19,7 +19,7 @@ pub enum Target {
     },
     /// Event files of TensorBoard.
     TensorBoard {
-        /// Folder; `tensorboard` in the run's unless told.
+        /// Folder in which the run has one of its own; `tensorboard` in the run's unless told.
         dir: Option<PathBuf>,
     },
     /// A server of MLflow.

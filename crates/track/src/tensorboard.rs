@@ -5,8 +5,8 @@
 //! first tells the version. Scalars are of single precision, as TensorBoard's are.
 //!
 //! Steps that are sent again follow an event that says that a session starts at the first of them: TensorBoard then forgets what
-//! it had from that step on, so that the others follow once more. As this takes the rest of the file, all that are sent again in a
-//! row share one such event, which names them.
+//! it had from that step on of all files in the folder, which is why a run has a folder of its own, so that the others follow once
+//! more. As this takes the rest of the file, all that are sent again in a row share one such event, which names them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

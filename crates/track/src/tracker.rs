@@ -62,7 +62,14 @@ impl Tracker {
                 Kind::Wandb(Wandb::open(origin, project.as_deref().unwrap_or("rollscope"), name.as_deref())?)
             }
             Target::TensorBoard { dir } => {
-                let dir = dir.clone().unwrap_or_else(|| origin.dir.join("tensorboard"));
+                let own = origin.dir.join("tensorboard");
+                // What replaces steps in a folder would replace those of whoever else writes there too.
+                let dir = match dir {
+                    Some(dir) if !is_same(dir, &own) => {
+                        dir.join(format!("rollscope-{}", origin.id("tensorboard")))
+                    }
+                    _ => own,
+                };
                 Kind::TensorBoard(TensorBoard::open(origin, &dir)?)
             }
             Target::Mlflow { url } => {
