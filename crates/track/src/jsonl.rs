@@ -1,4 +1,5 @@
-//! JSON lines: `{"step": N, "data": {…}}`, one a step, and one more when it is sent again.
+//! JSON lines: `{"step": N, "run": "…", "data": {…}}`, one a step, and one more when it is sent again. Several runs may share a
+//! file; a line that does not tell its run, as none did before, may be of any.
 
 use std::path::Path;
 
@@ -7,17 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TrackError;
 use crate::records::RecordFile;
-use crate::tracker::{Numbers, Times, create_folder};
+use crate::tracker::{Numbers, Origin, Times, create_folder};
 
 #[derive(Debug)]
 pub(crate) struct Jsonl {
     pub(crate) times: Times,
+    run: String,
     file: RecordFile,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line<D> {
+struct Line<R, D> {
     step: u64,
+    run: R,
     data: D,
 }
 
@@ -27,7 +30,8 @@ const BEGIN: &[u8] = b"{\"step\":";
 // === impl Jsonl ===
 
 impl Jsonl {
-    pub(crate) fn open(path: &Path) -> Result<Self, TrackError> {
+    pub(crate) fn open(origin: &Origin, path: &Path) -> Result<Self, TrackError> {
+        let run = origin.id("jsonl");
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             create_folder(folder)?;
         }
@@ -35,18 +39,20 @@ impl Jsonl {
         let file = RecordFile::open(path, |content| {
             let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
             let lines = content[..whole].split(|byte| *byte == b'\n');
-            let read = lines.filter_map(|line| serde_json::from_slice::<Line<IgnoredAny>>(line).ok());
-            times = read.map(|line| line.step).collect();
+            let read = |line| serde_json::from_slice::<Line<Option<String>, IgnoredAny>>(line).ok();
+            let read: Vec<_> = lines.filter_map(read).collect();
+            let may_be_own = |of: &Option<String>| of.as_ref().is_none_or(|of| *of == run);
+            times = read.iter().filter(|line| may_be_own(&line.run)).map(|line| line.step).collect();
             let cut = &content[whole..];
             let is_ours =
-                !times.is_empty() || whole == 0 && (cut.starts_with(BEGIN) || BEGIN.starts_with(cut));
+                !read.is_empty() || whole == 0 && (cut.starts_with(BEGIN) || BEGIN.starts_with(cut));
             if is_ours { Ok(whole) } else { Err(TrackError::Foreign { path: path.to_owned() }) }
         })?;
-        Ok(Self { times, file })
+        Ok(Self { times, run, file })
     }
 
     pub(crate) fn send(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrackError> {
-        let mut line = serde_json::to_vec(&Line { step, data: numbers })?;
+        let mut line = serde_json::to_vec(&Line { step, run: &self.run, data: numbers })?;
         line.push(b'\n');
         self.file.append(&line)?;
         self.times.add(step);

@@ -27,7 +27,7 @@ pub enum Target {
         /// Its address.
         url: String,
     },
-    /// A line `{"step": N, "data": {…}}` a step.
+    /// A line `{"step": N, "run": "…", "data": {…}}` a step.
     Jsonl {
         /// File; the run's own metrics.jsonl unless told, which is always written.
         path: Option<PathBuf>,

@@ -79,7 +79,7 @@ impl Tracker {
             Target::Jsonl { path } => {
                 let own = origin.dir.join("metrics.jsonl");
                 match path {
-                    Some(path) if !is_same(path, &own) => Kind::Jsonl(Jsonl::open(path)?),
+                    Some(path) if !is_same(path, &own) => Kind::Jsonl(Jsonl::open(origin, path)?),
                     _ => Kind::Own(own),
                 }
             }
@@ -162,10 +162,6 @@ impl Times {
 
     pub(crate) fn add(&mut self, step: u64) {
         *self.0.entry(step).or_default() += 1;
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// The steps from one on, in order.

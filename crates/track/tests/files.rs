@@ -118,19 +118,22 @@ fn a_file_has_one_that_sends_to_it() {
         fs::create_dir_all(&run).unwrap();
         origin(&run)
     };
-    let (own, same, other) = (run("run"), run("run/../run"), run("other"));
+    let (own, same, copy) = (run("run"), run("run/../run"), run("copy"));
+    let other = Origin { created: own.created + Duration::from_secs(1), ..run("other") };
     let at = |kind: &str, path: &str| -> Target {
         format!("{kind}:{}", dir.path().join(path).display()).parse().unwrap()
     };
     let cases = [
-        ("wandb:p/n".parse().unwrap(), &same, "wandb:p/n".parse().unwrap()),
-        ("tensorboard".parse().unwrap(), &own, at("tensorboard", "run/tensorboard")),
-        // Another run of the same time, such as a copy, writes a file of the same name.
-        (at("tensorboard", "boards"), &other, at("tensorboard", "run/../boards")),
-        (at("jsonl", "lines"), &own, at("jsonl", "run/../lines")),
-        (at("jsonl", "lines"), &other, at("jsonl", "lines")),
+        ("wandb:p/n".parse().unwrap(), &same, "wandb:p/n".parse().unwrap(), [1, 1, 0]),
+        ("tensorboard".parse().unwrap(), &own, at("tensorboard", "run/tensorboard"), [1, 1, 0]),
+        // A copy of a run is the same run.
+        (at("tensorboard", "boards"), &copy, at("tensorboard", "run/../boards"), [1, 1, 0]),
+        (at("jsonl", "lines"), &own, at("jsonl", "run/../lines"), [1, 1, 0]),
+        (at("jsonl", "lines"), &copy, at("jsonl", "lines"), [1, 1, 0]),
+        // Of the steps of another one none is its own.
+        (at("jsonl", "lines"), &other, at("jsonl", "lines"), [0, 0, 0]),
     ];
-    for (target, origin, spelling) in cases {
+    for (target, origin, spelling, times) in cases {
         let mut first = Tracker::open(&target, &own).unwrap();
         first.send(1, &numbers(1)).unwrap();
         let refused = Tracker::open(&spelling, origin).unwrap_err();
@@ -138,15 +141,50 @@ fn a_file_has_one_that_sends_to_it() {
         first.send(2, &numbers(2)).unwrap();
         first.finish().unwrap();
         let then = Tracker::open(&spelling, origin).unwrap();
-        assert_eq!([1, 2, 3].map(|step| then.times(step)), [1, 1, 0], "{spelling} after {target}");
+        assert_eq!([1, 2, 3].map(|step| then.times(step)), times, "{spelling} after {target}");
         drop(then);
         if let Target::Jsonl { path: Some(path) } = &target {
             fs::remove_file(path).unwrap();
         }
     }
-    // Two files, though they are called the same.
-    let both = [&own, &other].map(|origin| Tracker::open(&"tensorboard".parse().unwrap(), origin).unwrap());
-    drop(both);
+    // Two files, though they are called the same; and two runs in one folder.
+    for (target, others) in [("tensorboard".parse().unwrap(), &copy), (at("tensorboard", "boards"), &other)] {
+        let both = [&own, others].map(|origin| Tracker::open(&target, origin).unwrap());
+        assert_ne!(Path::new(&both[0].place()).parent(), Path::new(&both[1].place()).parent(), "{target}");
+    }
+}
+
+/// Each run sends all its steps, and more of one that has changed, whatever the others have sent.
+#[test]
+fn runs_that_share_a_file_of_lines_each_have_their_own_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lines.jsonl");
+    let target = Target::Jsonl { path: Some(path.clone()) };
+    let runs =
+        [1, 2].map(|created| Origin { dir: dir.path().to_owned(), created: Duration::from_secs(created) });
+    let sent = [(0, 1, 10.0), (1, 1, 20.0), (1, 2, 21.0), (0, 1, 11.0)];
+    for (run, step, value) in sent {
+        let mut tracker = Tracker::open(&target, &runs[run]).unwrap();
+        tracker.send(step, &Numbers::from([("n".to_owned(), value)])).unwrap();
+    }
+    let times_of = |run: &Origin| {
+        let tracker = Tracker::open(&target, run).unwrap();
+        [1, 2].map(|step| tracker.times(step))
+    };
+    let times = || runs.each_ref().map(times_of);
+    assert_eq!(times(), [[2, 0], [1, 1]]);
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let own = |line: &Value| {
+        (line["run"].clone(), line["step"].as_u64().unwrap(), line["data"]["n"].as_f64().unwrap())
+    };
+    let names = [&lines[0]["run"], &lines[1]["run"]];
+    assert!(names[0].is_string() && names[0] != names[1], "{text}");
+    let expected = sent.map(|(run, step, value)| (names[run].clone(), step, value));
+    assert_eq!(lines.iter().map(own).collect::<Vec<_>>(), expected);
+    // A line of an earlier version does not tell whose it is.
+    fs::write(&path, "{\"step\":2,\"data\":{\"n\":1.0}}\n".to_owned() + &text).unwrap();
+    assert_eq!(times(), [[2, 1], [1, 2]]);
 }
 
 /// What TensorBoard makes of its file is checked with its own program; here, how much it is made to read.

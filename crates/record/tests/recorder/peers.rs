@@ -12,7 +12,7 @@ use rollscope_trace::{CloseReason, Join, Nanos, ProfileSink as _, Record, StepCl
 use rollscope_track::Target;
 use serde_json::{Value, json};
 
-use super::{PATIENCE, Setup, closed, of_sample, profile, setup, until};
+use super::{PATIENCE, Setup, closed, of_sample, profile, sent_to, setup, until};
 
 /// Two recorders at work in one run, each of which the other knows of, and where the numbers go besides.
 fn two_recorders(options: &RecordOptions) -> (Setup, Recorder) {
@@ -92,10 +92,7 @@ async fn of_recorders_that_end_at_once_one_closes_and_sends_what_is_open() {
     let (one, two) = tokio::join!(recorder.shutdown(), other.shutdown());
     one.and(two).unwrap();
     assert_eq!((closed(&run, 5), sent_counts(&run)), (Some(CloseReason::Shutdown), vec![(5, 2.0)]));
-    assert_eq!(
-        fs::read_to_string(lines).unwrap(),
-        fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap()
-    );
+    assert_eq!(sent_to(&lines), sent_to(&run.dir().join("metrics.jsonl")));
     assert!(troubles.lock().is_empty(), "{troubles:?}");
 }
 
@@ -116,10 +113,7 @@ async fn an_end_that_is_told_when_the_step_was_sent_has_it_sent_again() {
     let sent = run.metrics().unwrap();
     let times: Vec<_> = sent.iter().map(|sent| (sent.time, sent.data["perf/rollout_time"].clone())).collect();
     assert_eq!(times, [(1, json!(0.7)), (2, json!(9.0))]);
-    assert_eq!(
-        fs::read_to_string(lines).unwrap(),
-        fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap()
-    );
+    assert_eq!(sent_to(&lines), sent_to(&run.dir().join("metrics.jsonl")));
 }
 
 /// What a recorder that is killed leaves: requests of step 7, which it told to be open, and of 8, which it has just closed.
