@@ -81,6 +81,18 @@ def training():
     return {"rollout_id": 3, "samples": samples}
 
 
+def loosely_typed():
+    """With what Python takes for numbers and truths: masks of truths, samples that are removed by a 1, offsets of no token."""
+    rng = random.Random(13)
+    rewards = [-0.96, 0.15, 2.05]
+    samples = [sample(rng, group, group * GROUP + at, rewards) for group in range(9) for at in range(GROUP)]
+    for each in samples:
+        mask, offsets = each["loss_mask"], each["rollout_top_p_token_offsets"]
+        each |= {"response": "short", "remove_sample": int(each["remove_sample"])}
+        each |= {"loss_mask": mask and [bool(weight) for weight in mask], "rollout_top_p_token_offsets": offsets or []}
+    return {"rollout_id": 3, "samples": samples}
+
+
 def evaluation():
     """With rewards that are verdicts. A dump does not tell of which data set its samples are; whoever knows says so in a member
     of ours."""

@@ -17,7 +17,7 @@ import types
 from unittest import mock
 
 import numpy as np
-from slime_dumps import CATEGORY_KEY, DATASET, GPUS, GROUP, REWARD_KEY, ROLLOUT_TIME, evaluation, training
+from slime_dumps import CATEGORY_KEY, DATASET, GPUS, GROUP, REWARD_KEY, ROLLOUT_TIME, evaluation, loosely_typed, training
 from slime_numbers import compare, made_up, under
 
 MODULE = "slime.observability.rollout_metrics"
@@ -108,7 +108,11 @@ def main():
         sys.exit("SLIME_SOURCE is not set: the folder of a checkout of slime")
     slime = slime_module()
     told = {}
-    for name, dump, of in ("training", training(), of_training), ("evaluation", evaluation(), of_evaluation):
+    for name, dump, of in (
+        ("training", training(), of_training),
+        ("loosely_typed", loosely_typed(), of_training),
+        ("evaluation", evaluation(), of_evaluation),
+    ):
         samples, metrics = made_up(dump, name)
         numbers = of(slime, [slime.Sample.from_dict(sample) for sample in samples])
         told[name] = {key: float(value) for key, value in sorted(numbers.items())}

@@ -14,7 +14,7 @@ import subprocess
 import zlib
 
 import numpy as np
-from slime_dumps import CATEGORY_KEY, DATASET, GPUS, REWARD_KEY, ROLLOUT_TIME, evaluation, training
+from slime_dumps import CATEGORY_KEY, DATASET, GPUS, REWARD_KEY, ROLLOUT_TIME, evaluation, loosely_typed, training
 
 ROLLSCOPE = os.environ["ROLLSCOPE"]
 
@@ -163,7 +163,7 @@ def kept_per_token(samples):
     kept = tokens = 0
     for sample in samples:
         offsets = sample["rollout_top_p_token_offsets"]
-        if offsets is None or sample["response_length"] == 0 or sample["remove_sample"]:
+        if not offsets or sample["response_length"] == 0 or sample["remove_sample"]:
             continue
         mask = sample["loss_mask"] or [1] * sample["response_length"]
         kept += sum(each for each, trained in zip(np.diff(offsets), mask) if trained)
@@ -230,6 +230,12 @@ def main():
     for name in ("zero_std/count_1.0", "zero_std/count_0.2", "error_cat/None", "error_cat/0.5", "top_p_kept_vocab_per_token"):
         assert f"rollout/{name}" in expected, name
     compare("a made-up step by the formulas", expected, metrics)
+    samples, metrics = made_up(loosely_typed(), "loosely_typed")
+    expected = perf(samples) | under("rollout/", rollout(samples) | told_by_samples(samples))
+    assert any(True in (sample["loss_mask"] or []) for sample in samples), "a mask of truths"
+    for name in ("zero_std/count_-1.0", "zero_std/count_0.1", "zero_std/count_2.0"):
+        assert f"rollout/{name}" in expected, name
+    compare("a made-up step of loose types by the formulas", expected, metrics)
     samples, metrics = made_up(evaluation(), "evaluation")
     compare("a made-up evaluation by the formulas", of_evaluation(samples), metrics)
 

@@ -289,7 +289,7 @@ fn numbers_of_every_kind_are_those_that_slime_computes() {
     let told = std::fs::read(data.join("slime_made_up.metrics.json")).unwrap();
     let told: Value = serde_json::from_slice(&told).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    for (name, count) in [("training", 45), ("evaluation", 23)] {
+    for (name, count) in [("training", 45), ("loosely_typed", 45), ("evaluation", 23)] {
         let (run, file) = (dir.path().join(name), data.join(format!("slime_{name}.jsonl")));
         let how =
             ["--gpus", "8", "--rollout-time", "321.7", "--reward-key", "score", "--category-key", "kind"];
