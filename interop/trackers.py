@@ -1,4 +1,5 @@
-"""The numbers of a run in W&B's, TensorBoard's and MLflow's own hands: each reads back every name and value, once.
+"""The numbers of a run in W&B's, TensorBoard's and MLflow's own hands: each reads back every name and value, once; of steps that
+are amended the amended ones, and in TensorBoard all that a trainer has written into the same folder.
 
 W&B's own programs also send them to a backend on this machine, into a run of their own and into one that a trainer has
 written rows, a name and a configuration to."""
@@ -15,7 +16,10 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 import wandb
 from servers import Servers
@@ -46,18 +50,26 @@ def check(name, expected, found, tolerance):
     print(f"{name}: {len(found)} numbers read back")
 
 
-def check_wandb(offline, expected, name):
-    """Reads an offline run back; it tells of itself only where it has a name."""
-    inspected = subprocess.run(
+def inspected(offline):
+    """The records of an offline run, by W&B's own reader."""
+    said = subprocess.run(
         [BIN / "wandb", "leet", "inspect", "--json", str(offline)],
         check=True,
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
     ).stdout
-    records = [json.loads(line) for line in inspected.splitlines()]
-    found = [record["history"]["item"] for record in records if record["type"] == "history"]
-    check_rows(f"wandb {wandb.__version__}", found, expected)
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def history(records):
+    return [record["history"]["item"] for record in records if record["type"] == "history"]
+
+
+def check_wandb(offline, expected, name):
+    """Reads an offline run back; it tells of itself only where it has a name."""
+    records = inspected(offline)
+    check_rows(f"wandb {wandb.__version__}", history(records), expected)
     axes = [record["metric"].get("step_metric") for record in records if record["type"] == "metric"]
     assert axes == [None, STEP, STEP, STEP], axes
     [told] = [record["run"] for record in records if record["type"] == "run"]
@@ -181,31 +193,59 @@ def wait_for(what):
     return found
 
 
-def check_tensorboard(folder, expected):
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    events.Reload()
+def trainer_writes(board, began, steps):
+    """A file of a trainer's in the folder that it shares with the run; files are read in the order of when they began."""
+    Path(board).mkdir(exist_ok=True)
+    with open(Path(board) / f"events.out.tfevents.{began}.trainer", "wb") as file:
+        writer = RecordWriter(file)
+        for step in steps:
+            value = Summary.Value(tag="train/loss", simple_value=1 / (1 + step))
+            event = Event(step=step, wall_time=began + step, summary=Summary(value=[value]))
+            writer.write(event.SerializeToString())
+
+
+def check_tensorboard(board, expected, trained):
+    """Every name of ours with its value, and in a run beside it every scalar of the trainer's."""
+    boards = EventMultiplexer(size_guidance={"scalars": 0}).AddRunsFromDirectory(board)
+    boards.Reload()
+    [own] = [name for name in boards.Runs() if name != "."]
     for step, numbers in expected:
         found = {}
-        for tag in events.Tags()["scalars"]:
-            values = [event.value for event in events.Scalars(tag) if event.step == step]
+        for tag in boards.Runs()[own]["scalars"]:
+            values = [event.value for event in boards.Scalars(own, tag) if event.step == step]
             assert len(values) <= 1, (tag, values)
             found.update({tag: value for value in values if tag != STEP})
         # Its scalars are of single precision.
         check(f"tensorboard, step {step}", numbers, found, 1e-6)
+    assert boards.Runs()["."]["scalars"] == ["train/loss"], boards.Runs()
+    found = {str(event.step): event.value for event in boards.Scalars(".", "train/loss")}
+    check("tensorboard, the trainer's", {str(step): 1 / (1 + step) for step in trained}, found, 1e-6)
 
 
-def check_replaced(run, sent, expected):
-    """Both steps change; TensorBoard shows the new numbers, and an older one that did not change."""
-    earlier = {"step": 0, "data": expected[0][1]}
+def amend(sent, expected):
+    """Both steps change, the later one first, after an older one came late; gives what holds then."""
+    changed = [(step, {name: value - 1 for name, value in numbers.items()}) for step, numbers in expected]
     with sent.open("a") as file:
-        file.write(json.dumps(earlier) + "\n")
-    track(run, "tensorboard:board")
-    changed = [(step, {name: value + 1 for name, value in numbers.items()}) for step, numbers in expected]
-    with sent.open("a") as file:
-        file.writelines(json.dumps({"step": step, "data": numbers}) + "\n" for step, numbers in reversed(changed))
-    assert track(run, "tensorboard:board").startswith("2 steps sent")
-    assert track(run, "tensorboard:board").startswith("0 steps sent")
-    check_tensorboard("board", [(0, earlier["data"]), *changed])
+        for step, numbers in [(0, expected[0][1]), *reversed(changed)]:
+            file.write(json.dumps({"step": step, "data": numbers}) + "\n")
+    return [(0, expected[0][1]), *changed]
+
+
+def check_amended_wandb(offline, expected):
+    """The last row over a step is the amended one, and the summary is of the latest step."""
+    last = {row[STEP]: row for row in history(inspected(offline))}
+    check_rows("wandb, amended", [last[step] for step, _ in expected], expected)
+    # W&B marks a file that it has sent, and passes over it.
+    again = Path("again") / offline.name
+    shutil.copytree(offline, again, ignore=shutil.ignore_patterns("*.synced"))
+    with Backend() as backend:
+        ended(sync(backend, again, "sync"))
+        [run] = backend.runs.values()
+        last = {row[STEP]: row for row in run.rows}
+        check_rows("wandb sync, amended", [last[step] for step, _ in expected], expected)
+        step, numbers = expected[-1]
+        check("wandb sync, summary of what is amended", numbers, {name: run.summary.get(name) for name in numbers}, 1e-12)
+        assert run.summary[STEP] == step, run.summary
 
 
 class MlflowServer:
@@ -242,31 +282,21 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def check_mlflow(run, expected):
-    port = free_port()
-    target = f"mlflow:http://127.0.0.1:{port}"
-    track(run, target, code=1)  # There is no server yet, which is an error and loses nothing.
-    server = MlflowServer(port)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    try:
-        server.wait()
-        print(track(run, target).strip())
-        assert track(run, target).startswith("0 steps sent"), "what is there is not sent again"
-        os.environ["MLFLOW_TRACKING_URI"] = server.url
-        from mlflow import MlflowClient
-
-        client = MlflowClient()
-        [there] = client.search_runs([client.get_experiment_by_name("rollscope").experiment_id])
-        for step, numbers in expected:
-            found = {}
-            for key in there.data.metrics:
-                values = [metric.value for metric in client.get_metric_history(there.info.run_id, key) if metric.step == step]
-                assert len(values) <= 1, (key, values)
-                found.update({key: value for value in values if key != STEP})
-            # It takes no @ in a name.
-            check(f"mlflow, step {step}", {key.replace("@", "_"): value for key, value in numbers.items()}, found, 1e-12)
-    finally:
-        server.stop()
+def check_mlflow(client, expected, times):
+    """Of a step that was sent several times the value with the latest time holds; what MLflow shows of the run is of the latest
+    step. It takes no @ in a name."""
+    [there] = client.search_runs([client.get_experiment_by_name("rollscope").experiment_id])
+    histories = {key: client.get_metric_history(there.info.run_id, key) for key in there.data.metrics}
+    for step, numbers in expected:
+        usable = {key.replace("@", "_"): value for key, value in numbers.items()}
+        found = {}
+        for key, metrics in histories.items():
+            values = sorted((metric.timestamp, metric.value) for metric in metrics if metric.step == step)
+            assert len(values) <= times(step), (key, values)
+            found.update({key: value for _, value in values[-1:] if key != STEP})
+        check(f"mlflow, step {step}", usable, found, 1e-12)
+    latest = {key: value for key, value in there.data.metrics.items() if key != STEP}
+    check("mlflow, latest", usable, latest, 1e-12)
 
 
 def main():
@@ -283,6 +313,8 @@ def main():
     # What servers publish at their metrics endpoints has a colon in its name; none of it is ever sent.
     assert not [name for _, numbers in expected for name in numbers if ":" in name or name.startswith("sglang")]
 
+    began = int(time.time())
+    trainer_writes("board", began - 1_000_000, range(5))
     targets = [f"wandb:{PROJECT}/demo", f"wandb:{PROJECT}", "tensorboard:board", "jsonl:lines.jsonl"]
     said = track(run, *targets).splitlines()
     offline = [Path(line.split("wandb sync ")[1]) for line in said if "wandb sync" in line]
@@ -298,9 +330,35 @@ def main():
     check_own_run(named, expected, "demo")
     check_syncs_into_the_trainer_s_run(nameless, expected)
     check_syncs_while_it_grows()
-    check_tensorboard("board", expected)
-    check_mlflow(run, expected)
-    check_replaced(run, sent, expected)
+    trainer_writes("board", began, range(5, 8))
+    check_tensorboard("board", expected, range(8))
+
+    port = free_port()
+    mlflow = f"mlflow:http://127.0.0.1:{port}"
+    track(run, mlflow, code=1)  # There is no server yet, which is an error and loses nothing.
+    server = MlflowServer(port)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        server.wait()
+        print(track(run, mlflow).strip())
+        assert track(run, mlflow).startswith("0 steps sent"), "what is there is not sent again"
+        os.environ["MLFLOW_TRACKING_URI"] = server.url
+        from mlflow import MlflowClient
+
+        client = MlflowClient()
+        check_mlflow(client, expected, lambda step: 1)
+        amended = amend(sent, expected)
+        targets = [f"wandb:{PROJECT}/demo", "tensorboard:board", mlflow]
+        for line in track(run, *targets).splitlines():
+            assert line.startswith("3 steps sent"), line
+        for line in track(run, *targets).splitlines():
+            assert line.startswith("0 steps sent"), line
+        check_mlflow(client, amended, lambda step: 2 if step else 1)
+    finally:
+        server.stop()
+    check_amended_wandb(named, amended)
+    trainer_writes("board", began + 1, range(8, 12))
+    check_tensorboard("board", amended, range(12))
 
 
 if __name__ == "__main__":
