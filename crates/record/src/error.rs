@@ -65,6 +65,12 @@ pub enum RecordError {
         /// What is damaged.
         damage: Damage,
     },
+    /// Retention has removed the records of a step, so that nothing is added to it and its end is not told again.
+    #[error("step {step} is no longer kept: its numbers stay as they were, and nothing is added to it")]
+    Forgotten {
+        /// Which step.
+        step: StepNumber,
+    },
     /// A thread could not be started.
     #[error("cannot start a thread for recording: {0}")]
     Thread(#[source] std::io::Error),

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use rollscope_run::{LogOptions, LogWriter, Run};
+use rollscope_run::{LogOptions, LogWriter, Run, StepSet};
 use rollscope_trace::{
     CloseReason, Profile, Record, RequestId, SampleKey, SampleMark, StepClose, StepNumber, StepTrace, UnixNs,
     UserSpan,
@@ -26,6 +26,8 @@ pub struct OfflineRecorder {
     ended: BTreeSet<StepNumber>,
     /// Steps that the run had before.
     before: BTreeSet<StepNumber>,
+    /// Steps that the run had, and does not keep any more.
+    forgotten: StepSet,
     /// What is known of those that the run had before or several files tell of.
     known: HashMap<StepNumber, Known>,
     /// The file that is read.
@@ -71,6 +73,7 @@ impl OfflineRecorder {
     /// Begins a log in a run.
     pub fn start(run: Run, writer: &str) -> Result<Self, RecordError> {
         let before = run.steps()?.into_iter().map(|summary| summary.step).collect();
+        let forgotten = run.forgotten_steps()?;
         let log = run.writer(writer, LogOptions::default())?;
         Ok(Self {
             run,
@@ -78,6 +81,7 @@ impl OfflineRecorder {
             steps: BTreeMap::new(),
             ended: BTreeSet::new(),
             before,
+            forgotten,
             known: HashMap::new(),
             file: 1,
             taken: Taken::default(),
@@ -91,7 +95,7 @@ impl OfflineRecorder {
     }
 
     /// Writes a record that is not known; one that belongs to no step is an error of the run's, and one of a step of which
-    /// the run has lost records is refused: which of them are known cannot be told.
+    /// the run has lost records, or does not keep them any more, is refused: which of them are known cannot be told.
     pub fn put(&mut self, record: &Record) -> Result<(), RecordError> {
         if self.is_known(record)? {
             // An end is of all parts of a step.
@@ -179,6 +183,9 @@ impl OfflineRecorder {
     /// Whether a record is known; if it is not, it is from now on.
     fn is_known(&mut self, record: &Record) -> Result<bool, RecordError> {
         let Some(step) = record.step() else { return Ok(false) };
+        if self.forgotten.contains(&step) {
+            return Err(RecordError::Forgotten { step });
+        }
         if !self.known.contains_key(&step) {
             // A step that one file alone tells of is not kept in memory.
             let of_another =

@@ -3,7 +3,7 @@
 //! | route | what |
 //! |---|---|
 //! | `POST /rollscope/v1/spans` | spans, and what is known of samples, as JSON lines; 503 while the queue is full, 413 for more than it ever holds |
-//! | `POST /rollscope/steps/N/end` | the step is over: `{"rollout_time": seconds, "num_gpus": n}`, both optional; answers with its numbers, 404 for a step of which nothing was recorded |
+//! | `POST /rollscope/steps/N/end` | the step is over: `{"rollout_time": seconds, "num_gpus": n}`, both optional; answers with its numbers, 404 for a step of which nothing was recorded, 410 for one that is no longer kept, whose numbers stay |
 //! | `GET /rollscope/steps` | the steps and their state |
 //! | `GET /rollscope/steps/N` | one step with its numbers |
 
@@ -146,6 +146,7 @@ fn bad_step(step: &str) -> Response {
 fn failed(error: &RecordError) -> Response {
     let status = match error {
         RecordError::Run(RunError::NoSuchStep { .. }) => StatusCode::NOT_FOUND,
+        RecordError::Forgotten { .. } => StatusCode::GONE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     refuse(status, &sentence(error))

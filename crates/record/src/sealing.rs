@@ -136,12 +136,16 @@ pub(crate) fn answer(replies: Vec<Reply>, closed: Result<StepClosed, RecordError
 }
 
 /// Computes the numbers of a step, which has been read as a whole or is to be, and writes them, with what trackers do not
-/// get: the workers one by one, and the samples that the step waited for.
+/// get: the workers one by one, and the samples that the step waited for. Refuses a step that is no longer kept, whose numbers
+/// would become those of what is left.
 pub(crate) fn put_numbers(
     run: &Run,
     step: StepNumber,
     trace: Option<StepTrace>,
 ) -> Result<Computed, RecordError> {
+    if run.forgotten_steps()?.contains(&step) {
+        return Err(RecordError::Forgotten { step });
+    }
     let sealed = run.sealed_state(step)?;
     let trace = match trace {
         Some(trace) => trace,
@@ -357,8 +361,10 @@ impl Sealing {
             Ok(computed)
         });
         self.changed.extend(computed.is_ok().then_some(step));
-        // What is lost does not come back.
-        if computed.as_ref().is_err_and(|error| !matches!(error, RecordError::Lost { .. })) {
+        // What is lost or was removed does not come back.
+        let is_final =
+            |error: &RecordError| matches!(error, RecordError::Lost { .. } | RecordError::Forgotten { .. });
+        if computed.as_ref().is_err_and(|error| !is_final(error)) {
             self.unwritten.insert(step);
         }
         computed
@@ -370,9 +376,11 @@ impl Sealing {
         }
     }
 
+    /// That a step is no longer kept is no trouble: whoever told its end is answered so.
     fn tell<T>(&self, outcome: &Result<T, RecordError>) {
-        if let Err(error) = outcome {
-            (self.on_trouble)(error);
+        match outcome {
+            Ok(_) | Err(RecordError::Forgotten { .. }) => {}
+            Err(error) => (self.on_trouble)(error),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rollscope_run::{Run, RunError, WriterState};
+use rollscope_run::{Run, RunError, StepSet, WriterState};
 use rollscope_trace::{Profile, StepNumber};
 
 /// The steps, and the numbers that weight versions were given.
@@ -12,7 +12,7 @@ pub(crate) struct Steps {
     /// Open steps and when something was last recorded of each.
     open: BTreeMap<StepNumber, Instant>,
     /// What still comes of these is late; nothing opens them again.
-    closed: BTreeSet<StepNumber>,
+    closed: StepSet,
     /// The largest step of which anything was recorded, be it still open or not.
     begun: StepNumber,
     /// The largest that goes on at another recorder of the run.
@@ -39,7 +39,10 @@ impl Steps {
     ) -> Result<Self, RunError> {
         let is_alone =
             run.writers()?.iter().all(|writer| *writer.name == *own || writer.state != WriterState::Live);
-        let mut steps = Self::default();
+        // Of those that are no longer kept the run tells nothing else.
+        let forgotten = run.forgotten_steps()?;
+        let largest = forgotten.last().unwrap_or_default();
+        let mut steps = Self { closed: forgotten, begun: largest, last: largest, ..Self::default() };
         for summary in run.steps()? {
             let step = summary.step;
             steps.last = steps.last.max(step);
@@ -155,7 +158,7 @@ impl Steps {
     ) -> BTreeSet<StepNumber> {
         let is_recent = |touched: &Instant| now.saturating_duration_since(*touched) < quiet;
         let recent = self.open.iter().filter(|(_, touched)| is_recent(touched)).map(|(step, _)| *step);
-        recent.chain(live.difference(&self.closed).copied()).collect()
+        recent.chain(live.iter().copied().filter(|step| !self.closed.contains(step))).collect()
     }
 
     /// Whether late records have waited for `patience` to be sealed.

@@ -164,6 +164,12 @@ impl Writing {
             profile.join.step = Some(self.steps.of(profile));
         }
         if let Some(step) = record.step() {
+            // Of what is not open alone it is asked whether it is still kept, since that reads the run.
+            if !self.steps.is_open(step) && self.is_forgotten(step) {
+                let mut lost = Lost::default();
+                lost.add(&record);
+                return self.inbox.count_unwritten(lost);
+            }
             self.steps.touch(step, Instant::now());
         }
         self.append(record);
@@ -335,12 +341,20 @@ impl Writing {
         closed
     }
 
-    /// Refuses a step of which nothing was recorded, here or by another writer.
+    /// Refuses a step of which nothing was recorded, here or by another writer, and one that is no longer kept.
     fn check_known(&self, step: StepNumber) -> Result<(), RecordError> {
+        if self.is_forgotten(step) {
+            return Err(RecordError::Forgotten { step });
+        }
         if !self.steps.knows(step) {
             self.run.step(step)?;
         }
         Ok(())
+    }
+
+    /// Where that cannot be read it is found out when the step is sealed.
+    fn is_forgotten(&self, step: StepNumber) -> bool {
+        self.run.forgotten_steps().is_ok_and(|forgotten| forgotten.contains(&step))
     }
 
     /// Has everything up to here sealed, and the numbers of closed steps computed.

@@ -1,6 +1,6 @@
 //! What a stretch of a writer's log holds, step by step: put together as it is written, or read again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rollscope_trace::{DropCount, Record, StepNumber};
 
@@ -10,10 +10,11 @@ use crate::log::cursor::LogCursor;
 use crate::log::mirror::CloseMirror;
 use crate::manifest::SealedDamage;
 use crate::parts::StepRows;
+use crate::step_set::StepSet;
 
 /// Tells which records come after the end of their step.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LateWatch(BTreeSet<StepNumber>);
+pub(crate) struct LateWatch(StepSet);
 
 /// What a stretch of a log holds.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub(crate) struct Contents {
 // === impl LateWatch ===
 
 impl LateWatch {
-    pub(crate) fn new(closed: BTreeSet<StepNumber>) -> Self {
+    pub(crate) fn new(closed: StepSet) -> Self {
         Self(closed)
     }
 
@@ -107,9 +108,14 @@ impl Contents {
     }
 
     /// What comes after the end of a step that was closed before the stretch is late, too.
-    pub(crate) fn flag_late(&mut self, closed: &BTreeSet<StepNumber>) {
+    pub(crate) fn flag_late(&mut self, closed: &StepSet) {
         for (_, rows) in self.steps.iter_mut().filter(|(step, _)| closed.contains(step)) {
             rows.late |= rows.has_records();
         }
+    }
+    /// Leaves out what is not to be kept: records and ends of steps that were forgotten.
+    pub(crate) fn leave_out(&mut self, forgotten: &StepSet) {
+        self.steps.retain(|step, _| !forgotten.contains(step));
+        self.closes.retain(|close| !forgotten.contains(&close.step()));
     }
 }

@@ -19,7 +19,8 @@ const BATCH_RECORDS: usize = 16_384;
 ///
 /// What had been sealed at the first poll is read from the parts; from there on only the logs are read, which
 /// hold everything, so sealing meanwhile changes nothing. Losses that were sealed come as one record a seal. A part
-/// that is damaged is made up for from the log, and where that is gone told by [`Follow::damage`] and passed over.
+/// that is damaged is made up for from the log, and where that is gone told by [`Follow::damage`] and passed over; so are
+/// records of steps that were no longer kept at the first poll.
 #[derive(Debug)]
 pub struct Follow {
     run: Run,
@@ -93,6 +94,9 @@ impl Follow {
             while records.len() < BATCH_RECORDS
                 && let Some(record) = cursor.next()?
             {
+                if record.step().is_some_and(|step| start.forgotten().contains(&step)) {
+                    continue;
+                }
                 if !matches!(record, Record::ForwardPass(_))
                     && let Some(step) = record.step()
                 {

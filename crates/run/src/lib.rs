@@ -19,6 +19,7 @@
 //! The crate is synchronous; call it from a thread that may block.
 
 mod run;
+mod step_set;
 mod version;
 
 mod archive;
@@ -54,4 +55,5 @@ pub use read::{Drops, StepSummary, WriterState, WriterSummary};
 pub use retention::Retention;
 pub use run::{Run, RunInfo};
 pub use seal::{Sealed, Sealer};
+pub use step_set::StepSet;
 pub use version::{FORMAT, NotAVersion, Version};

@@ -1,7 +1,8 @@
 //! Manifests: which parts there are, and which stretches of the logs they replace.
 //!
 //! ```text
-//! manifest/N.json                     everything sealed: names of the files with earlier seals, and the recent seals
+//! manifest/N.json                     everything sealed: names of the files with earlier seals, the recent seals, and the
+//!                                     steps that were forgotten
 //! manifest/seals-N-WRITER.json        earlier seals, moved here when manifest N was published
 //! ```
 //!
@@ -13,6 +14,9 @@
 //!
 //! So that a run may grow long, no manifest holds more than a bounded number of seals: when there are as many,
 //! they move into a file of their own, which is written before the manifest that names it and never again.
+//!
+//! Of a step that was forgotten, as retention has it, no seal tells anything, be it published afterwards; so its numbers,
+//! which are all that is left of it, stay those of all of its records.
 //!
 //! What stands in such a file is told in `file`.
 
@@ -36,6 +40,7 @@ use crate::log::{Damage, DamageKind, LogPosition, segment_name};
 use crate::manifest::file::ManifestFile;
 use crate::parts::StepParts;
 use crate::run::Run;
+use crate::step_set::StepSet;
 
 const FOLDER_NAME: &str = "manifest";
 /// The manifest of a copy, where the run keeps it.
@@ -55,6 +60,8 @@ const MAX_RECENT: usize = 128;
 pub(crate) struct Manifest {
     earlier: Vec<Earlier>,
     recent: Vec<Seal>,
+    /// Steps that were closed, and of which only numbers are left.
+    forgotten: StepSet,
 }
 
 /// Seals in a file of their own.
@@ -170,7 +177,10 @@ pub(crate) fn publish(run: &Run, seal: &Seal) -> Result<(), RunError> {
         if manifest.recent.len() >= MAX_RECENT {
             manifest.move_recent(run, format!("seals-{next}-{}.json", seal.writer))?;
         }
-        manifest.recent.push(seal.clone());
+        let mut seal = seal.clone();
+        // Another writer may have had a step forgotten since its parts were made.
+        seal.forget(&manifest.forgotten);
+        manifest.recent.push(seal);
         if manifest.publish(run, next)? {
             return Ok(());
         }
@@ -217,10 +227,11 @@ pub(crate) fn archived(run: &Run, kept: &Path) -> Result<Vec<(PathBuf, PathBuf)>
 }
 
 /// Publishes that steps are no longer there: no seal names parts of them any more.
-pub(crate) fn forget(run: &Run, steps: &BTreeSet<StepNumber>) -> Result<(), RunError> {
+pub(crate) fn forget(run: &Run, steps: &StepSet) -> Result<(), RunError> {
     loop {
         let Newest { manifest, next } = Newest::read(run)?;
         let mut manifest = Manifest::clone(&manifest);
+        manifest.forgotten.insert_all(steps);
         for seal in &mut manifest.recent {
             seal.forget(steps);
         }
@@ -303,13 +314,15 @@ impl Manifest {
             };
             Ok(Earlier { name, seals })
         });
-        Ok(Self { earlier: earlier.collect::<Result<_, RunError>>()?, recent: file.seals })
+        let earlier = earlier.collect::<Result<_, RunError>>()?;
+        Ok(Self { earlier, recent: file.seals, forgotten: file.forgotten })
     }
 
     /// Makes it the manifest of that number; says whether nobody was faster.
     fn publish(self, run: &Run, number: u64) -> Result<bool, RunError> {
         let earlier = self.earlier.iter().map(|earlier| earlier.name.clone()).collect();
-        let file = ManifestFile::new(earlier, self.recent.clone());
+        let mut file = ManifestFile::new(earlier, self.recent.clone());
+        file.forgotten = self.forgotten.clone();
         let is_ours = files::create_exclusive(&path(run, number), &file.to_json()?)?;
         if is_ours {
             run.last_manifest().put(number, &Arc::new(self));
@@ -351,9 +364,16 @@ impl Manifest {
         self.seals().flat_map(|seal| &seal.closes).filter_map(CloseMirror::close)
     }
 
-    /// The steps that have been closed.
-    pub(crate) fn closed_steps(&self) -> BTreeSet<StepNumber> {
-        self.closes().map(|close| close.step).collect()
+    /// The steps that have been closed, be they forgotten since.
+    pub(crate) fn closed_steps(&self) -> StepSet {
+        let mut closed = self.forgotten.clone();
+        self.closes().for_each(|close| closed.insert(close.step));
+        closed
+    }
+
+    /// The steps of which only numbers are left.
+    pub(crate) fn forgotten(&self) -> &StepSet {
+        &self.forgotten
     }
 }
 
@@ -361,13 +381,13 @@ impl Manifest {
 
 impl Seal {
     /// Whether it has anything of steps.
-    fn knows(&self, steps: &BTreeSet<StepNumber>) -> bool {
+    fn knows(&self, steps: &StepSet) -> bool {
         let of_parts = self.steps.iter().any(|parts| steps.contains(&StepNumber(parts.step)));
         of_parts || self.closes.iter().any(|close| steps.contains(&close.step()))
     }
 
     /// Tells nothing of steps any more; the stretch of the log stays sealed.
-    fn forget(&mut self, steps: &BTreeSet<StepNumber>) {
+    fn forget(&mut self, steps: &StepSet) {
         self.steps.retain(|parts| !steps.contains(&StepNumber(parts.step)));
         self.closes.retain(|close| !steps.contains(&close.step()));
     }

@@ -16,6 +16,7 @@ use crate::parts::StepParts;
 use crate::presence;
 use crate::run::Run;
 use crate::sealed::sample_key;
+use crate::step_set::StepSet;
 
 /// A step of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,9 +118,14 @@ impl Run {
         self.summaries(&manifest, tallies, &passes)
     }
 
-    /// The steps whose end has been sealed.
-    pub fn closed_steps(&self) -> Result<BTreeSet<StepNumber>, RunError> {
+    /// The steps whose end has been sealed, be they kept or not.
+    pub fn closed_steps(&self) -> Result<StepSet, RunError> {
         Ok(Newest::read(self)?.manifest.closed_steps())
+    }
+
+    /// The closed steps that are no longer kept: only their numbers are left, and nothing that still comes of them is read.
+    pub fn forgotten_steps(&self) -> Result<StepSet, RunError> {
+        Ok(Newest::read(self)?.manifest.forgotten().clone())
     }
 
     /// The steps that were closed, as far as that has been sealed, and never got their numbers: whoever closed them was killed.
@@ -128,7 +134,7 @@ impl Run {
         let parts = manifest.seals().flat_map(|seal| &seal.steps).filter(|parts| parts.samples > 0);
         let recorded: BTreeSet<_> = parts.map(|parts| StepNumber(parts.step)).collect();
         let closed = manifest.closed_steps();
-        let closed = closed.intersection(&recorded).copied();
+        let closed = recorded.into_iter().filter(|step| closed.contains(step));
         Ok(closed.filter(|step| !self.stats_path(*step).exists()).collect())
     }
 
@@ -292,8 +298,8 @@ impl Run {
         Ok(drops)
     }
 
-    /// Every record that the parts of a manifest do not hold, one writer after the other, and whether it comes
-    /// after the end of its step.
+    /// Every record that the parts of a manifest do not hold, but for those of steps that were forgotten, one writer after
+    /// the other, and whether it comes after the end of its step.
     fn for_each_unsealed(
         &self,
         manifest: &Manifest,
@@ -305,7 +311,9 @@ impl Run {
             let mut cursor = LogCursor::new(self.log_folder(&writer), manifest.sealed_up_to(&writer));
             while let Some(record) = cursor.next()? {
                 let late = watch.is_late(&record);
-                take(record, late);
+                if !record.step().is_some_and(|step| manifest.forgotten().contains(&step)) {
+                    take(record, late);
+                }
             }
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! What is kept of a run that grows long.
 //!
 //! Only what has been sealed is ever removed: parts of steps that were closed, by a manifest that no longer names them,
-//! and segments of logs that parts were made from. The numbers of a step (stats.json, metrics.jsonl) stay. A part whose
-//! log is gone cannot be made up for when it is damaged.
+//! and segments of logs that parts were made from. The numbers of a step (stats.json, metrics.jsonl) stay. What still comes
+//! of a step whose parts were removed is not kept either: its numbers would become those of what came last. A part whose log
+//! is gone cannot be made up for when it is damaged.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,6 +18,7 @@ use crate::log::segment_number;
 use crate::manifest::{self, Newest};
 use crate::numbers::STATS_NAME;
 use crate::run::Run;
+use crate::step_set::StepSet;
 
 /// Limits of a run; what has none is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,14 +59,15 @@ impl Run {
         kept: u64,
         spared: &BTreeSet<StepNumber>,
     ) -> Result<BTreeSet<StepNumber>, RunError> {
-        let closed = Newest::read(self)?.manifest.closed_steps();
+        let manifest = Newest::read(self)?.manifest;
+        let closed: BTreeSet<StepNumber> = manifest.closes().map(|close| close.step).collect();
         let beyond = closed.len().saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX));
         let forgotten: BTreeSet<StepNumber> =
             closed.into_iter().take(beyond).filter(|step| !spared.contains(step)).collect();
         if forgotten.is_empty() {
             return Ok(forgotten);
         }
-        manifest::forget(self, &forgotten)?;
+        manifest::forget(self, &forgotten.iter().copied().collect::<StepSet>())?;
         for step in &forgotten {
             let folder = self.step_folder(*step);
             for name in files::names_in(&folder)?.iter().filter(|name| *name != STATS_NAME) {

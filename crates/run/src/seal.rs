@@ -19,6 +19,7 @@ use crate::log::{LogPosition, LogStretch};
 use crate::manifest::{self, Newest, Seal};
 use crate::parts::StepRows;
 use crate::run::Run;
+use crate::step_set::StepSet;
 
 /// Seals the log of one writer. There is one for each writer, which alone names its parts.
 ///
@@ -102,6 +103,7 @@ impl Sealer {
         if contents.is_empty() {
             return Ok((sealed, BTreeMap::new()));
         }
+        contents.leave_out(manifest.forgotten());
         contents.flag_late(&manifest.closed_steps());
         let number = manifest.seals_of(&self.writer).count() + 1;
         let name = format!("{}-{number:06}", self.writer);
@@ -129,7 +131,7 @@ impl Sealer {
         self.hold(contents.steps, &before.collect());
         let told = seal.closes.iter().filter_map(CloseMirror::close);
         let closes: Vec<StepClose> = manifest.closes().chain(told).collect();
-        let over = self.let_go(&closes).into_iter();
+        let over = self.let_go(&closes, manifest.forgotten()).into_iter();
         let traces = over.filter(|(step, _)| is_alone && wanted.contains(step)).map(|(step, rows)| {
             let closes = closes.iter().filter(|close| close.step == step).copied().collect();
             (step, StepTrace::of(step, StepRecords { closes, ..rows.records }))
@@ -155,8 +157,10 @@ impl Sealer {
         }
     }
 
-    /// Lets go of the steps that are over, which it gives, and of all others where they are too much.
-    fn let_go(&mut self, closes: &[StepClose]) -> Vec<(StepNumber, StepRows)> {
+    /// Lets go of the steps that are over, which it gives, of those that were forgotten, and of all others where they are too
+    /// much.
+    fn let_go(&mut self, closes: &[StepClose], forgotten: &StepSet) -> Vec<(StepNumber, StepRows)> {
+        self.held.retain(|step, _| !forgotten.contains(step));
         let over: BTreeSet<StepNumber> = closes.iter().map(|close| close.step).collect();
         let over = self.held.extract_if(.., |step, _| over.contains(step)).collect();
         if self.held.values().map(|rows| rows.bytes).sum::<usize>() > HELD_BYTES {

@@ -42,8 +42,8 @@ impl Writing {
         for step in left.values().flatten().filter(|step| !closed.contains(step)) {
             self.steps.adopt(*step, now);
         }
-        for step in self.steps.open().intersection(&closed) {
-            self.steps.closed_elsewhere(*step, now);
+        for step in self.steps.open().into_iter().filter(|step| closed.contains(step)) {
+            self.steps.closed_elsewhere(step, now);
         }
     }
 

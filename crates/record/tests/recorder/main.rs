@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails here fails its test")]
 
+mod kept;
 mod passes;
 mod peers;
 

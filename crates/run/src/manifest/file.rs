@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize, de};
 
 use crate::error::RunError;
 use crate::manifest::Seal;
+use crate::step_set::StepSet;
 use crate::version::{FORMAT, Version};
 
 /// N.json; a file of earlier seals is the same without earlier ones.
@@ -20,6 +21,9 @@ pub(super) struct ManifestFile {
     pub(super) earlier: Vec<String>,
     #[serde(default)]
     pub(super) seals: Vec<Seal>,
+    /// Steps of which only numbers are left; earlier writers did not say it.
+    #[serde(default, skip_serializing_if = "StepSet::is_empty")]
+    pub(super) forgotten: StepSet,
 }
 
 /// What is read before anything else is believed.
@@ -36,7 +40,7 @@ struct Preamble {
 impl ManifestFile {
     /// One of the version that is written here.
     pub(super) fn new(earlier: Vec<String>, seals: Vec<Seal>) -> Self {
-        Self { version: FORMAT, earlier, seals }
+        Self { version: FORMAT, earlier, seals, forgotten: StepSet::default() }
     }
 
     /// Reads a file that must be there.

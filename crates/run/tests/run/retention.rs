@@ -76,6 +76,37 @@ fn only_the_last_steps_and_so_much_log_are_kept() {
 }
 
 #[test]
+fn what_comes_of_a_step_that_is_no_longer_kept_is_left_out() {
+    let (_dir, run) = run();
+    let (mut writer, mut late) = (writer(&run, "gateway"), writer(&run, "late"));
+    append(&mut late, &[profile_record(1, 10)]);
+    for step in 1..=4 {
+        append(&mut writer, &[profile_record(step, step), close(step)]);
+    }
+    run.sealer("gateway").seal(writer.position()).unwrap();
+    let limits = Retention { steps: Some(1), log_bytes: None };
+    let none = BTreeSet::new();
+    assert_eq!(run.retain(limits, &none).unwrap(), BTreeSet::from([1, 2, 3].map(StepNumber)));
+    append(&mut late, &[profile_record(4, 40), close(1), profile_record(2, 20)]);
+    let is_left_out = || {
+        for run in [run.clone(), Run::open(run.dir()).unwrap()] {
+            assert_eq!(requests(&run), [(4, 2)]);
+            assert!(run.step(StepNumber(2)).is_err());
+            assert!(run.closed_steps().unwrap().contains(&StepNumber(1)), "it has been");
+            let followed = run.follow().poll().unwrap();
+            assert!(followed.iter().all(|record| record.step() == Some(StepNumber(4))), "{followed:?}");
+        }
+    };
+    is_left_out();
+    let sealed = run.sealer("late").seal(late.position()).unwrap();
+    assert_eq!((sealed.steps.len(), sealed.late.len()), (1, 1), "of step 4 alone");
+    is_left_out();
+    assert!(!run.dir().join("steps/step=000001").join("requests").exists());
+    assert_eq!(run.sealer("late").seal(late.position()).unwrap(), Sealed::default(), "once");
+    assert_eq!(run.retain(limits, &none).unwrap(), none);
+}
+
+#[test]
 fn what_a_killed_writer_left_is_sealed_and_a_living_one_is_left_alone() {
     let (_dir, run) = run();
     let mut killed = writer(&run, "killed");
