@@ -27,15 +27,22 @@ pub(crate) fn replace_with<const N: usize>(path: &Path, pieces: [&[u8]; N]) -> R
 }
 
 /// Writes a file that must not exist yet; says whether it is ours. Readers see it whole, except on file systems
-/// without hard links, where a crash may leave a part of it: they must pass over what they cannot read.
+/// without hard links, where a crash may leave a part of it: they must pass over what they cannot read. It may be there, and
+/// be ours, though that is denied or an error comes back: a folder may fail to be synced, and the answer of a network's file
+/// system be lost.
 pub(crate) fn create_exclusive(path: &Path, bytes: &[u8]) -> Result<bool, RunError> {
     let temporary = temporary_beside(path);
-    let outcome = write_synced(&temporary, [bytes]).and_then(|()| match fs::hard_link(&temporary, path) {
+    let outcome = write_synced(&temporary, [bytes]).and_then(|()| match link(&temporary, path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => write_synced(path, [bytes]),
         linked => linked,
     });
     fs::remove_file(&temporary).ok();
-    match outcome.and_then(|()| sync_folder_of(path)) {
+    let synced = outcome.and_then(|()| {
+        #[cfg(test)]
+        fault::hit(fault::Fault::Sync)?;
+        sync_folder_of(path)
+    });
+    match synced {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(source) => Err(RunError::Io { action: "create", path: path.to_owned(), source }),
@@ -85,10 +92,49 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, RunError> {
     }
 }
 
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to)?;
+    #[cfg(test)]
+    fault::hit(fault::Fault::Link)?;
+    Ok(())
+}
+
 fn write_synced<const N: usize>(path: &Path, pieces: [&[u8]; N]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
     for piece in pieces {
         file.write_all(piece)?;
     }
     file.sync_all()
+}
+
+/// Errors that come back from what took effect.
+#[cfg(test)]
+pub(crate) mod fault {
+    use std::cell::Cell;
+    use std::io;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Fault {
+        /// A file was linked.
+        Link,
+        /// And its folder cannot be synced.
+        Sync,
+    }
+
+    thread_local! {
+        static NEXT: Cell<Option<Fault>> = const { Cell::new(None) };
+    }
+
+    /// The next time that this thread comes there.
+    pub(crate) fn set(fault: Fault) {
+        NEXT.set(Some(fault));
+    }
+
+    pub(super) fn hit(fault: Fault) -> io::Result<()> {
+        if NEXT.get() != Some(fault) {
+            return Ok(());
+        }
+        NEXT.set(None);
+        Err(io::Error::other("a fault of the test"))
+    }
 }

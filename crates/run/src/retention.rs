@@ -67,12 +67,14 @@ impl Run {
         if forgotten.is_empty() {
             return Ok(forgotten);
         }
-        manifest::forget(self, &forgotten.iter().copied().collect::<StepSet>())?;
-        for step in &forgotten {
+        let outcome = manifest::forget(self, &forgotten.iter().copied().collect::<StepSet>());
+        // Also where an error came back: what is published is not forgotten a second time.
+        let published = self.forgotten_steps()?;
+        for step in forgotten.iter().filter(|step| published.contains(step)) {
             let folder = self.step_folder(*step);
             for name in files::names_in(&folder)?.iter().filter(|name| *name != STATS_NAME) {
                 let path = folder.join(name);
-                // A reader that came by an older manifest may hold it open; what is left is removed the next time.
+                // A reader that came by an older manifest may hold it open; what is left is named by no manifest.
                 if path.is_dir() {
                     fs::remove_dir_all(path).ok()
                 } else {
@@ -80,7 +82,7 @@ impl Run {
                 };
             }
         }
-        Ok(forgotten)
+        outcome.map(|()| forgotten)
     }
 
     /// Removes the oldest segments whose records are all in parts.

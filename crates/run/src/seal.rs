@@ -31,6 +31,8 @@ pub struct Sealer {
     writer: Box<str>,
     /// All that was sealed of each of these steps.
     held: BTreeMap<StepNumber, StepRows>,
+    /// What was published though an error came back.
+    untold: Sealed,
 }
 
 /// What was sealed.
@@ -50,7 +52,7 @@ const HELD_BYTES: usize = 128 << 20;
 impl Run {
     /// For sealing the log of a writer of this name, as [`crate::LogWriter::name`] gives it.
     pub fn sealer(&self, writer: &str) -> Sealer {
-        Sealer { run: self.clone(), writer: writer.into(), held: BTreeMap::new() }
+        Sealer { run: self.clone(), writer: writer.into(), held: BTreeMap::new(), untold: Sealed::default() }
     }
 }
 
@@ -65,11 +67,21 @@ impl Run {
                 continue;
             }
             let everything = LogPosition { segment: u32::MAX, offset: u64::MAX };
-            let Sealed { steps, late } = self.sealer(&writer).seal(everything)?;
-            sealed.steps.extend(steps);
-            sealed.late.extend(late);
+            let mut by = self.sealer(&writer);
+            let outcome = by.seal(everything);
+            sealed.add(by.untold);
+            sealed.add(outcome?);
         }
         Ok(())
+    }
+}
+
+// === impl Sealed ===
+
+impl Sealed {
+    fn add(&mut self, more: Self) {
+        self.steps.extend(more.steps);
+        self.late.extend(more.late);
     }
 }
 
@@ -79,8 +91,8 @@ impl Sealer {
         &self.writer
     }
 
-    /// Seals everything before `up_to`, a [`crate::LogWriter::position`], as it reads it from the log. What has been sealed before is left;
-    /// after an error nothing has changed, and it may be tried again.
+    /// Seals everything before `up_to`, a [`crate::LogWriter::position`], as it reads it from the log. What has been sealed before is left.
+    /// After an error it may be tried again; what was sealed though an error came back is told then.
     pub fn seal(&mut self, up_to: LogPosition) -> Result<Sealed, RunError> {
         Ok(self.seal_and_gather(LogStretch::up_to(up_to), &BTreeSet::new())?.0)
     }
@@ -101,6 +113,7 @@ impl Sealer {
         let mut contents = kept.map_or_else(read, Ok)?;
         let mut sealed = Sealed::default();
         if contents.is_empty() {
+            sealed.add(std::mem::take(&mut self.untold));
             return Ok((sealed, BTreeMap::new()));
         }
         contents.leave_out(manifest.forgotten());
@@ -126,7 +139,16 @@ impl Sealer {
             damage: std::mem::take(&mut contents.damage),
         };
         let is_alone = !wanted.is_empty() && self.run.writer_names()?.len() == 1;
-        manifest::publish(&self.run, &seal)?;
+        if let Err(error) = manifest::publish(&self.run, &seal) {
+            // Where it is there all the same it is sealed, and what is held lacks it.
+            self.held.clear();
+            let there = Newest::read(&self.run).map(|newest| newest.manifest.sealed_up_to(&self.writer));
+            if there.is_ok_and(|there| there >= seal.to) {
+                self.untold.add(sealed);
+            }
+            return Err(error);
+        }
+        sealed.add(std::mem::take(&mut self.untold));
         let before = manifest.seals().flat_map(|seal| &seal.steps).map(|parts| StepNumber(parts.step));
         self.hold(contents.steps, &before.collect());
         let told = seal.closes.iter().filter_map(CloseMirror::close);
@@ -167,5 +189,97 @@ impl Sealer {
             self.held.clear();
         }
         over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollscope_trace::{CloseReason, Nanos, Profile, Record, RequestId, UnixNs};
+
+    use super::*;
+    use crate::files::fault::{self, Fault};
+    use crate::{LogOptions, LogWriter, Retention, RunInfo};
+
+    const STEP: StepNumber = StepNumber(1);
+
+    fn recorded() -> (tempfile::TempDir, Run, LogWriter) {
+        let dir = tempfile::tempdir().unwrap();
+        let info = RunInfo { producer: "test".into(), created: UnixNs(0), config: serde_json::Value::Null };
+        let run = Run::create(&dir.path().join("run"), &info).unwrap();
+        let writer =
+            run.writer("gateway", LogOptions { keep_bytes: 1 << 20, ..LogOptions::default() }).unwrap();
+        (dir, run, writer)
+    }
+
+    fn append(writer: &mut LogWriter, id: u128) {
+        let mut profile = Profile::new(RequestId(id), UnixNs(0), Nanos(1));
+        profile.join.step = Some(STEP);
+        writer.append_and_keep(Record::Profile(Box::new(profile))).unwrap();
+        writer.flush().unwrap();
+    }
+
+    fn end(writer: &mut LogWriter) {
+        let (at, reason) = (UnixNs(1), CloseReason::Told);
+        let close = StepClose { step: STEP, at, reason, rollout_time: None, gpus: None };
+        writer.append_and_keep(Record::Close(close)).unwrap();
+        writer.flush().unwrap();
+    }
+
+    #[test]
+    fn what_was_published_though_it_was_told_to_have_failed_is_sealed_once_and_missing_nowhere() {
+        for (fault, is_told) in [(Fault::Link, false), (Fault::Sync, true)] {
+            let (_dir, run, mut writer) = recorded();
+            let mut sealer = run.sealer("gateway");
+            for id in 1..=3 {
+                append(&mut writer, id);
+                if id == 2 {
+                    fault::set(fault);
+                }
+                let outcome = sealer.seal_and_gather(writer.stretch(), &BTreeSet::new());
+                assert_eq!(outcome.is_err(), id == 2 && is_told, "{fault:?}");
+            }
+            end(&mut writer);
+            let (_, gathered) = sealer.seal_and_gather(writer.stretch(), &[STEP].into()).unwrap();
+            let trace = run.step(STEP).unwrap();
+            assert_eq!(trace.requests().count(), 3, "{fault:?}");
+            for gathered in gathered.into_values() {
+                assert_eq!(format!("{gathered:?}"), format!("{trace:?}"), "{fault:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_sealed_though_it_was_told_to_have_failed_is_told_afterwards() {
+        let (_dir, run, mut writer) = recorded();
+        end(&mut writer);
+        run.sealer("gateway").seal(writer.position()).unwrap();
+        append(&mut writer, 1);
+        let mut sealer = run.sealer("gateway");
+        fault::set(Fault::Sync);
+        sealer.seal(writer.position()).unwrap_err();
+        let late = Sealed { steps: [STEP].into(), late: [STEP].into() };
+        assert_eq!(sealer.seal(writer.position()).unwrap(), late);
+        assert_eq!(sealer.seal(writer.position()).unwrap(), Sealed::default());
+
+        append(&mut writer, 2);
+        drop(writer);
+        let mut left = Sealed::default();
+        fault::set(Fault::Sync);
+        run.seal_interrupted(&mut left).unwrap_err();
+        assert_eq!(left, late, "of a killed writer's log at once");
+    }
+
+    #[test]
+    fn files_of_steps_that_were_forgotten_though_it_was_told_to_have_failed_are_removed() {
+        let (_dir, run, mut writer) = recorded();
+        append(&mut writer, 1);
+        end(&mut writer);
+        run.sealer("gateway").seal(writer.position()).unwrap();
+        let parts = run.step_folder(STEP).join("requests");
+        assert!(parts.exists());
+        fault::set(Fault::Sync);
+        let limits = Retention { steps: Some(0), log_bytes: None };
+        run.retain(limits, &BTreeSet::new()).unwrap_err();
+        assert!(run.step(STEP).is_err() && !parts.exists());
     }
 }
