@@ -178,6 +178,8 @@ fn a_step_whose_numbers_are_lost_is_not_passed_over_by_track() {
     let target = format!("jsonl:{}", of.path("sent.jsonl").display());
     let metrics = of.path("run/metrics.jsonl");
     let whole = fs::read(&metrics).unwrap();
+    let (stats, aside) = (of.path("run/steps/step=000000/stats.json"), of.path("stats.json"));
+    fs::rename(&stats, &aside).unwrap();
     for damage in [&b""[..], &whole[..whole.len() / 2], b"{\"step\": 0, \"data\": \n"] {
         fs::write(&metrics, damage).unwrap();
         let output = run(&["track", of.run(), "--to", &target]);
@@ -185,6 +187,8 @@ fn a_step_whose_numbers_are_lost_is_not_passed_over_by_track() {
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(told.contains("have no numbers in metrics.jsonl, so none of them was sent: 0"), "{told}");
     }
-    fs::write(&metrics, whole).unwrap();
+    fs::rename(&aside, &stats).unwrap();
     assert!(run_well(&["track", of.run(), "--to", &target]).starts_with("1 steps sent"));
+    assert!(fs::read(&metrics).unwrap().ends_with(&whole), "as it was when the step was imported");
+    assert!(run_well(&["track", of.run(), "--to", &target]).starts_with("0 steps sent"));
 }

@@ -256,12 +256,23 @@ impl Sealing {
     fn seal_leftovers(&mut self) -> Result<(), RecordError> {
         let mut sealed = Sealed::default();
         let interrupted = self.run.seal_interrupted(&mut sealed);
-        self.has_leftovers = interrupted.is_err();
         self.changed.extend(sealed.steps);
         self.unwritten.extend(sealed.late);
-        self.unwritten.extend(self.run.steps_without_numbers()?);
+        let completed = self.complete_numbers();
+        self.has_leftovers = interrupted.is_err() || completed.is_err();
         self.write_unwritten();
-        Ok(interrupted?)
+        Ok(interrupted.and(completed)?)
+    }
+
+    /// Numbers that killed recorders have not come to compute, or to send.
+    fn complete_numbers(&mut self) -> Result<(), RunError> {
+        self.unwritten.extend(self.run.steps_without_numbers()?);
+        let made_up = self.metrics.make_up()?;
+        if let Some(tracking) = self.tracking.as_ref().filter(|_| !made_up.is_empty()) {
+            tracking.tell();
+        }
+        self.changed.extend(made_up);
+        Ok(())
     }
 
     /// Has copied what is new, and removes what need not be kept any more.

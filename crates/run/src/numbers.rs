@@ -1,7 +1,7 @@
 //! The numbers of a step: stats.json of each step, and metrics.jsonl, which has what trackers were sent.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::hash::{Hash as _, Hasher as _};
 use std::io::{self, BufRead as _, BufReader, Read, Seek, SeekFrom, Write};
@@ -18,6 +18,8 @@ use crate::run::Run;
 
 const METRICS_NAME: &str = "metrics.jsonl";
 pub(crate) const STATS_NAME: &str = "stats.json";
+/// The member of stats.json that trackers are sent.
+const SENT_MEMBER: &str = "metrics";
 
 /// What trackers were sent of a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +45,7 @@ pub struct MetricsFollow {
 /// Appends to metrics.jsonl, and knows what it has: of a file that grows with every step only what is new is read.
 #[derive(Debug)]
 pub struct MetricsLog {
+    run: Run,
     path: PathBuf,
     /// A hash of the last line of each step.
     sent: BTreeMap<u64, u64>,
@@ -94,7 +97,8 @@ impl Run {
 
     /// metrics.jsonl for whoever appends to it. The file is first read when something is appended.
     pub fn metrics_log(&self) -> MetricsLog {
-        MetricsLog { path: self.metrics_path(), sent: BTreeMap::new(), read_bytes: 0 }
+        let (run, path) = (self.clone(), self.metrics_path());
+        MetricsLog { run, path, sent: BTreeMap::new(), read_bytes: 0 }
     }
 
     pub(crate) fn stats_path(&self, step: StepNumber) -> PathBuf {
@@ -169,6 +173,29 @@ impl MetricsLog {
         let written = file.write_all(&line).and_then(|()| file.sync_data());
         written.map_err(RunError::io("write", &self.path))?;
         Ok(true)
+    }
+
+    /// Appends the numbers of steps that were computed and are not what trackers were sent last: whoever computed them was killed
+    /// before they were in the file. Gives the steps.
+    pub fn make_up(&mut self) -> Result<BTreeSet<StepNumber>, RunError> {
+        let mut sent = BTreeMap::new();
+        // By what is read of both, since a number may be read as another than was written.
+        let seen = |data: &Map<String, Value>| hash(Value::from(data.clone()).to_string().as_bytes());
+        self.run.follow_metrics().each_new(|metrics| {
+            sent.insert(metrics.step, seen(&metrics.data));
+            Ok::<_, RunError>(())
+        })?;
+        let mut made_up = BTreeSet::new();
+        for step in self.run.steps_with_folders()? {
+            let stats = self.run.stats(step)?;
+            let Some(Value::Object(data)) = stats.and_then(|mut stats| stats.remove(SENT_MEMBER)) else {
+                continue;
+            };
+            if sent.get(&step) != Some(&seen(&data)) && self.append(step, &data)? {
+                made_up.insert(step);
+            }
+        }
+        Ok(made_up)
     }
 
     /// Takes note of the lines that were added since, by whomever; says whether the last of them has no end.

@@ -29,6 +29,8 @@ use crate::files;
 use crate::parts::rows::Rows;
 use crate::parts::table::Table;
 
+/// The folder of the steps' folders.
+pub(crate) const STEPS_NAME: &str = "steps";
 /// The table of forward passes.
 const PASSES: &str = "forward_passes";
 
@@ -160,7 +162,12 @@ impl Place<'_> {
 
 /// The folder of a step, from the run's.
 pub(crate) fn step_folder(step: StepNumber) -> String {
-    format!("steps/step={:06}", step.0)
+    format!("{STEPS_NAME}/step={:06}", step.0)
+}
+
+/// Reads the name of a step's folder.
+pub(crate) fn step_of_folder(name: &str) -> Option<StepNumber> {
+    name.strip_prefix("step=")?.parse().ok().map(StepNumber)
 }
 
 // === impl StepParts ===

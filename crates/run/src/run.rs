@@ -1,6 +1,6 @@
 //! A run directory: made, opened, and what it says of itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::files;
 use crate::log::writer::{LogOptions, LogWriter, is_writer_name};
 use crate::log::{Damage, DamageKind};
 use crate::manifest::LastManifest;
-use crate::parts::step_folder;
+use crate::parts::{STEPS_NAME, step_folder, step_of_folder};
 use crate::version::{FORMAT, Version};
 
 /// What makes a directory a run.
@@ -178,6 +178,12 @@ impl Run {
     /// The folder of a step.
     pub(crate) fn step_folder(&self, step: StepNumber) -> PathBuf {
         self.dir.join(step_folder(step))
+    }
+
+    /// The steps that have a folder.
+    pub(crate) fn steps_with_folders(&self) -> Result<BTreeSet<StepNumber>, RunError> {
+        let names = files::names_in(&self.dir.join(STEPS_NAME))?;
+        Ok(names.iter().filter_map(|name| step_of_folder(name)).collect())
     }
 
     /// The names of all writers, sorted.

@@ -213,6 +213,36 @@ async fn a_tracker_that_is_away_loses_no_step() {
     assert_eq!(catch_up(&run, &mut tracker).unwrap().0, 0);
 }
 
+/// As a recorder leaves it that is killed when it has computed the numbers of two steps, one of them once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_that_were_computed_and_not_sent_are_sent_by_the_next_recorder() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = dir.path().join("lines.jsonl");
+    let trackers = vec![Target::Jsonl { path: Some(lines.clone()) }];
+    let options = RecordOptions { trackers, ..RecordOptions::default() };
+    let Setup { _dir, run, recorder, .. } = setup(options.clone());
+    for step in 1..=3 {
+        recorder.handle().offer(profile(step.into(), of_sample(step, "a"), "v")).unwrap();
+    }
+    recorder.shutdown().await.unwrap();
+    let metrics = run.dir().join("metrics.jsonl");
+    let whole = fs::read_to_string(&metrics).unwrap();
+    let kept: String = whole.split_inclusive('\n').take(2).collect();
+    for path in [&metrics, &lines] {
+        fs::write(path, &kept).unwrap();
+    }
+    let mut again = run.stats(StepNumber(2)).unwrap().unwrap();
+    again["metrics"]["perf/rollout_time"] = json!(9.25);
+    run.put_stats(StepNumber(2), &again).unwrap();
+    for _ in 0..2 {
+        Recorder::start(run.clone(), &options).unwrap().shutdown().await.unwrap();
+        let sent: Vec<_> = run.metrics().unwrap().into_iter().map(|sent| (sent.step.0, sent.time)).collect();
+        assert_eq!(sent, [(1, 1), (2, 1), (2, 2), (3, 1)]);
+        assert_eq!(json!(run.metrics().unwrap()[2].data), again["metrics"]);
+        assert_eq!(sent_to(&lines), sent_to(&metrics));
+    }
+}
+
 #[test]
 fn steps_that_change_are_replaced_in_a_board_s_file() {
     let dir = tempfile::tempdir().unwrap();
