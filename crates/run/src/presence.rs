@@ -48,6 +48,8 @@ pub struct Peers {
     told: Option<Presence>,
     /// Those who stay.
     live: BTreeMap<String, Presence>,
+    /// Those who end and hold their logs: they may be killed before these are sealed.
+    leaving: BTreeSet<String>,
     /// Those who never come back.
     gone: BTreeSet<String>,
     has_looked: bool,
@@ -70,8 +72,8 @@ impl Run {
     /// The others that write this run beside a writer, none of whom has been looked at yet.
     pub fn peers(&self, writer: &LogWriter) -> Peers {
         let (own, told) = (writer.name().into(), None);
-        let (live, gone) = Default::default();
-        Peers { run: self.clone(), own, told, live, gone, has_looked: false, has_met_any: false }
+        let (live, leaving, gone) = Default::default();
+        Peers { run: self.clone(), own, told, live, leaving, gone, has_looked: false, has_met_any: false }
     }
 }
 
@@ -98,7 +100,8 @@ impl Peers {
     }
 
     /// Looks who is there, and gives those who have gone since, with the steps that each left open; the first time those who
-    /// had gone before, if nobody stays to whom they have left them.
+    /// had gone before, if nobody stays to whom they have left them. One that says that it ends is given then, and once more,
+    /// without steps, when it holds its log no longer.
     pub fn look(&mut self) -> Result<BTreeMap<String, BTreeSet<StepNumber>>, RunError> {
         let mut left = BTreeMap::new();
         for name in self.run.writer_names()? {
@@ -123,8 +126,16 @@ impl Peers {
                 continue;
             }
             self.live.remove(&name);
-            left.insert(name.clone(), presence.open);
-            self.gone.insert(name);
+            let has_left = self.leaving.contains(&name);
+            if is_live {
+                self.leaving.insert(name.clone());
+            } else {
+                self.leaving.remove(&name);
+                self.gone.insert(name.clone());
+            }
+            if !(has_left && is_live) {
+                left.insert(name, if has_left { BTreeSet::new() } else { presence.open });
+            }
         }
         self.has_met_any |= self.has_looked && !left.is_empty();
         if !std::mem::replace(&mut self.has_looked, true) && !self.live.is_empty() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rollscope_record::{MakeGlance, RecordOptions, Recorder, StepEnd};
-use rollscope_run::{LogOptions, Presence, Run, Sealed, WriterState};
+use rollscope_run::{LogOptions, LogWriter, Presence, Run, Sealed, WriterState};
 use rollscope_trace::{CloseReason, Join, Nanos, ProfileSink as _, Record, StepClose, StepNumber, UnixNs};
 use rollscope_track::Target;
 use serde_json::{Value, json};
@@ -118,6 +118,15 @@ async fn an_end_that_is_told_when_the_step_was_sent_has_it_sent_again() {
 
 /// What a recorder that is killed leaves: requests of step 7, which it told to be open, and of 8, which it has just closed.
 fn killed_recorder(run: &Run) {
+    drop(recorder_to_be_killed(run, false));
+}
+
+/// The same, which holds its log and has told that it ends.
+fn leaving_recorder(run: &Run) -> LogWriter {
+    recorder_to_be_killed(run, true)
+}
+
+fn recorder_to_be_killed(run: &Run, leaving: bool) -> LogWriter {
     let mut killed = run.writer("gateway", LogOptions::default()).unwrap();
     for step in [7, 8] {
         let mut profile = profile(step.into(), Join::default(), "v-a");
@@ -128,7 +137,9 @@ fn killed_recorder(run: &Run) {
     let close = StepClose { step: StepNumber(8), at, reason, rollout_time: None, gpus: None };
     killed.append(&Record::Close(close)).unwrap();
     let open = BTreeSet::from([StepNumber(7)]);
-    run.peers(&killed).tell(Presence { open, ..Presence::default() }).unwrap();
+    killed.flush().unwrap();
+    run.peers(&killed).tell(Presence { open, leaving, ..Presence::default() }).unwrap();
+    killed
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,6 +150,19 @@ async fn what_a_killed_recorder_left_is_sealed_by_one_that_lives() {
     recorder.shutdown().await.unwrap();
     assert_eq!(sent_counts(&run), [(8, 1.0), (7, 1.0)]);
     assert_eq!((closed(&run, 7), closed(&run, 8)), (Some(CloseReason::Shutdown), Some(CloseReason::Told)));
+    assert!(troubles.lock().is_empty(), "{troubles:?}");
+}
+
+/// It has said that it ends, and left its open step to the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_recorder_left_that_was_killed_as_it_ended_is_sealed_by_one_that_lives() {
+    let Setup { _dir, run, recorder, troubles } = setup(RecordOptions::default());
+    let killed = leaving_recorder(&run);
+    until("its open step is taken over", || told_by(&run, "gateway").contains("\"open\":[7]"));
+    drop(killed);
+    until("the numbers that it had no time for", || sent_counts(&run) == [(8, 1.0)]);
+    recorder.shutdown().await.unwrap();
+    assert_eq!(sent_counts(&run), [(8, 1.0), (7, 1.0)]);
     assert!(troubles.lock().is_empty(), "{troubles:?}");
 }
 
