@@ -91,6 +91,8 @@ struct Shared {
 /// Steps that are to be copied.
 #[derive(Default)]
 struct Due {
+    /// Those that are about to be sealed.
+    coming: BTreeSet<StepNumber>,
     waiting: BTreeSet<StepNumber>,
     /// Those that are being copied, and those that are there and no manifest there names yet.
     unnamed: BTreeSet<StepNumber>,
@@ -159,7 +161,7 @@ impl Archive {
         place: ArchivePlace,
         on_trouble: &OnTrouble,
     ) -> Result<Self, RecordError> {
-        let due = Due { waiting: run.take_archive_due(writer)?, unnamed: BTreeSet::new() };
+        let due = Due { waiting: run.take_archive_due(writer)?, ..Due::default() };
         let (pieces, is_abandoned) = Default::default();
         let shared = Arc::new(Shared {
             run: run.clone(),
@@ -186,10 +188,21 @@ impl Archive {
         Ok(Self { place, shared, bell: Some(bell), ended, on_trouble: Arc::clone(on_trouble) })
     }
 
-    /// Has steps copied, be it once more.
-    pub(crate) fn bring(&self, steps: BTreeSet<StepNumber>) -> Result<(), RunError> {
-        let kept = self.shared.change(|due| due.waiting.extend(steps));
-        if let Some(bell) = &self.bell {
+    /// These are about to be sealed, and to be brought then: from now on all recorders spare them.
+    pub(crate) fn announce(&self, steps: &BTreeSet<StepNumber>) -> Result<(), RunError> {
+        self.shared.change(|due| due.coming.extend(steps))
+    }
+
+    /// Has steps copied, be it once more. Unless something is to be done again all that was announced is among them.
+    pub(crate) fn bring(&self, steps: BTreeSet<StepNumber>, is_to_go_on: bool) -> Result<(), RunError> {
+        let is_new = !steps.is_empty();
+        let kept = self.shared.change(|due| {
+            if !is_to_go_on {
+                due.coming.clear();
+            }
+            due.waiting.extend(steps);
+        });
+        if let Some(bell) = self.bell.as_ref().filter(|_| is_new) {
             // Full: it has been told and has not looked yet.
             let _told = bell.try_send(());
         }
@@ -246,7 +259,12 @@ impl Shared {
 
 impl Due {
     fn all(&self) -> BTreeSet<StepNumber> {
-        self.waiting.union(&self.unnamed).copied().collect()
+        [&self.coming, &self.waiting, &self.unnamed].into_iter().flatten().copied().collect()
+    }
+
+    /// Whether nothing can be copied now.
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.unnamed.is_empty()
     }
 
     /// The step that is to be copied now. It may be brought again meanwhile.
@@ -264,8 +282,9 @@ impl Due {
     }
 
     fn give_up(&mut self, steps: &BTreeSet<StepNumber>) {
-        self.waiting.retain(|step| !steps.contains(step));
-        self.unnamed.retain(|step| !steps.contains(step));
+        for due in [&mut self.coming, &mut self.waiting, &mut self.unnamed] {
+            due.retain(|step| !steps.contains(step));
+        }
     }
 }
 
@@ -309,7 +328,7 @@ impl Copying {
     /// What is copied stays so when a later step cannot be; the manifest that names it comes last.
     fn copy(&self) -> Result<(), RecordError> {
         let Shared { run, due, .. } = &*self.shared;
-        if due.lock().all().is_empty() {
+        if due.lock().is_idle() {
             return Ok(());
         }
         let bucket = match &self.place {
@@ -392,7 +411,7 @@ mod tests {
     #[test]
     fn a_step_that_is_given_up_while_it_is_copied_is_not_copied_again() {
         let steps = [1, 2].map(StepNumber);
-        let mut due = Due { waiting: steps.into(), unnamed: BTreeSet::new() };
+        let mut due = Due { waiting: steps.into(), ..Due::default() };
         assert_eq!(due.begin(), Some(steps[0]));
         assert_eq!(due.all(), steps.into(), "until it is there");
         due.give_up(&[steps[0]].into());

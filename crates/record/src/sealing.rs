@@ -207,8 +207,7 @@ impl Sealing {
     fn work_through(mut self, queue: &Receiver<Job>) {
         self.work_on_leftovers();
         loop {
-            let is_due = self.unsealed.is_some() || !self.unwritten.is_empty() || self.has_leftovers;
-            let job = if is_due {
+            let job = if self.is_to_go_on() {
                 queue.recv_timeout(AGAIN_AFTER)
             } else {
                 queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -222,6 +221,11 @@ impl Sealing {
         }
     }
 
+    /// Whether something could not be done and is to be done again.
+    fn is_to_go_on(&self) -> bool {
+        self.unsealed.is_some() || !self.unwritten.is_empty() || self.has_leftovers
+    }
+
     fn work_on_leftovers(&mut self) {
         let sealed = self.seal_leftovers();
         self.tell(&sealed);
@@ -230,6 +234,7 @@ impl Sealing {
 
     fn work(&mut self, closing: Closing) {
         let wanted = closing.steps.iter().map(|closed| closed.step).collect();
+        self.announce(&wanted);
         let (sealed, mut traces) = self.seal(closing.writer, closing.stretch, &wanted);
         let mut late = sealed.late;
         for ClosedStep { step, replies } in closing.steps {
@@ -254,6 +259,11 @@ impl Sealing {
 
     /// What killed recorders have left, and nobody else will seal, with the numbers that they did not come to.
     fn seal_leftovers(&mut self) -> Result<(), RecordError> {
+        self.has_leftovers = true;
+        if self.archive.is_some() {
+            let ended = self.ends_left()?;
+            self.announce(&ended);
+        }
         let mut sealed = Sealed::default();
         let interrupted = self.run.seal_interrupted(&mut sealed);
         self.changed.extend(sealed.steps);
@@ -262,6 +272,20 @@ impl Sealing {
         self.has_leftovers = interrupted.is_err() || completed.is_err();
         self.write_unwritten();
         Ok(interrupted.and(completed)?)
+    }
+
+    /// Steps whose end was not sealed.
+    fn ends_left(&self) -> Result<BTreeSet<StepNumber>, RunError> {
+        let sealed = self.run.closed_steps()?;
+        let ended = self.run.steps()?.into_iter().filter(|summary| summary.close.is_some());
+        Ok(ended.map(|summary| summary.step).filter(|step| !sealed.contains(step)).collect())
+    }
+
+    /// What is sealed can be removed, also before it is known to wait for the archive.
+    fn announce(&self, steps: &BTreeSet<StepNumber>) {
+        if let Some(archive) = &self.archive {
+            self.tell(&archive.announce(steps).map_err(RecordError::from));
+        }
     }
 
     /// Numbers that killed recorders have not come to compute, or to send.
@@ -278,11 +302,12 @@ impl Sealing {
     /// Has copied what is new, and removes what need not be kept any more.
     fn pass_on(&mut self) {
         let changed = std::mem::take(&mut self.changed);
-        if changed.is_empty() {
-            return;
-        }
+        let is_unchanged = changed.is_empty();
         if let Some(archive) = &self.archive {
-            self.tell(&archive.bring(changed).map_err(RecordError::from));
+            self.tell(&archive.bring(changed, self.is_to_go_on()).map_err(RecordError::from));
+        }
+        if is_unchanged {
+            return;
         }
         self.retain(self.archive.as_ref().map(Archive::due).unwrap_or_default());
     }

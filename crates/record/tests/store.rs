@@ -312,6 +312,35 @@ async fn steps_that_wait_to_be_copied_are_kept_by_other_recorders_of_the_run() {
     }
 }
 
+/// It is held when the step is sealed, and has not gone on to the archive.
+#[tokio::test]
+async fn a_step_that_is_sealed_and_not_brought_to_the_archive_yet_is_kept_by_other_recorders() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    let copy = dir.path().join("copy");
+    let (go_on, held) = std::sync::mpsc::sync_channel::<()>(1);
+    let held = Mutex::new(held);
+    let waiting: MakeGlance = Arc::new(move |_, _| {
+        held.lock().recv_timeout(PATIENCE).ok()?;
+        None
+    });
+    let archive = Some(format!("file://{}", copy.display()).parse().unwrap());
+    let copying = RecordOptions { archive, glance: Some(waiting), ..RecordOptions::default() };
+    let (first, _) = start(&run, copying);
+    end_step(&first, 1).await;
+    let retention = Retention { steps: Some(1), log_bytes: None };
+    let (removing, _) = start(&run, RecordOptions { retention, ..RecordOptions::default() });
+    for step in 2..=3 {
+        end_step(&removing, step).await;
+    }
+    removing.shutdown().await.unwrap();
+    assert!(run.step(StepNumber(2)).is_err(), "it is no longer kept");
+    drop(go_on);
+    first.shutdown().await.unwrap();
+    assert_eq!(Run::open(&copy).unwrap().step(StepNumber(1)).unwrap().requests().count(), 1);
+    assert!(run.archive_due().unwrap().is_empty());
+}
+
 #[tokio::test]
 async fn two_recorders_of_a_run_do_not_copy_at_the_same_time() {
     let dir = tempfile::tempdir().unwrap();
