@@ -30,7 +30,7 @@ mod writing;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rollscope_run::{Retention, Run};
@@ -86,12 +86,12 @@ pub struct RecordOptions {
 type OnTrouble = Arc<dyn Fn(&RecordError) + Send + Sync>;
 
 /// A recorder at work. [`Recorder::shutdown`] ends it in order and waits for that; dropped without it, it ends in
-/// order by itself.
+/// order by itself, and what then goes wrong is told as trouble.
 #[derive(Debug)]
 pub struct Recorder {
     handle: RecorderHandle,
-    /// Taken by whoever waits for its end.
-    writer: Option<JoinHandle<Result<(), RecordError>>>,
+    /// Gets what came of its end; taken by whoever waits for that.
+    ended: Option<Receiver<Result<(), RecordError>>>,
 }
 
 /// Puts records in; cheap to clone.
@@ -154,8 +154,8 @@ impl Recorder {
         let left = peers.look()?;
         let steps = Steps::resume(&run, log.name(), &left, Instant::now())?;
         let handle = RecorderHandle { inbox, live: Arc::default(), timeline: Arc::default(), run };
-        let writer = Some(writing::spawn(&handle, (log, peers), steps, options)?);
-        Ok(Self { handle, writer })
+        let ended = Some(writing::spawn(&handle, (log, peers), steps, options)?);
+        Ok(Self { handle, ended })
     }
 
     /// What records are put in by.
@@ -166,10 +166,10 @@ impl Recorder {
     /// Writes what is waiting, closes the open steps, has them sealed and ends the log; where other recorders of the run stay
     /// the open steps are left to them. What is offered from now on is dropped.
     pub async fn shutdown(mut self) -> Result<(), RecordError> {
-        let writer = self.writer.take();
+        let ended = self.ended.take();
         drop(self);
-        let joined = tokio::task::spawn_blocking(|| writer.map(JoinHandle::join)).await;
-        match joined {
+        let ended = tokio::task::spawn_blocking(|| ended.map(|ended| ended.recv())).await;
+        match ended {
             Ok(None) => Ok(()),
             Ok(Some(Ok(result))) => result,
             Ok(Some(Err(_))) | Err(_) => Err(RecordError::Panicked),
@@ -179,6 +179,8 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        // Before it ends, so that it knows that nobody waits.
+        self.ended = None;
         self.handle.inbox.close();
     }
 }

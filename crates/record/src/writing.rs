@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SendError, SyncSender};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, SendError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use rollscope_run::{LogLock, LogOptions, LogWriter, Peers, Run};
@@ -81,19 +80,21 @@ pub(crate) fn log_options() -> LogOptions {
     LogOptions { keep_bytes: KEEP_BYTES, ..LogOptions::default() }
 }
 
-/// Starts the thread, and the sealing thread behind it.
+/// Starts the thread, and the sealing thread behind it. Gives where it is heard what came of their end; nothing comes where they
+/// have panicked.
 pub(crate) fn spawn(
     handle: &RecorderHandle,
     (log, peers): (LogWriter, Peers),
     steps: Steps,
     options: &RecordOptions,
-) -> Result<JoinHandle<Result<(), RecordError>>, RecordError> {
+) -> Result<Receiver<Result<(), RecordError>>, RecordError> {
     let RecorderHandle { inbox, live, run, timeline: _ } = handle.clone();
     let on_trouble = Arc::clone(&options.on_trouble);
     let others_stay = Arc::<AtomicBool>::default();
     let tracking = Tracking::spawn(&run, &options.trackers, &on_trouble, &others_stay)?;
     let (jobs, sealing) = sealing::spawn(run.clone(), log.name(), tracking, options)?;
     let abandon = AbandonOnExit(Arc::clone(&inbox));
+    let ((tell, heard), tell_trouble) = (sync_channel(1), Arc::clone(&on_trouble));
     let writing = Writing {
         peers,
         peers_troubled: false,
@@ -121,10 +122,14 @@ pub(crate) fn spawn(
         let sealed = sealing.join().map_err(|_| RecordError::Panicked);
         // Until then nobody else takes the log for one that is left unsealed.
         drop(lock);
-        ended.and(sealed)
+        // Nobody waits for a recorder that was let go.
+        if let Err(SendError(Err(error))) = tell.send(ended.and(sealed)) {
+            tell_trouble(&error);
+        }
     };
     let thread = std::thread::Builder::new().name("rollscope-writing".to_owned()).spawn(work);
-    thread.map_err(RecordError::Thread)
+    thread.map_err(RecordError::Thread)?;
+    Ok(heard)
 }
 
 // === impl Writing ===

@@ -74,8 +74,13 @@ fn make_glance() -> MakeGlance {
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+    loop {
+        // Asked before: a test that was not let run for a while looks once more.
+        let is_late = Instant::now() >= deadline;
+        if condition() {
+            return;
+        }
+        assert!(!is_late, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -593,14 +598,54 @@ async fn what_a_full_disk_does_not_take_is_told_and_counted_and_all_goes_on_when
     let test = "what_a_full_disk_does_not_take_is_told_and_counted_and_all_goes_on_when_there_is_room";
     // The limit is in blocks of 512 bytes; a write beyond it is an error and no signal.
     let limited = format!("trap '' XFSZ; ulimit -S -f {}; exec \"$0\" --exact {test}", ROOM_BYTES / 512);
-    let status = Command::new("sh")
-        .args(["-c", &limited])
+    assert!(limited_child(&limited, dir.path()).success());
+}
+
+/// By a shell's command, which begins this test again in a process of its own.
+fn limited_child(command: &str, dir: &Path) -> std::process::ExitStatus {
+    Command::new("sh")
+        .args(["-c", command])
         .arg(std::env::current_exe().unwrap())
-        .env(LITTLE_ROOM, dir.path())
+        .env(LITTLE_ROOM, dir)
         .stdout(std::process::Stdio::null())
         .status()
-        .unwrap();
-    assert!(status.success());
+        .unwrap()
+}
+
+fn limit_files(size: &str) {
+    let own = std::process::id().to_string();
+    let limited =
+        Command::new("prlimit").args(["--pid", &own, &format!("--fsize={size}:")]).status().unwrap();
+    assert!(limited.success());
+}
+
+/// The disk takes all but the mark that ends the log.
+#[tokio::test]
+async fn an_end_that_the_disk_does_not_take_is_told_to_whoever_waits_or_as_trouble() {
+    if let Some(dir) = std::env::var_os(LITTLE_ROOM) {
+        for is_let_go in [true, false] {
+            let run = run_in(&Path::new(&dir).join(is_let_go.to_string()));
+            let (recorder, troubles) = start(&run, RecordOptions::default());
+            end_step(&recorder, 1).await;
+            let log = run.dir().join("log/gateway/000001.seg");
+            limit_files(&fs::metadata(&log).unwrap().len().to_string());
+            if is_let_go {
+                drop(recorder);
+                until("its end is told", || !troubles.lock().is_empty());
+            } else {
+                let error = recorder.shutdown().await.unwrap_err().to_string();
+                assert!(troubles.lock().is_empty(), "told once: {troubles:?}");
+                troubles.lock().push(error);
+            }
+            assert!(troubles.lock()[0].contains("000001.seg"), "{troubles:?}");
+            limit_files("unlimited");
+        }
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let test = "an_end_that_the_disk_does_not_take_is_told_to_whoever_waits_or_as_trouble";
+    let limited = format!("trap '' XFSZ; exec \"$0\" --exact {test}");
+    assert!(limited_child(&limited, dir.path()).success());
 }
 
 fn heard_pass(number: u64) -> Heard<Origin<PassSource>> {
@@ -644,9 +689,7 @@ async fn fill_and_make_room(dir: &Path) {
         }
         is_told(".seg") && handle.dropped_profiles() > 0 && handle.dropped_passes() > 0
     });
-    let own = std::process::id().to_string();
-    let raised = Command::new("prlimit").args(["--pid", &own, "--fsize=unlimited"]).status().unwrap();
-    assert!(raised.success());
+    limit_files("unlimited");
     offered += 1;
     until("there is room again", || handle.offer(profile(3, offered.into())).is_ok());
     let passes = || {
