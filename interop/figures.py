@@ -25,7 +25,7 @@ sglang:fwd_occupancy{model_name="m"} NaN
 """,
     """# HELP sglang:num_running_reqs Requests that run.
 # TYPE sglang:num_running_reqs gauge
-sglang:num_running_reqs{model_name="m \\"x\\" \\\\",dp_rank="1",worker="w"} 5.0
+sglang:num_running_reqs{model_name="m \\"x\\" \\\\",dp_rank="1",worker_addr="w"} 5.0
 # TYPE sglang:prompt_tokens_total counter
 sglang:prompt_tokens_total{model_name="m"} 1e+06
 sglang:fwd_occupancy -nan
@@ -96,16 +96,16 @@ def main(servers):
     get(f"{gateway.url}/workers", {"url": c})
 
     engines = read(get(f"{gateway.url}/engine_metrics"))
-    running = {dict(labels)["worker"]: (dict(labels), value) for labels, value in values(engines, "sglang:num_running_reqs")}
-    assert running[a] == ({"worker": a, "model_name": "m", "tp_rank": "0"}, 3.0), running
+    running = {dict(labels)["worker_addr"]: (dict(labels), value) for labels, value in values(engines, "sglang_num_running_reqs")}
+    assert running[a] == ({"worker_addr": a, "model_name": "m", "tp_rank": "0"}, 3.0), running
     assert running[b][1] == 5.0, running
-    assert running[b][0] == {"worker": b, "exported_worker": "w", "model_name": 'm "x" \\', "dp_rank": "1"}, running
-    assert [value for _, value in values(engines, "sglang:time_to_first_token_seconds_sum")] == [0.75]
-    assert [value for _, value in values(engines, "sglang:prompt_tokens_total")] == [1e6]
-    assert not values(engines, "sglang:fwd_occupancy"), engines
-    up = {dict(labels)["worker"]: value for labels, value in values(engines, "rollscope_engine_up")}
+    assert running[b][0] == {"worker_addr": b, "exported_worker_addr": "w", "model_name": 'm "x" \\', "dp_rank": "1"}, running
+    assert [value for _, value in values(engines, "sglang_time_to_first_token_seconds_sum")] == [0.75]
+    assert [value for _, value in values(engines, "sglang_prompt_tokens_total")] == [1e6]
+    assert not values(engines, "sglang_fwd_occupancy"), engines
+    up = {dict(labels)["worker_addr"]: value for labels, value in values(engines, "rollscope_engine_up")}
     assert up == {a: 1.0, b: 1.0, c: 0.0}, up
-    dropped = {dict(labels)["worker"]: value for labels, value in values(engines, "rollscope_engine_lines_dropped")}
+    dropped = {dict(labels)["worker_addr"]: value for labels, value in values(engines, "rollscope_engine_lines_dropped")}
     assert dropped == {a: 1.0, b: 2.0, c: 0.0}, dropped
 
     page = get(f"{gateway.url}/metrics")

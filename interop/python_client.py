@@ -167,9 +167,9 @@ async def check_figures(client, gateway, workers):
     """The engines' own figures are one page, on which each says whose it is."""
     page = (await client.get(f"{gateway.url}/engine_metrics")).raise_for_status().text
     for worker in workers:
-        up = re.search(rf'^rollscope_engine_up{{[^}}]*worker="{worker.url}"[^}}]*}} (\d)', page, re.MULTILINE)
+        up = re.search(rf'^rollscope_engine_up{{[^}}]*worker_addr="{worker.url}"[^}}]*}} (\d)', page, re.MULTILINE)
         assert up and up[1] == "1", (worker.url, page[:2000])
-        figures = re.findall(rf'^sglang[:_]\w+{{[^}}]*worker="{worker.url}"', page, re.MULTILINE)
+        figures = re.findall(rf'^sglang_\w+{{[^}}]*worker_addr="{worker.url}"', page, re.MULTILINE)
         assert figures, (worker.url, page[:2000])
     print(f"figures of {len(workers)} engines on one page")
 

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use rollscope_route::{
-    Ask, Chosen, Decision, DpRank, Fleet, LegGuard, Moment, NoChoice, Policy, Prompt, RoleKind,
+    Ask, Chosen, Decision, DpRank, Fleet, LegGuard, Moment, NoChoice, Policy, PolicyKind, PolicySettings,
+    Prompt, RoleKind,
 };
 use rollscope_trace::Join;
 use rollscope_wire::Chunks;
@@ -20,13 +22,22 @@ use crate::{checks, discovery, loads};
 /// How the workers of each role are chosen.
 #[derive(Debug)]
 pub(crate) struct Choosers {
-    regular: Policy,
-    prefill: Policy,
-    decode: Policy,
+    regular: Chooser,
+    prefill: Chooser,
+    decode: Chooser,
     /// Whether one of them goes by the prompt.
     pub(crate) reads_prompt: bool,
     /// Whether one of them goes by loads.
     pub(crate) weighs_loads: bool,
+}
+
+/// How the workers of one role are chosen.
+#[derive(Debug)]
+pub(crate) struct Chooser {
+    pub(crate) kind: PolicyKind,
+    policy: Policy,
+    /// So many legs have got a worker.
+    pub(crate) chosen: AtomicU64,
 }
 
 /// What a choice goes by.
@@ -77,20 +88,28 @@ impl Choosers {
         let decode = options.decode_policy.map_or(regular, |policy| policy.0);
         let used: &[_] = if options.pd_disaggregation { &[prefill, decode] } else { &[regular] };
         Self {
-            regular: Policy::with(regular, &settings),
-            prefill: Policy::with(prefill, &settings),
-            decode: Policy::with(decode, &settings),
+            regular: Chooser::new(regular, &settings),
+            prefill: Chooser::new(prefill, &settings),
+            decode: Chooser::new(decode, &settings),
             reads_prompt: used.iter().any(|kind| kind.reads_prompt()),
             weighs_loads: used.iter().any(|kind| kind.weighs_loads()),
         }
     }
 
-    fn of(&self, kind: RoleKind) -> &Policy {
+    pub(crate) fn of(&self, kind: RoleKind) -> &Chooser {
         match kind {
             RoleKind::Regular => &self.regular,
             RoleKind::Prefill => &self.prefill,
             RoleKind::Decode => &self.decode,
         }
+    }
+}
+
+// === impl Chooser ===
+
+impl Chooser {
+    fn new(kind: PolicyKind, settings: &PolicySettings) -> Self {
+        Self { kind, policy: Policy::with(kind, settings), chosen: AtomicU64::new(0) }
     }
 }
 
@@ -102,7 +121,7 @@ impl Core {
         persist(|| {
             let chosen = self.choose(&self.registry.fleet(), RoleKind::Regular, wish)?;
             let decided = Decided::One(chosen.decision);
-            Ok((begin(RoleKind::Regular, chosen, wish)?, decided))
+            Ok((self.begin(RoleKind::Regular, chosen, wish)?, decided))
         })
     }
 
@@ -114,8 +133,8 @@ impl Core {
             let prefill = self.choose(&fleet, RoleKind::Prefill, wish)?;
             let decode = self.choose(&fleet, RoleKind::Decode, wish)?;
             let decided = Decided::Pair { prefill: prefill.decision, decode: decode.decision };
-            let prefill = begin(RoleKind::Prefill, prefill, wish)?;
-            Ok(([prefill, begin(RoleKind::Decode, decode, wish)?], decided))
+            let prefill = self.begin(RoleKind::Prefill, prefill, wish)?;
+            Ok(([prefill, self.begin(RoleKind::Decode, decode, wish)?], decided))
         })
     }
 
@@ -131,7 +150,7 @@ impl Core {
             now: wish.now,
             seed: rand::random(),
         };
-        let chosen = self.choosers.of(role).decide(fleet.of(role), &ask);
+        let chosen = self.choosers.of(role).policy.decide(fleet.of(role), &ask);
         chosen.map_err(|why| match why {
             NoChoice::NoWorker => Refusal::NoWorker(role),
             NoChoice::Unavailable(_) => {
@@ -149,6 +168,16 @@ impl Core {
         told.collect()
     }
 
+    /// Begins a leg at the chosen worker.
+    fn begin(&self, role: RoleKind, chosen: Chosen<Pool>, wish: &Wish<'_>) -> Result<Seat, Refusal> {
+        let Chosen { worker, decision, dp_rank } = chosen;
+        let begun = worker.begin(wish.size_bytes, wish.now);
+        let why = NoChoice::Unavailable(decision.considered);
+        let guard = begun.map_err(|_| Refusal::NoChoice { role, why, problems: String::new() })?;
+        self.choosers.of(role).chosen.fetch_add(1, Ordering::Relaxed);
+        Ok(Seat { worker, guard, dp_rank })
+    }
+
     /// What goes on beside the requests, for ever.
     pub(crate) async fn tend(&self) {
         tokio::join!(self.tend_often(), loads::poll(self), discovery::follow_all(self));
@@ -159,8 +188,8 @@ impl Core {
         loop {
             tokio::time::sleep(TEND_INTERVAL).await;
             let Choosers { regular, prefill, decode, .. } = &self.choosers;
-            for policy in [regular, prefill, decode] {
-                policy.tend(self.clock.moment());
+            for chooser in [regular, prefill, decode] {
+                chooser.policy.tend(self.clock.moment());
             }
             let fleet = self.registry.fleet();
             self.passes.retain(|id| fleet.get(id.as_str()).is_some());
@@ -171,15 +200,6 @@ impl Core {
             }
         }
     }
-}
-
-/// Begins a leg at the chosen worker.
-fn begin(role: RoleKind, chosen: Chosen<Pool>, wish: &Wish<'_>) -> Result<Seat, Refusal> {
-    let Chosen { worker, decision, dp_rank } = chosen;
-    let begun = worker.begin(wish.size_bytes, wish.now);
-    let why = NoChoice::Unavailable(decision.considered);
-    let guard = begun.map_err(|_| Refusal::NoChoice { role, why, problems: String::new() })?;
-    Ok(Seat { worker, guard, dp_rank })
 }
 
 /// Tries again when a chosen worker has left or broken by the time its leg is to begin.

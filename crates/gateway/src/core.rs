@@ -16,6 +16,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use crate::abort::Aborts;
 use crate::access::Keys;
+use crate::calls::Calls;
 use crate::choosing::Choosers;
 use crate::clients::Clients;
 use crate::clock::Clock;
@@ -61,6 +62,7 @@ pub(crate) struct Core {
     pub(crate) requests: Books,
     pub(crate) counters: Counters,
     pub(crate) durations: Durations,
+    pub(crate) calls: Calls,
     /// Replies to clients, by status from 100 to 599.
     pub(crate) statuses: Vec<AtomicU64>,
     /// Figures that somebody else has counted.
@@ -163,6 +165,7 @@ impl Core {
             flights: watch::Sender::new(()),
             requests: Books::default(),
             counters: Counters::default(),
+            calls: Calls::new(durations.bounds_s.len()),
             durations,
             statuses: (100..600).map(|_| AtomicU64::new(0)).collect(),
             others: OnceLock::new(),

@@ -23,6 +23,8 @@ pub(crate) struct OfEndpoint {
     pub(crate) first_token: Histogram,
     /// From the first event of a stream to its last byte, by token but the first.
     pub(crate) per_token: Histogram,
+    /// Requests that have been read, whose replies are not to be streams and are to be.
+    pub(crate) asked: [AtomicU64; 2],
 }
 
 /// How often what lasted how long.
@@ -53,14 +55,21 @@ impl Durations {
             request: histogram(),
             first_token: histogram(),
             per_token: histogram(),
+            asked: Default::default(),
         });
         Self { bounds_s: bounds_s.to_vec(), of: of.collect() }
     }
 
     /// Of a path.
     pub(crate) fn of(&self, path: &str) -> &OfEndpoint {
+        let path = if path == "/rerank" { "/v1/rerank" } else { path };
         let at = ENDPOINTS.iter().position(|(known, _)| *known == path);
         &self.of[at.unwrap_or(ENDPOINTS.len() - 1)]
+    }
+
+    /// Counts a request that has been read.
+    pub(crate) fn count(&self, path: &str, is_stream: bool) {
+        self.of(path).asked[usize::from(is_stream)].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn observe(&self, histogram: &Histogram, duration: Nanos) {
@@ -74,7 +83,7 @@ impl Durations {
 // === impl Histogram ===
 
 impl Histogram {
-    fn new(bounds: usize) -> Self {
+    pub(crate) fn new(bounds: usize) -> Self {
         Self { buckets: (0..=bounds).map(|_| AtomicU64::new(0)).collect(), sum_ns: AtomicU64::new(0) }
     }
 

@@ -10,11 +10,11 @@ use rollscope_wire::Chunks;
 use crate::body::ReplyBody;
 use crate::control::call;
 use crate::core::Core;
-use crate::exposition::Merged;
+use crate::exposition::{Merged, WORKER};
 use crate::metrics::{Page, respond};
 use crate::outbound::Outbound;
 
-/// GET `/engine_metrics`: each sample gets the label `worker`. A server is asked once, however many of its ranks are
+/// GET `/engine_metrics`: each sample gets the label `worker_addr`. A server is asked once, however many of its ranks are
 /// registered. One that does not answer, or not with a page, costs only its own figures, and is told of by
 /// `rollscope_engine_up`.
 pub(crate) async fn page(core: &Core) -> Response<ReplyBody> {
@@ -33,13 +33,13 @@ pub(crate) async fn page(core: &Core) -> Response<ReplyBody> {
     let mut own = Page::default();
     own.family("rollscope_engine_up", "gauge", "Whether a worker has told its figures.");
     for (worker, role, page) in &answers {
-        let labels = [("worker", *worker), ("role", *role)];
+        let labels = [(WORKER, *worker), ("role", *role)];
         own.sample("rollscope_engine_up", &labels, u64::from(page.is_some()));
     }
     own.family("rollscope_engine_lines_dropped", "gauge", "Lines of a worker's page that can not be shown.");
     for (worker, role, page) in &answers {
         let dropped = page.as_deref().map_or(0, |page| merged.add(worker, page));
-        own.sample("rollscope_engine_lines_dropped", &[("worker", *worker), ("role", *role)], dropped);
+        own.sample("rollscope_engine_lines_dropped", &[(WORKER, *worker), ("role", *role)], dropped);
     }
     respond(merged.into_text() + &own.into_text())
 }

@@ -1,11 +1,18 @@
 //! Pages in Prometheus' text format put together: every sample gets its worker as a label, and every family is
 //! described once, whatever the pages have in common.
 //!
+//! Names are those of SGLang's router, so that what was made for its page reads this one: `_` for each colon, as in
+//! `sglang_num_running_reqs`, and the label `worker_addr`.
+//!
 //! A line is taken or dropped by itself, so that no page can spoil another or the rest of its own. Dropped are lines
 //! that are no sample, values that are not a number (`NaN`, `-nan`: readers make nothing of them, and some give up), a
 //! sample that was there already, and samples of a family that an earlier page describes as something else.
 
 use std::collections::{HashMap, HashSet};
+
+/// The label that tells whose a sample is.
+pub(crate) const WORKER: &str = "worker_addr";
+const EXPORTED_WORKER: &str = "exported_worker_addr";
 
 /// Pages put together.
 #[derive(Debug, Default)]
@@ -70,7 +77,7 @@ impl Merged {
 
     fn take(&mut self, worker: &str, sample: &Sample<'_>, described: &Described<'_>) -> bool {
         let (name, kind) = described.family_of(sample.name);
-        let family = self.family(name);
+        let family = self.family(&without_colons(name));
         match (&family.kind, kind) {
             (Some(known), Some(kind)) if known != kind => return false,
             (Some(known), None) if matches!(known.as_str(), "histogram" | "summary") => return false,
@@ -167,14 +174,14 @@ impl<'a> Sample<'a> {
         (is_name(name, true) && is_whole).then_some(Self { name, labels, value, timestamp })
     }
 
-    /// Name and labels. A worker's own label `worker` makes place for ours, as Prometheus itself does it.
+    /// Name and labels. A worker's own label of the name of ours makes place for it, as Prometheus itself does it.
     fn series(&self, worker: &str) -> String {
         let worker = worker.replace('\\', "\\\\").replace('"', "\\\"");
         let own = self.labels.iter().map(|(name, value)| {
-            let name = if *name == "worker" { "exported_worker" } else { name };
+            let name = if *name == WORKER { EXPORTED_WORKER } else { name };
             format!(",{name}=\"{value}\"")
         });
-        format!("{}{{worker=\"{worker}\"{}}}", self.name, own.collect::<String>())
+        format!("{}{{{WORKER}=\"{worker}\"{}}}", without_colons(self.name), own.collect::<String>())
     }
 }
 
@@ -191,7 +198,7 @@ fn labels(mut rest: &str) -> Option<(Vec<(&str, &str)>, &str)> {
         let quoted = after.trim_start().strip_prefix('"')?;
         let (value, after) = quoted.split_at(closing_quote(quoted)?);
         let is_new = !labels.iter().any(|(other, _)| *other == name);
-        let is_taken = name == "exported_worker" && labels.iter().any(|(other, _)| *other == "worker");
+        let is_taken = name == EXPORTED_WORKER && labels.iter().any(|(other, _)| *other == WORKER);
         if !is_name(name, false) || !is_new || is_taken {
             return None;
         }
@@ -229,6 +236,11 @@ fn is_name(name: &str, with_colons: bool) -> bool {
     !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(is_part)
 }
 
+/// A name as SGLang's router spells it.
+fn without_colons(name: &str) -> String {
+    name.replace(':', "_")
+}
+
 fn is_kind(kind: &str) -> bool {
     matches!(kind, "counter" | "gauge" | "histogram" | "summary" | "untyped")
 }
@@ -243,22 +255,22 @@ mod tests {
         let first = "# HELP sglang:run Running.\n# TYPE sglang:run gauge\nsglang:run{tp=\"0\",} 1\n\
              # TYPE lat histogram\nlat_bucket{le=\"+Inf\"} 2\nlat_sum 0.5\nlat_count 2\n";
         let second = "# TYPE lat histogram\nlat_bucket{le=\"+Inf\"} 1 1700000000\nlat_sum 0\nlat_count 1\n\
-             # HELP sglang:run Other words.\n# TYPE sglang:run gauge\nsglang:run{dp_rank=\"1\",worker=\"w}\\\"\"} 3\nplain 4\n";
+             # HELP sglang:run Other words.\n# TYPE sglang:run gauge\nsglang:run{dp_rank=\"1\",worker_addr=\"w:}\\\"\"} 3\nplain 4\n";
         assert_eq!((merged.add("http://a", first), merged.add("http://b", second)), (0, 0));
         assert_eq!(
             merged.into_text(),
-            "# HELP sglang:run Running.\n# TYPE sglang:run gauge\n\
-             sglang:run{worker=\"http://a\",tp=\"0\"} 1\n\
-             sglang:run{worker=\"http://b\",dp_rank=\"1\",exported_worker=\"w}\\\"\"} 3\n\
+            "# HELP sglang_run Running.\n# TYPE sglang_run gauge\n\
+             sglang_run{worker_addr=\"http://a\",tp=\"0\"} 1\n\
+             sglang_run{worker_addr=\"http://b\",dp_rank=\"1\",exported_worker_addr=\"w:}\\\"\"} 3\n\
              # TYPE lat histogram\n\
-             lat_bucket{worker=\"http://a\",le=\"+Inf\"} 2\n\
-             lat_sum{worker=\"http://a\"} 0.5\n\
-             lat_count{worker=\"http://a\"} 2\n\
-             lat_bucket{worker=\"http://b\",le=\"+Inf\"} 1 1700000000\n\
-             lat_sum{worker=\"http://b\"} 0\n\
-             lat_count{worker=\"http://b\"} 1\n\
+             lat_bucket{worker_addr=\"http://a\",le=\"+Inf\"} 2\n\
+             lat_sum{worker_addr=\"http://a\"} 0.5\n\
+             lat_count{worker_addr=\"http://a\"} 2\n\
+             lat_bucket{worker_addr=\"http://b\",le=\"+Inf\"} 1 1700000000\n\
+             lat_sum{worker_addr=\"http://b\"} 0\n\
+             lat_count{worker_addr=\"http://b\"} 1\n\
              # TYPE plain untyped\n\
-             plain{worker=\"http://b\"} 4\n"
+             plain{worker_addr=\"http://b\"} 4\n"
         );
     }
 
@@ -280,7 +292,7 @@ mod tests {
             ("x{a=\"1\"b=\"2\"} 1", false),
             ("x{a=\"1\",a=\"2\"} 1", false),
             ("x{a:b=\"1\"} 1", false),
-            ("x{worker=\"1\",exported_worker=\"2\"} 1", false),
+            ("x{worker_addr=\"1\",exported_worker_addr=\"2\"} 1", false),
             ("x 1 2 3", false),
             ("9x 1", false),
             ("{a=\"1\"} 1", false),
@@ -302,6 +314,6 @@ mod tests {
         let other = "# TYPE t histogram\nt_bucket{le=\"+Inf\"} 1\nt_sum 1\nt_count 1\n";
         assert_eq!(merged.add("b", other), 3, "it is a gauge");
         assert_eq!(merged.add("c", "t 2\n"), 0);
-        assert_eq!(merged.into_text(), "# TYPE t gauge\nt{worker=\"a\"} 1\nt{worker=\"c\"} 2\n");
+        assert_eq!(merged.into_text(), "# TYPE t gauge\nt{worker_addr=\"a\"} 1\nt{worker_addr=\"c\"} 2\n");
     }
 }

@@ -17,7 +17,7 @@
 //! | `checks`, `loads`, `passes` | whether the workers are up, which processes they are, and what they have to do |
 //! | `discovery`, `dns` | workers that a file or a DNS name tells of |
 //! | `admin`, `shown`, `tags`, `control` | workers that come and go; calls to the first worker or to all |
-//! | `metrics`, `durations`, `scrape`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
+//! | `metrics`, `durations`, `calls`, `scrape`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
 //! | `choosing` | which workers, and why |
 //! | `core`, `live`, `clock` | what all requests share |
 //!
@@ -68,6 +68,7 @@ mod fault;
 mod reply;
 
 mod admin;
+mod calls;
 mod checks;
 mod control;
 mod discovery;

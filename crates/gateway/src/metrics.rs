@@ -35,6 +35,9 @@ pub(crate) struct ForeignCounters(Box<dyn Fn() -> Vec<Counter> + Send + Sync>);
 /// One of the histograms of a kind of request.
 type Pick = fn(&OfEndpoint) -> &Histogram;
 
+/// SGLang's router knows others.
+const CONNECTION_MODE: (&str, &str) = ("connection_mode", "http");
+
 /// A page in the making.
 #[derive(Debug, Default)]
 pub(crate) struct Page(String);
@@ -65,6 +68,29 @@ impl Page {
             labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
         let braces = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         self.write(format_args!("{name}{braces} {value}\n"));
+    }
+
+    fn sample_if_any(&mut self, name: &str, labels: &[(&str, &str)], count: &AtomicU64) {
+        let count = count.load(Ordering::Relaxed);
+        if count > 0 {
+            self.sample(name, labels, count);
+        }
+    }
+
+    /// The samples of a histogram, if there is anything in it.
+    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], bounds_s: &[f64], histogram: &Histogram) {
+        let (counts, sum_s) = histogram.cumulative();
+        let count = counts.last().copied().unwrap_or(0);
+        if count == 0 {
+            return;
+        }
+        let bounds = bounds_s.iter().map(ToString::to_string);
+        for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(counts) {
+            let labels = [labels, &[("le", &*bound)]].concat();
+            self.sample(&format!("{name}_bucket"), &labels, count);
+        }
+        self.sample(&format!("{name}_sum"), labels, sum_s);
+        self.sample(&format!("{name}_count"), labels, count);
     }
 
     fn counter(&mut self, name: &str, help: &str, value: &AtomicU64) {
@@ -100,6 +126,7 @@ fn text(core: &Core) -> String {
     let mut page = Page::default();
     requests(&mut page, core);
     durations(&mut page, core);
+    calls(&mut page, core);
     workers(&mut page, core);
     merges(&mut page, &core.counters);
     fan_outs(&mut page, &core.counters);
@@ -134,11 +161,8 @@ fn requests(page: &mut Page, core: &Core) {
     page.family("rollscope_requests_live", "gauge", "Requests that have not ended, waiting ones among them.");
     page.sample("rollscope_requests_live", &[], requests.live);
     page.family("smg_http_responses_total", "counter", "Replies of all routes, by status.");
-    for (status, count) in (100..).zip(&core.statuses) {
-        let (status, count): (u16, _) = (status, count.load(Ordering::Relaxed));
-        if count > 0 {
-            page.sample("smg_http_responses_total", &[("status_code", &status.to_string())], count);
-        }
+    for (status, count) in (100_u16..).zip(&core.statuses) {
+        page.sample_if_any("smg_http_responses_total", &[("status_code", &status.to_string())], count);
     }
 }
 
@@ -159,21 +183,41 @@ fn durations(page: &mut Page, core: &Core) {
     for (name, help, histogram) in families {
         page.family(name, "histogram", help);
         for (path, endpoint) in ENDPOINTS {
-            let (counts, sum_s) = histogram(core.durations.of(path)).cumulative();
-            let count = counts.last().copied().unwrap_or(0);
-            if count > 0 {
-                let labels =
-                    [("router_type", "http"), ("backend_type", core.mode.name()), ("endpoint", endpoint)];
-                let bounds = core.durations.bounds_s.iter().map(ToString::to_string);
-                for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(counts) {
-                    let labels = [&labels[..], &[("le", &*bound)]].concat();
-                    page.sample(&format!("{name}_bucket"), &labels, count);
-                }
-                page.sample(&format!("{name}_sum"), &labels, sum_s);
-                page.sample(&format!("{name}_count"), &labels, count);
-            }
+            let labels = of_endpoint(core, endpoint);
+            page.histogram(name, &labels, &core.durations.bounds_s, histogram(core.durations.of(path)));
         }
     }
+    let name = "smg_router_requests_total";
+    page.family(name, "counter", "Requests that have been read.");
+    for (path, endpoint) in ENDPOINTS {
+        for (streaming, count) in ["false", "true"].into_iter().zip(&core.durations.of(path).asked) {
+            let labels = [&of_endpoint(core, endpoint)[..], &[("streaming", streaming)]].concat();
+            page.sample_if_any(name, &labels, count);
+        }
+    }
+}
+
+/// Labels of what is told of an endpoint.
+fn of_endpoint(core: &Core, endpoint: &'static str) -> [(&'static str, &'static str); 4] {
+    [("router_type", "http"), ("backend_type", core.mode.name()), CONNECTION_MODE, ("endpoint", endpoint)]
+}
+
+/// Calls of all routes, and connections.
+fn calls(page: &mut Page, core: &Core) {
+    let name = "smg_http_requests_total";
+    page.family(name, "counter", "Calls of all routes.");
+    for (method, path, call) in core.calls.all() {
+        page.sample_if_any(name, &[("method", method), ("path", path)], &call.begun);
+    }
+    let name = "smg_http_request_duration_seconds";
+    page.family(name, "histogram", "From the head of a call to that of its reply.");
+    for (method, path, call) in core.calls.all() {
+        let labels = [("method", method), ("path", path)];
+        page.histogram(name, &labels, &core.durations.bounds_s, &call.answered);
+    }
+    let name = "smg_http_connections_active";
+    page.family(name, "gauge", "Connections of clients, as SGLang's router calls them.");
+    page.sample(name, &[], core.clients.open.load(Ordering::Relaxed));
 }
 
 fn workers(page: &mut Page, core: &Core) {
@@ -219,9 +263,27 @@ fn workers(page: &mut Page, core: &Core) {
             page.sample("rollscope_legs_total", &labels, count);
         }
     }
+    let name = "smg_worker_cb_outcomes_total";
+    page.family(name, "counter", "Calls to a worker that tell its circuit breaker something.");
+    for (worker, _) in &workers {
+        let verdicts = worker.verdicts();
+        for (outcome, count) in [("success", verdicts.successes), ("failure", verdicts.failures)] {
+            let labels =
+                [("worker", &*worker.name), ("role", worker.role.kind().name()), ("outcome", outcome)];
+            page.sample(name, &labels, count);
+        }
+    }
     page.family("smg_worker_pool_size", "gauge", "Registered workers.");
     for kind in core.roles() {
-        page.sample("smg_worker_pool_size", &[("worker_type", kind.name())], fleet.of(*kind).len());
+        let labels = [("worker_type", kind.name()), CONNECTION_MODE];
+        page.sample("smg_worker_pool_size", &labels, fleet.of(*kind).len());
+    }
+    let name = "smg_worker_selection_total";
+    page.family(name, "counter", "Choices of a worker for a request.");
+    for kind in core.roles() {
+        let chooser = core.choosers.of(*kind);
+        let labels = [("worker_type", kind.name()), CONNECTION_MODE, ("policy", chooser.kind.name())];
+        page.sample(name, &labels, chooser.chosen.load(Ordering::Relaxed));
     }
     page.family("rollscope_workers_draining", "gauge", "Workers that have been taken out and still serve.");
     page.sample("rollscope_workers_draining", &[], core.registry.draining().len());

@@ -136,6 +136,7 @@ async fn attend(
             Texts { prompts: request.prompts(dialect, share.limit_bytes()), share }
         });
     }
+    flight.core.durations.count(head.uri.path(), flight.facts.stream);
     let prompt =
         request.as_ref().filter(|_| flight.core.choosers.reads_prompt).and_then(GenerateRequest::prompt);
     Asked { head, body: &body, endpoint, request, prompt }.serve(flight).await

@@ -11,7 +11,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response};
 use hyper::body::Incoming;
 use rollscope_config::{ConfigError, Published};
-use rollscope_trace::{ProfileSink, StepNumber, UnixNs, WorkerRef};
+use rollscope_trace::{Nanos, ProfileSink, StepNumber, UnixNs, WorkerRef};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -118,10 +118,15 @@ impl Gateway {
             return reply;
         }
         let origin = cors.allowed(request.headers());
+        let began = Instant::now();
+        let call = self.core.calls.of(request.method(), request.uri().path());
+        call.begun.fetch_add(1, Ordering::Relaxed);
         let mut reply = self.answer(request).await.unwrap_or_else(|refusal| refuse_plainly(&refusal));
         if let Some(origin) = origin {
             cors::mark(&mut reply, origin);
         }
+        let taken = Nanos(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        self.core.durations.observe(&call.answered, taken);
         if let Some(count) = self.core.statuses.get(usize::from(reply.status().as_u16()).wrapping_sub(100)) {
             count.fetch_add(1, Ordering::Relaxed);
         }

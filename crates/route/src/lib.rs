@@ -43,5 +43,5 @@ pub use policy::{AssignmentMode, Chosen, Policy, PolicyKind, PolicySettings};
 pub use rank::{DpRank, MAX_DP_SIZE};
 pub use registry::{Fleet, Introduced, Registry};
 pub use rooms::{ROOM_MAX, RoomGuard, Rooms};
-pub use standing::Availability;
+pub use standing::{Availability, Verdicts};
 pub use worker::{Introduction, Role, RoleKind, Worker, WorkerId};

@@ -24,6 +24,15 @@ pub enum Availability {
     Draining,
 }
 
+/// What a worker's breaker has been told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdicts {
+    /// Of [`Verdict::Success`].
+    pub successes: u64,
+    /// Of [`Verdict::Failure`].
+    pub failures: u64,
+}
+
 /// Health, breaker, back-off and removal of one worker.
 #[derive(Debug)]
 pub(crate) struct Standing {
@@ -36,6 +45,7 @@ pub(crate) struct Standing {
 struct State {
     health: Health,
     breaker: Breaker,
+    verdicts: Verdicts,
     backs_off_until: Option<Moment>,
     is_draining: bool,
 }
@@ -52,6 +62,7 @@ impl Standing {
         let state = State {
             health: Health::new(health),
             breaker: Breaker::new(breaker),
+            verdicts: Verdicts::default(),
             backs_off_until: None,
             is_draining: false,
         };
@@ -86,13 +97,17 @@ impl Standing {
         self.change(|state| {
             state.breaker.settle(pass, verdict, now);
             match verdict {
-                // It has room again.
-                Verdict::Success => state.backs_off_until = None,
+                Verdict::Success => {
+                    state.verdicts.successes += 1;
+                    // It has room again.
+                    state.backs_off_until = None;
+                }
                 Verdict::Backpressure { retry_after } => {
                     let wait = retry_after.unwrap_or(DEFAULT_BACKOFF).min(MAX_BACKOFF);
                     state.backs_off_until = Some(now.after(wait));
                 }
-                Verdict::Failure | Verdict::Neutral => {}
+                Verdict::Failure => state.verdicts.failures += 1,
+                Verdict::Neutral => {}
             }
         });
     }
@@ -118,6 +133,10 @@ impl Standing {
 
     pub(crate) fn breaker(&self) -> BreakerState {
         self.state.lock().breaker.state()
+    }
+
+    pub(crate) fn verdicts(&self) -> Verdicts {
+        self.state.lock().verdicts
     }
 
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {

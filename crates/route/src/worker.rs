@@ -16,7 +16,7 @@ use crate::leg::{LegGuard, Vitals};
 use crate::load::{Load, ReportedLoad};
 use crate::moment::Moment;
 use crate::rank::DpRank;
-use crate::standing::Availability;
+use crate::standing::{Availability, Verdicts};
 
 /// A registered worker: one process, or one data-parallel rank of it. `T` is what the owner of the registry keeps for
 /// it, such as its connections.
@@ -150,6 +150,11 @@ impl<T> Worker<T> {
     /// What its breaker does.
     pub fn breaker(&self) -> BreakerState {
         self.vitals.standing.breaker()
+    }
+
+    /// What its breaker has been told so far.
+    pub fn verdicts(&self) -> Verdicts {
+        self.vitals.standing.verdicts()
     }
 
     /// How many data-parallel ranks its server has, once it has said so.

@@ -267,7 +267,9 @@ async fn durations_are_told_of_streams_and_of_what_is_asked_for() {
     }
     let figures = gateway.settled(&[("completed", 6)]).await;
     let count = |family: &str, endpoint: &str| {
-        let labels = format!("router_type=\"http\",backend_type=\"regular\",endpoint=\"{endpoint}\"");
+        let labels = format!(
+            "router_type=\"http\",backend_type=\"regular\",connection_mode=\"http\",endpoint=\"{endpoint}\""
+        );
         figures.get(&format!("smg_router_{family}_seconds_count{{{labels}}}")).copied()
     };
     let counts = |family: &str| ["generate", "chat", "other"].map(|endpoint| count(family, endpoint));
@@ -283,7 +285,7 @@ async fn durations_are_told_of_streams_and_of_what_is_asked_for() {
     assert_eq!(call(&gateway, Method::DELETE, &path, "").await.0, 200);
     let figures = gateway.figures().await;
     assert!(!figures.keys().any(|name| name.contains(&worker.url())), "{figures:?}");
-    assert_eq!(figures["smg_worker_pool_size{worker_type=\"regular\"}"], 0);
+    assert_eq!(figures["smg_worker_pool_size{worker_type=\"regular\",connection_mode=\"http\"}"], 0);
 }
 
 #[tokio::test]
@@ -522,9 +524,13 @@ async fn a_fleet_generates_when_a_worker_of_each_role_does() {
 async fn the_workers_figures_are_one_page_whatever_they_have_in_common() {
     let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
     let page = |text: &str| Script::head(200, &[("content-type", "text/plain")], Some(text.len())).send(text);
-    prefill
-        .on("/metrics", page("# HELP run Running.\n# TYPE run gauge\nrun{model_name=\"m\"} 1\nidle NaN\n"));
-    decode.on("/metrics", page("# TYPE run gauge\nrun{model_name=\"m\",dp_rank=\"0\"} 2\n"));
+    prefill.on(
+        "/metrics",
+        page(
+            "# HELP sglang:run Running.\n# TYPE sglang:run gauge\nsglang:run{model_name=\"m\"} 1\nidle NaN\n",
+        ),
+    );
+    decode.on("/metrics", page("# TYPE sglang:run gauge\nsglang:run{model_name=\"m\",dp_rank=\"0\"} 2\n"));
     let dead = refusing_address().await;
     let more = format!("--decode http://{dead}");
     let gateway = TestGateway::pair(prefill.address(), decode.address(), &more).await;
@@ -534,18 +540,18 @@ async fn the_workers_figures_are_one_page_whatever_they_have_in_common() {
     assert_eq!(
         reply.text().await,
         format!(
-            "# HELP run Running.\n# TYPE run gauge\nrun{{worker=\"{p}\",model_name=\"m\"}} 1\n\
-             run{{worker=\"{d}\",model_name=\"m\",dp_rank=\"0\"}} 2\n\
+            "# HELP sglang_run Running.\n# TYPE sglang_run gauge\nsglang_run{{worker_addr=\"{p}\",model_name=\"m\"}} 1\n\
+             sglang_run{{worker_addr=\"{d}\",model_name=\"m\",dp_rank=\"0\"}} 2\n\
              # HELP rollscope_engine_up Whether a worker has told its figures.\n\
              # TYPE rollscope_engine_up gauge\n\
-             rollscope_engine_up{{worker=\"{p}\",role=\"prefill\"}} 1\n\
-             rollscope_engine_up{{worker=\"{d}\",role=\"decode\"}} 1\n\
-             rollscope_engine_up{{worker=\"http://{dead}\",role=\"decode\"}} 0\n\
+             rollscope_engine_up{{worker_addr=\"{p}\",role=\"prefill\"}} 1\n\
+             rollscope_engine_up{{worker_addr=\"{d}\",role=\"decode\"}} 1\n\
+             rollscope_engine_up{{worker_addr=\"http://{dead}\",role=\"decode\"}} 0\n\
              # HELP rollscope_engine_lines_dropped Lines of a worker's page that can not be shown.\n\
              # TYPE rollscope_engine_lines_dropped gauge\n\
-             rollscope_engine_lines_dropped{{worker=\"{p}\",role=\"prefill\"}} 1\n\
-             rollscope_engine_lines_dropped{{worker=\"{d}\",role=\"decode\"}} 0\n\
-             rollscope_engine_lines_dropped{{worker=\"http://{dead}\",role=\"decode\"}} 0\n"
+             rollscope_engine_lines_dropped{{worker_addr=\"{p}\",role=\"prefill\"}} 1\n\
+             rollscope_engine_lines_dropped{{worker_addr=\"{d}\",role=\"decode\"}} 0\n\
+             rollscope_engine_lines_dropped{{worker_addr=\"http://{dead}\",role=\"decode\"}} 0\n"
         )
     );
 }

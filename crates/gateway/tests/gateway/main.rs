@@ -15,6 +15,8 @@ mod failures;
 #[cfg(test)]
 mod field;
 #[cfg(test)]
+mod figures;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod hostile;
