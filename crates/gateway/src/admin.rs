@@ -1,6 +1,5 @@
 //! Workers that come and go: `/workers`, and the older `/add_worker`, `/remove_worker`, `/list_workers`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -16,7 +15,7 @@ use crate::pool::{Origin, Pool, PooledWorker};
 use crate::reply::json;
 use crate::request::read_body;
 use crate::shown::show;
-use crate::tags::Tags;
+use crate::tags::{Labels, Tags};
 
 /// What is asked about the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +62,7 @@ struct Change {
     api_key: Option<String>,
     priority: Option<u32>,
     cost: Option<f64>,
-    labels: Option<BTreeMap<String, String>>,
+    labels: Option<Labels>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -267,14 +266,19 @@ fn in_query(uri: &Uri, name: &str) -> Option<String> {
 /// GET /readiness: whether every role that a request needs has a worker that is available.
 pub(crate) fn readiness(core: &Core) -> Response<ReplyBody> {
     let fleet = core.registry.fleet();
+    let healthy = fleet.all().filter(|worker| core.is_available(worker)).count();
     let missing =
         core.roles().iter().filter(|kind| !fleet.of(**kind).iter().any(|worker| core.is_available(worker)));
     let missing: Vec<_> = missing.map(|kind| kind.name()).collect();
     let total = fleet.all().count();
     if missing.is_empty() {
-        return written(StatusCode::OK, &serde_json::json!({ "status": "ready", "total_workers": total }));
+        let reply =
+            serde_json::json!({ "status": "ready", "healthy_workers": healthy, "total_workers": total });
+        return written(StatusCode::OK, &reply);
     }
-    let reply = serde_json::json!({ "status": "not ready", "total_workers": total, "missing": missing });
+    let reply = serde_json::json!({
+        "status": "not ready", "healthy_workers": healthy, "total_workers": total, "missing": missing
+    });
     written(StatusCode::SERVICE_UNAVAILABLE, &reply)
 }
 

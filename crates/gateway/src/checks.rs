@@ -12,6 +12,7 @@ use rollscope_route::{
     BreakerState, HealthState, Introduced, Introduction, MAX_DP_SIZE, RoleKind, WorkerAddress, WorkerId,
 };
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::clock::tick;
 use crate::control::call;
@@ -21,12 +22,17 @@ use crate::options::{GatewayOptions, LogLevel};
 use crate::outbound::Outbound;
 use crate::pool::{Origin, PooledWorker};
 use crate::reply::WorkerReply;
+use crate::tags::Labels;
 
 /// What is read of a worker's `/server_info`.
 #[derive(Debug, Default, Deserialize)]
 struct ServerInfo {
     dp_size: Option<u32>,
     disaggregation_mode: Option<String>,
+    /// Of whatever type: they are only shown.
+    served_model_name: Option<Value>,
+    model_path: Option<Value>,
+    tp_size: Option<Value>,
     #[serde(default)]
     internal_states: Vec<InternalState>,
 }
@@ -34,7 +40,7 @@ struct ServerInfo {
 #[derive(Debug, Deserialize)]
 struct InternalState {
     /// Of whatever type: it is only compared.
-    startup_time: Option<serde_json::Value>,
+    startup_time: Option<Value>,
 }
 
 /// What is remembered of a worker from check to check.
@@ -76,7 +82,10 @@ type AllKnown = BTreeMap<WorkerId, Known>;
 /// Each is checked by itself, so that one that does not answer keeps no other from being checked.
 pub(crate) async fn run(core: Arc<Core>) {
     let options = core.options.startup();
-    let interval = Duration::from_secs(options.health_check_interval_secs);
+    let interval = match options.health_check_interval_secs {
+        0 => Duration::MAX,
+        seconds => Duration::from_secs(seconds),
+    };
     let anxious = Duration::from_secs(options.worker_startup_check_interval).min(interval);
     let mut tick = tick(anxious);
     let mut known = AllKnown::new();
@@ -178,6 +187,7 @@ async fn check(core: &Core, worker: &Arc<PooledWorker>) -> bool {
             None => core.misfits.lock().contains_key(&worker.id),
         };
         let info = info.unwrap_or_default();
+        worker.link.said.lock().extend(info.labels());
         let introduced = core.registry.introduce(
             worker.id.as_str(),
             &info.introduction(),
@@ -313,6 +323,27 @@ impl ServerInfo {
     /// What a worker says of itself; nothing if it does not.
     fn read(body: &[u8]) -> Option<Self> {
         serde_json::from_slice(body).ok()
+    }
+
+    /// What is shown of it, under the names that SGLang's router shows.
+    fn labels(&self) -> Labels {
+        let (dp_size, mode) =
+            (self.dp_size.map(Value::from), self.disaggregation_mode.clone().map(Value::from));
+        let told = [
+            ("served_model_name", &self.served_model_name),
+            ("model_path", &self.model_path),
+            ("tp_size", &self.tp_size),
+            ("dp_size", &dp_size),
+            ("disaggregation_mode", &mode),
+        ];
+        let shown = |value: &Value| match value {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
+        told.into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), shown(value.as_ref()?)?)))
+            .collect()
     }
 
     fn introduction(&self) -> Introduction {

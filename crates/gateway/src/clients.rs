@@ -70,7 +70,7 @@ async fn tell(mut stream: TcpStream, limit: usize) -> io::Result<()> {
     .to_string();
     let reply = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         retry-after: 1\r\nconnection: close\r\n\r\n{body}",
+         x-smg-error-code: too_many_connections\r\nretry-after: 1\r\nconnection: close\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(reply.as_bytes()).await?;

@@ -133,7 +133,11 @@ impl Core {
         let options = published.startup();
         let registry = Registry::with(options.breaker(), options.health());
         let links = Links::new(options)?;
-        for (address, role) in options.workers()? {
+        let named = options.workers()?;
+        for what in named.odd {
+            notices.tell(LogLevel::Warn, format_args!("{what}"));
+        }
+        for (address, role) in named.workers {
             let link = links.to(options.api_key.as_deref(), Origin::Named);
             let link = link.map_err(|error| ConfigError::Conflict(format!("--api-key: {error}")))?;
             registry.add(address, role, link, &mut rand::rng());

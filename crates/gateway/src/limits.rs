@@ -72,10 +72,11 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 impl Limits {
     pub(crate) fn new(options: &GatewayOptions) -> Self {
         let places = options.concurrency_limit();
-        let rate = options.rate_limit_tokens_per_second.map(|per_second| {
-            let burst = places.map_or(f64::from(per_second), |places| places as f64);
-            Rate::new(f64::from(per_second), burst)
-        });
+        let rate =
+            options.rate_limit_tokens_per_second.filter(|per_second| *per_second > 0).map(|per_second| {
+                let burst = places.map_or(f64::from(per_second), |places| places as f64);
+                Rate::new(f64::from(per_second), burst)
+            });
         Self {
             places: places.map(|places| Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)))),
             rate,

@@ -122,8 +122,8 @@ options! {
             /// Seconds that a request may wait; then it is refused with status 503.
             queue_timeout_secs: u64 = 60, range(1..=604_800);
             /// Requests that may begin in a second. More may begin at once, up to --max-concurrent-requests or, without
-            /// that limit, up to this number, after as long a pause.
-            rate_limit_tokens_per_second: Option<u32> = None, range(1..=1 << 30);
+            /// that limit, up to this number, after as long a pause. 0 for any number.
+            rate_limit_tokens_per_second: Option<u32> = None, range(0..=1 << 30);
             /// Certificate that workers with an https URL are shown, in PEM, if they ask for one.
             client_cert_path: Option<String> = None, value_name("FILE");
             /// Its key, in PEM.
@@ -140,7 +140,8 @@ options! {
             control_plane_api_keys: Vec<String> = &[], value_name("ID:NAME:ROLE:KEY"), secret();
             /// Tell of each call that changes the fleet, with the ID of its key.
             control_plane_audit_enabled: bool = false;
-            /// Origins whose pages may call the gateway from a browser; * for all.
+            /// Origins whose pages may call the gateway from a browser; * for all. Without any none may, where SGLang's router
+            /// lets all.
             cors_allowed_origins: Vec<String> = &[], value_name("ORIGIN");
             /// Headers in which clients name a request, the first that is there counts. The name is the reply's
             /// x-request-id; a request without gets one.
@@ -195,12 +196,13 @@ options! {
             health_success_threshold: u32 = 2, range(1..=65_536);
             /// Seconds until a health check that is not answered has failed.
             health_check_timeout_secs: u64 = 5, range(1..=3600);
-            /// Seconds between two health checks of a worker; one that is not healthy, whose circuit breaker is not closed, or a
-            /// connection to which has broken, is checked each --worker-startup-check-interval.
+            /// Seconds between two health checks of a worker, 0 for none while it is healthy; one that is not healthy, whose
+            /// circuit breaker is not closed, or a connection to which has broken, is checked each
+            /// --worker-startup-check-interval.
             ///
             /// A worker whose check passes is also asked for /server_info. By its start-up time there, one that has
             /// started anew at the same address is known for another.
-            health_check_interval_secs: u64 = 60, range(1..=604_800);
+            health_check_interval_secs: u64 = 60, range(0..=604_800);
             /// Path that a healthy worker answers with a status of 200 to 299.
             health_check_endpoint: String = "/health", value_name("PATH");
             /// Do not check workers.

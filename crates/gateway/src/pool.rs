@@ -25,7 +25,7 @@ use crate::connection::Connection;
 use crate::deadline::Timer;
 use crate::fault::UpstreamFault;
 use crate::options::GatewayOptions;
-use crate::tags::Tags;
+use crate::tags::{Labels, Tags};
 use crate::tls;
 use crate::transport::Transport;
 
@@ -52,6 +52,8 @@ pub(crate) struct Pool {
     pub(crate) origin: Origin,
     /// What is noted of the worker by whoever registers it.
     pub(crate) tags: Mutex<Tags>,
+    /// What the worker has said of itself.
+    pub(crate) said: Mutex<Labels>,
     tls: Arc<ClientConfig>,
     /// The last check that has failed.
     pub(crate) failed_check: Mutex<Option<FailedCheck>>,
@@ -117,6 +119,7 @@ impl Links {
             max_idle: self.max_idle,
             origin,
             tags: Mutex::default(),
+            said: Mutex::default(),
             tls: Arc::clone(&self.tls),
             failed_check: Mutex::default(),
             is_in_doubt: AtomicBool::new(false),
@@ -145,6 +148,7 @@ impl Pool {
             max_idle: self.max_idle,
             origin,
             tags: Mutex::new(self.tags.lock().clone()),
+            said: Mutex::new(self.said.lock().clone()),
             tls: Arc::clone(&self.tls),
             failed_check: Mutex::default(),
             is_in_doubt: AtomicBool::new(false),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -36,6 +36,8 @@ struct Landing {
     error: Option<String>,
 }
 
+/// The code of an error, where those who know SGLang's router look for it.
+static ERROR_CODE: HeaderName = HeaderName::from_static("x-smg-error-code");
 /// How much of a worker's own error text is quoted.
 const QUOTED_CHARS: usize = 300;
 
@@ -172,6 +174,7 @@ fn error_head(refusal: &Refusal) -> Response<()> {
     *response.status_mut() = refusal.status();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(ERROR_CODE.clone(), HeaderValue::from_static(refusal.code()));
     if let Some(seconds) = refusal.retry_after_s() {
         headers.insert(RETRY_AFTER, seconds.into());
     }

@@ -35,7 +35,8 @@ const GET: &[Method] = &[Method::GET, Method::HEAD];
 const POST: &[Method] = &[Method::POST];
 const EITHER: &[Method] = &[Method::GET, Method::POST];
 const GENERATE: &[Method] = &[Method::POST, Method::PUT];
-const WORKER: &[Method] = &[Method::GET, Method::PUT, Method::DELETE];
+const WORKERS: &[Method] = &[Method::GET, Method::HEAD, Method::POST];
+const WORKER: &[Method] = &[Method::GET, Method::HEAD, Method::PUT, Method::DELETE];
 
 // === impl Route ===
 
@@ -71,7 +72,8 @@ impl<'a> Route<'a> {
         match self {
             Self::Request(Endpoint::Other) | Self::Mount => ANY,
             Self::Request(Endpoint::Generate) => GENERATE,
-            Self::All(FanOut::FlushCache) | Self::Admin(AdminCall::Workers) => EITHER,
+            Self::All(FanOut::FlushCache) => EITHER,
+            Self::Admin(AdminCall::Workers) => WORKERS,
             Self::Admin(AdminCall::Worker(_)) => WORKER,
             Self::First
             | Self::All(FanOut::Loads)
@@ -98,7 +100,7 @@ impl<'a> Route<'a> {
             | Self::EngineMetrics => Access::Open,
             Self::Request(_) | Self::Mount => Access::Use,
             Self::All(FanOut::Loads) | Self::Admin(AdminCall::ListWorkers) => Access::Look,
-            Self::Admin(AdminCall::Workers | AdminCall::Worker(_)) if method == Method::GET => Access::Look,
+            Self::Admin(AdminCall::Workers | AdminCall::Worker(_)) if GET.contains(method) => Access::Look,
             Self::Admin(_) | Self::All(_) => Access::Change,
         }
     }
@@ -131,8 +133,8 @@ mod tests {
             ("/abort_request", "POST"),
             ("/update_weights_from_disk", "POST"),
             ("/get_loads", "GET, HEAD"),
-            ("/workers", "GET, POST"),
-            ("/workers/0123", "GET, PUT, DELETE"),
+            ("/workers", "GET, HEAD, POST"),
+            ("/workers/0123", "GET, HEAD, PUT, DELETE"),
             ("/add_worker", "POST"),
             ("/list_workers", "GET, HEAD"),
             ("/health_generate", "GET, HEAD"),

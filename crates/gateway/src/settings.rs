@@ -21,6 +21,15 @@ pub(crate) struct ControlKey {
     pub(crate) key: String,
 }
 
+/// The workers that the options name.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    /// In their order.
+    pub(crate) workers: Vec<(WorkerAddress, Role)>,
+    /// What is odd about them, in sentences.
+    pub(crate) odd: Vec<String>,
+}
+
 /// How often and after which pauses a request is given to workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retries {
@@ -56,24 +65,27 @@ impl GatewayOptions {
         }
     }
 
-    /// The workers that the options name, in their order.
-    pub(crate) fn workers(&self) -> Result<Vec<(WorkerAddress, Role)>, ConfigError> {
+    /// The workers that the options name.
+    pub(crate) fn workers(&self) -> Result<Named, ConfigError> {
         let regular = self.worker_urls.iter().map(|url| ("--worker-urls", url, Role::Regular));
         let prefill = self
             .prefill
             .iter()
             .map(|(url, port)| ("--prefill", url, Role::Prefill { bootstrap_port: *port }));
         let decode = self.decode.iter().map(|url| ("--decode", url, Role::Decode));
-        let mut workers: Vec<(WorkerAddress, Role)> = Vec::new();
+        let Named { mut workers, mut odd } = Named::default();
         for (flag, given, role) in regular.chain(prefill).chain(decode) {
             let address = address(flag, given)?;
-            if workers.iter().any(|(other, _)| other.overlaps(&address)) {
-                return conflict(format!("worker URL given twice: {given}"));
+            match workers.iter().find(|(other, _)| other.overlaps(&address)) {
+                None => workers.push((address, role)),
+                Some((other, known)) if (other, known) == (&address, &role) => {
+                    odd.push(format!("worker URL given twice, it is one worker: {given}"));
+                }
+                Some(_) => return conflict(format!("worker URL given twice: {given}")),
             }
-            workers.push((address, role));
         }
-        ports_differ(&workers)?;
-        Ok(workers)
+        odd.extend(check_ports(&workers)?);
+        Ok(Named { workers, odd })
     }
 
     /// What the policies go by.
@@ -177,9 +189,11 @@ fn address(flag: &str, given: &str) -> Result<WorkerAddress, ConfigError> {
     WorkerAddress::parse(given).or_else(|error| conflict(format!("{flag}: {error}")))
 }
 
-/// Two servers on one host can not both listen on a bootstrap port.
-fn ports_differ(workers: &[(WorkerAddress, Role)]) -> Result<(), ConfigError> {
+/// Tells of servers on one host that share a bootstrap port: they can not both listen on it, but their host's name may stand
+/// for several.
+fn check_ports(workers: &[(WorkerAddress, Role)]) -> Result<Vec<String>, ConfigError> {
     let mut taken: BTreeMap<(&str, u16), &WorkerUrl> = BTreeMap::new();
+    let mut shared = Vec::new();
     for (address, role) in workers {
         let Role::Prefill { bootstrap_port: Some(port) } = role else { continue };
         if *port == 0 {
@@ -195,12 +209,12 @@ fn ports_differ(workers: &[(WorkerAddress, Role)]) -> Result<(), ConfigError> {
         let other = *taken.entry((host, *port)).or_insert(&address.url);
         if *other != address.url {
             let url = &address.url;
-            return conflict(format!(
+            shared.push(format!(
                 "--prefill: two workers on one host have the same bootstrap port: {other} {port}, {url} {port}"
             ));
         }
     }
-    Ok(())
+    Ok(shared)
 }
 
 fn control_key(given: &str) -> Result<ControlKey, ConfigError> {
@@ -293,7 +307,7 @@ mod tests {
     fn workers(args: &str) -> Result<String, String> {
         let options =
             GatewayOptions::from_args(args.split_whitespace()).map_err(|error| error.to_string())?;
-        let workers = options.workers().unwrap();
+        let workers = options.workers().unwrap().workers;
         Ok(workers.iter().map(|(url, role)| format!("{url} {role:?}")).collect::<Vec<_>>().join(", "))
     }
 
@@ -318,6 +332,24 @@ mod tests {
             ),
         ] {
             assert_eq!(workers(args).as_deref(), Ok(expected), "{args}");
+        }
+    }
+
+    #[test]
+    fn what_is_odd_and_can_be_meant_is_told() {
+        for (args, workers, told) in [
+            ("--worker-urls http://a:1 http://b:1 http://a:1/", 2, "it is one worker: http://a:1/"),
+            ("--worker-urls http://a:1@0 http://a:1@0", 1, "it is one worker: http://a:1@0"),
+            (
+                "--pd-disaggregation --prefill http://a:1 9 --prefill http://a:2 9",
+                2,
+                "same bootstrap port: http://a:1 9, http://a:2 9",
+            ),
+        ] {
+            let options = GatewayOptions::from_args(args.split_whitespace()).unwrap();
+            let Named { workers: named, odd } = options.workers().unwrap();
+            assert_eq!((named.len(), odd.len()), (workers, 1), "{args}");
+            assert!(odd[0].ends_with(told), "{args}: {odd:?}");
         }
     }
 
@@ -349,10 +381,8 @@ mod tests {
                 "--pd-disaggregation --worker-urls http://a:1",
                 "--worker-urls names workers that do everything",
             ),
-            ("--worker-urls http://a:1 http://a:1/", "worker URL given twice: http://a:1/"),
             ("--worker-urls http://a:1@x", "--worker-urls: worker URL must have no user name"),
             ("--worker-urls a:1", "--worker-urls: worker URL must look like http://HOST:PORT"),
-            ("--worker-urls http://a:1@0 http://a:1@0", "worker URL given twice: http://a:1@0"),
             ("--worker-urls http://a:1 http://a:1@0", "worker URL given twice: http://a:1@0"),
             ("--pd-disaggregation --prefill 8998 http://a:1", "--prefill"),
             ("--pd-disaggregation --prefill 8998", "--prefill wants the URL before the port"),
@@ -366,8 +396,12 @@ mod tests {
             ("--tls-cert-path /x", "--tls-cert-path and --tls-key-path need each other"),
             ("--client-key-path /x", "--client-cert-path and --client-key-path need each other"),
             (
-                "--pd-disaggregation --prefill http://a:1 9 --prefill http://a:2 9",
-                "same bootstrap port: http://a:1 9, http://a:2 9",
+                "--pd-disaggregation --prefill http://a:1 --decode http://a:1",
+                "worker URL given twice: http://a:1",
+            ),
+            (
+                "--pd-disaggregation --prefill http://a:1 9 --prefill http://a:1 8",
+                "worker URL given twice: http://a:1",
             ),
             ("--control-plane-api-keys a:b:c", "ID:NAME:ROLE:KEY"),
             ("--control-plane-api-keys a:b:root:k", "must be admin or user: root"),

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+pub(crate) type Labels = BTreeMap<String, String>;
+
 /// What SGLang's router takes beside. Nothing goes by it; it is kept and shown.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(crate) struct Tags {
     pub(crate) priority: Option<u32>,
     pub(crate) cost: Option<f64>,
-    pub(crate) labels: Option<BTreeMap<String, String>>,
+    pub(crate) labels: Option<Labels>,
 }
 
 /// As SGLang's router has them of a worker of which nothing else is said.

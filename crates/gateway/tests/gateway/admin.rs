@@ -420,7 +420,7 @@ async fn a_worker_is_registered_anew_when_it_changes() {
         assert!(status == 400 && message.contains(sentence), "{body}: {message}");
     }
     let reply = Client::call(gateway.address, Method::PATCH, &path, &[], "").await;
-    assert_eq!((reply.status.as_u16(), reply.header("allow")), (405, Some("GET, PUT, DELETE")));
+    assert_eq!((reply.status.as_u16(), reply.header("allow")), (405, Some("GET, HEAD, PUT, DELETE")));
 }
 
 #[tokio::test]

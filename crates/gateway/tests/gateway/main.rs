@@ -29,6 +29,8 @@ mod record;
 #[cfg(test)]
 mod regular;
 #[cfg(test)]
+mod router;
+#[cfg(test)]
 mod stream;
 #[cfg(test)]
 mod surface;
