@@ -16,7 +16,7 @@ use crate::harness::TestGateway;
 const REPLY: &str = r#"{"text":"x","meta_info":{"finish_reason":{"type":"stop"}}}"#;
 
 /// Waits until these workers are registered, in any order.
-async fn registered(gateway: &TestGateway, mut expected: Vec<String>) {
+pub(crate) async fn registered(gateway: &TestGateway, mut expected: Vec<String>) {
     expected.sort();
     patient("the workers", async {
         loop {
@@ -33,7 +33,7 @@ async fn registered(gateway: &TestGateway, mut expected: Vec<String>) {
 }
 
 /// Puts another file in a file's place, as careful writers do.
-fn put(path: &Path, text: &str) {
+pub(crate) fn put(path: &Path, text: &str) {
     let beside = path.with_extension("new");
     std::fs::write(&beside, text).unwrap();
     std::fs::rename(&beside, path).unwrap();
@@ -174,7 +174,7 @@ async fn workers_are_found_behind_a_name() {
 }
 
 /// A DNS server that knows two services of these ports, each at a host: one has the address 127.0.0.1, the other `::1`.
-async fn dns_server(ports: Arc<Mutex<Vec<u16>>>) -> SocketAddr {
+pub(crate) async fn dns_server(ports: Arc<Mutex<Vec<u16>>>) -> SocketAddr {
     let socket = UdpSocket::bind(("127.0.0.1", 0)).await.unwrap();
     let address = socket.local_addr().unwrap();
     tokio::spawn(async move {

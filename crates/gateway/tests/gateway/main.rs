@@ -17,6 +17,8 @@ mod field;
 #[cfg(test)]
 mod figures;
 #[cfg(test)]
+mod fleet;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod hostile;
