@@ -2,10 +2,12 @@
 generated in groups, streamed and not, and what the trainer reads from a reply is there."""
 
 import asyncio
+import base64
 import json
 import math
 import os
 import re
+import struct
 import subprocess
 import time
 
@@ -31,6 +33,8 @@ SAMPLING_PARAMS = {
 GREEDY = SAMPLING_PARAMS | {"temperature": 0.0}
 # Long enough that a stream comes in pieces.
 LONG = GREEDY | {"max_new_tokens": 400, "ignore_eos": True}
+# Asks which tokens were kept for each choice.
+KEPT = SAMPLING_PARAMS | {"top_p": 0.9, "custom_params": {"return_top_p_token_ids": True}}
 STAGES = [
     "pd_prefill_bootstrap_queue_duration",
     "pd_prefill_bootstrap_duration",
@@ -44,6 +48,8 @@ STAGES = [
     "pd_decode_forward_duration",
 ]
 GROUP = 8
+# Samples that are live when a rollout has enough.
+ABORTED = 4
 DECODED_BY = set()
 
 
@@ -56,6 +62,7 @@ async def main(servers):
     decodes = [servers.start(*common, "decode") for _ in range(2)]
     # As slime sets it up: no proxies, no limit on how long a sample takes.
     async with httpx.AsyncClient(timeout=httpx.Timeout(None), trust_env=False) as client:
+        await find_nobody(client, gateway)
         await register(client, gateway, prefill, decodes)
         greedy = await generate(client, gateway, GREEDY)
         check_sample(greedy, "greedy")
@@ -74,7 +81,9 @@ async def main(servers):
         ids = {sample["meta_info"]["id"] for sample in group}
         assert len(ids) == GROUP, f"replies share ids: {ids}"
 
+        check_kept(await generate(client, gateway, KEPT))
         await hang_up(client, gateway, decodes)
+        await abort(client, gateway)
         await check_figures(client, gateway, [prefill, *decodes])
         await generate(client, gateway, GREEDY)
         # Best effort, to the router's URL; whatever the router makes of it, samples go on.
@@ -82,7 +91,13 @@ async def main(servers):
         await leave(client, gateway)
     servers.stop()
     # A reply that was whole before its client left is completed too.
-    check_run(run, completed=(GROUP + 4, GROUP + 5))
+    check_run(run, completed=range(GROUP + 5, GROUP + 6 + ABORTED + 1))
+
+
+async def find_nobody(client, gateway):
+    """Before its engines have come, slime tries again each second on whatever is not 2xx."""
+    response = await client.post(f"{gateway.url}/generate", json={"input_ids": INPUT_IDS, "sampling_params": GREEDY})
+    assert not response.is_success and response.json()["error"], (response.status_code, response.text)
 
 
 async def register(client, gateway, prefill, decodes):
@@ -158,6 +173,36 @@ async def hang_up(client, gateway, decodes):
         await asyncio.sleep(0.1)
 
 
+async def abort(client, gateway):
+    """As slime ends a rollout that has enough: the engines that the router names are told, and asked until they are idle;
+    what was live comes back with the tokens that it had."""
+    payload = {"input_ids": INPUT_IDS, "sampling_params": LONG, "return_logprob": True}
+    live = [asyncio.create_task(client.post(f"{gateway.url}/generate", json=payload)) for _ in range(ABORTED)]
+    listed = (await client.get(f"{gateway.url}/workers")).raise_for_status().json()["workers"]
+    urls = [worker["url"] for worker in listed]
+    deadline = time.monotonic() + 60
+    while not all(task.done() for task in live):
+        assert time.monotonic() < deadline, "aborted samples still run"
+        for url in urls:
+            (await client.post(f"{url}/abort_request", json={"abort_all": True})).raise_for_status()
+        await asyncio.sleep(0.1)
+    for url in urls:
+        loads = (await client.get(f"{url}/v1/loads?include=core")).raise_for_status().json()["loads"]
+        assert sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads) == 0, loads
+    reasons = []
+    for task in live:
+        response = task.result()
+        # One that no worker had begun may be refused as a whole; slime takes it up again.
+        if response.is_success:
+            meta = response.json()["meta_info"]
+            tokens = [token for _, token, *_ in meta.get("output_token_logprobs", [])]
+            assert tokens == response.json()["output_ids"], response.text
+            reasons.append(meta["finish_reason"]["type"])
+        else:
+            reasons.append(response.status_code)
+    print(f"a rollout that has enough: {reasons}")
+
+
 async def live_requests(client, engine):
     loads = (await client.get(f"{engine.url}/v1/loads?include=core")).raise_for_status().json()["loads"]
     return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
@@ -199,6 +244,16 @@ def check_sample(reply, what):
     inside = meta["pd_decode_prealloc_duration"] + meta["pd_decode_transfer_duration"] + meta["pd_decode_forward_duration"]
     assert 0 < inside <= meta["e2e_latency"] + 1e-3, (what, "stages are longer than the whole", meta)
     print(f"{what}: {reply['text'][:40]!r}, {meta['e2e_latency'] * 1e3:.1f} ms")
+
+
+def check_kept(reply):
+    """The tokens that top-p kept for each choice, as slime reads them: 32-bit numbers, one row a token of the reply."""
+    meta = reply["meta_info"]
+    ids, offsets = (base64.b64decode(meta[key]) for key in ("top_p_token_ids", "top_p_token_offsets"))
+    offsets = [number for number, in struct.iter_unpack("<i", offsets)]
+    assert offsets[0] == 0 and offsets[-1] * 4 == len(ids), (offsets, len(ids))
+    assert len(offsets) == meta["completion_tokens"] + 1, (offsets, meta["completion_tokens"])
+    assert offsets == sorted(offsets), offsets
 
 
 def check_run(run, completed):

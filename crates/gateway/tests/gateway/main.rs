@@ -33,6 +33,8 @@ mod regular;
 #[cfg(test)]
 mod router;
 #[cfg(test)]
+mod slime;
+#[cfg(test)]
 mod stream;
 #[cfg(test)]
 mod surface;
