@@ -2,12 +2,13 @@
 //!
 //! | route | needs |
 //! |---|---|
-//! | probes, figures, what tells of the model | nothing |
-//! | requests | `--api-key`, or a key of the control plane with role admin |
+//! | probes, figures | nothing |
+//! | requests, what tells of the model and of the server | `--api-key`, or a key of the control plane with role admin |
 //! | looking at the fleet | any key of the control plane; without any, `--api-key` |
 //! | changing the fleet | one with role admin; without any, `--api-key` |
 //!
-//! Where no key is set that would do, nothing is needed. A key of the control plane is never sent on to a worker.
+//! Where no key is set that would do, nothing is needed. A key of the control plane is never sent on to a worker. A worker's key is
+//! not used for a [`Caller::Stranger`].
 
 use http::header::{AUTHORIZATION, HeaderMap};
 use rollscope_config::ConfigError;
@@ -29,6 +30,15 @@ pub(crate) enum Access {
     Change,
 }
 
+/// Who asks for what needs no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// One who may send requests.
+    User,
+    /// One who has not shown a key that would do for that.
+    Stranger,
+}
+
 /// The keys.
 #[derive(Debug)]
 pub(crate) struct Keys {
@@ -47,6 +57,14 @@ impl Keys {
             key: key.clone(),
         }));
         Ok(Self { user: options.api_key.clone(), control })
+    }
+
+    /// Who asks for what needs no key.
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> Caller {
+        match self.check(Access::Use, &mut headers.clone()) {
+            Ok(_) => Caller::User,
+            Err(_) => Caller::Stranger,
+        }
     }
 
     /// Lets a call pass, or not. Gives the id of the control plane's key, which is taken off the call.

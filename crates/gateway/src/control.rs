@@ -13,6 +13,7 @@ use rollscope_wire::Chunks;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::access::Caller;
 use crate::body::{ReplyBody, whole};
 use crate::core::Core;
 use crate::exchange::exchange;
@@ -22,6 +23,7 @@ use crate::outbound::{Outbound, end_to_end};
 use crate::pool::PooledWorker;
 use crate::reply::{WorkerReply, json, response};
 use crate::request::read_body;
+use crate::secrets::without_secrets;
 
 /// What every worker is told or asked at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,14 +70,18 @@ pub(crate) async fn ask_first(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Refusal> {
     let outbound = outbound(core, request).await?;
-    let kind = core.roles()[0];
-    let fleet = core.registry.fleet();
-    let worker = core.first_of(&fleet, kind).ok_or(Refusal::NoWorker(kind))?;
-    let reply = call(core, worker, &outbound, core.request_limit()).await;
-    let reply = reply.map_err(|fault| worker_fault(worker, fault))?;
-    let mut headers = end_to_end(reply.head.headers.clone());
-    headers.remove(CONTENT_LENGTH);
-    Ok(response(reply.status(), headers, whole(reply.body)))
+    Ok(passed_on(first_reply(core, &outbound).await?))
+}
+
+/// Asks it what it is and serves. What it says of its secrets is left out.
+pub(crate) async fn introduce(
+    core: &Core,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Refusal> {
+    let mut outbound = outbound(core, request).await?;
+    outbound.ask_for_identity();
+    let WorkerReply { head, body } = first_reply(core, &outbound).await?;
+    Ok(passed_on(WorkerReply { head, body: without_secrets(&body.to_bytes()).into() }))
 }
 
 /// Asks every server at once, each for so long as fits the call: `{"results": [{"worker", "status", "body"}]}`. The
@@ -111,9 +117,9 @@ pub(crate) async fn ask_all(
 }
 
 /// Whether a worker of each role that a request needs generates.
-pub(crate) async fn generates(core: &Core) -> Result<Response<ReplyBody>, Refusal> {
+pub(crate) async fn generates(core: &Core, caller: Caller) -> Result<Response<ReplyBody>, Refusal> {
     let fleet = core.registry.fleet();
-    let outbound = Outbound::get(PathAndQuery::from_static("/health_generate"));
+    let outbound = Outbound::get_for(caller, PathAndQuery::from_static("/health_generate"));
     let asked = core.roles().iter().map(|kind| async {
         let worker = core.first_of(&fleet, *kind).ok_or(Refusal::NoWorker(*kind))?;
         let reply = call(core, worker, &outbound, GENERATE_LIMIT).await;
@@ -128,6 +134,20 @@ pub(crate) async fn generates(core: &Core) -> Result<Response<ReplyBody>, Refusa
 fn is_nameless_abort(body: &Chunks) -> bool {
     let named = |call: &AbortCall| call.abort_all || call.rid.as_ref().is_some_and(|rid| !rid.is_empty());
     serde_json::from_slice(&body.to_bytes()).is_ok_and(|call| !named(&call))
+}
+
+async fn first_reply(core: &Core, outbound: &Outbound) -> Result<WorkerReply, Refusal> {
+    let kind = core.roles()[0];
+    let fleet = core.registry.fleet();
+    let worker = core.first_of(&fleet, kind).ok_or(Refusal::NoWorker(kind))?;
+    let reply = call(core, worker, outbound, core.request_limit()).await;
+    reply.map_err(|fault| worker_fault(worker, fault))
+}
+
+fn passed_on(reply: WorkerReply) -> Response<ReplyBody> {
+    let mut headers = end_to_end(reply.head.headers);
+    headers.remove(CONTENT_LENGTH);
+    response(reply.head.status, headers, whole(reply.body))
 }
 
 async fn outbound(core: &Core, request: Request<Incoming>) -> Result<Outbound, Refusal> {

@@ -7,6 +7,7 @@ use http::uri::PathAndQuery;
 use http::{Response, StatusCode};
 use rollscope_wire::Chunks;
 
+use crate::access::Caller;
 use crate::body::ReplyBody;
 use crate::control::call;
 use crate::core::Core;
@@ -17,9 +18,9 @@ use crate::outbound::Outbound;
 /// GET `/engine_metrics`: each sample gets the label `worker_addr`. A server is asked once, however many of its ranks are
 /// registered. One that does not answer, or not with a page, costs only its own figures, and is told of by
 /// `rollscope_engine_up`.
-pub(crate) async fn page(core: &Core) -> Response<ReplyBody> {
+pub(crate) async fn page(core: &Core, caller: Caller) -> Response<ReplyBody> {
     let limit = Duration::from_secs(core.options.startup().health_check_timeout_secs);
-    let mut outbound = Outbound::get(PathAndQuery::from_static("/metrics"));
+    let mut outbound = Outbound::get_for(caller, PathAndQuery::from_static("/metrics"));
     outbound.ask_for_identity();
     let fleet = core.registry.fleet();
     let asked = fleet.servers().map(|worker| async {

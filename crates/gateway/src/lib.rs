@@ -16,7 +16,7 @@
 //! | `reply`, `fault`, `body` | what clients get |
 //! | `checks`, `loads`, `passes` | whether the workers are up, which processes they are, and what they have to do |
 //! | `discovery`, `dns` | workers that a file or a DNS name tells of |
-//! | `admin`, `shown`, `tags`, `control` | workers that come and go; calls to the first worker or to all |
+//! | `admin`, `shown`, `tags`, `control`, `secrets` | workers that come and go; calls to the first worker or to all; what is not told of them |
 //! | `metrics`, `durations`, `calls`, `scrape`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
 //! | `choosing` | which workers, and why |
 //! | `core`, `live`, `clock` | what all requests share |
@@ -80,6 +80,7 @@ mod loads;
 mod metrics;
 mod passes;
 mod scrape;
+mod secrets;
 mod shown;
 mod tags;
 

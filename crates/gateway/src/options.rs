@@ -131,10 +131,11 @@ options! {
             /// Certificates, in PEM, of authorities that may have signed those of workers with an https URL, beside the
             /// authorities that browsers know.
             ca_cert_paths: Vec<String> = &[], value_name("FILE");
-            /// Key that clients must send as Authorization: Bearer KEY, and that workers are sent. Probes, figures and
-            /// what tells of the model need none.
+            /// Key that clients must send as Authorization: Bearer KEY, and that workers are sent. Probes and figures
+            /// need none.
             api_key: Option<String> = None, secret();
-            /// Key for changing the fleet: /workers and the calls that go to all workers. Without one --api-key will do.
+            /// Key for changing the fleet: /workers, the calls that go to all workers, and those that may change one.
+            /// Without one --api-key will do.
             admin_api_key: Option<String> = None, secret();
             /// More keys for changing the fleet, of role admin, and for looking at it, of role user: ID:NAME:ROLE:KEY.
             control_plane_api_keys: Vec<String> = &[], value_name("ID:NAME:ROLE:KEY"), secret();

@@ -11,6 +11,8 @@ use http::uri::PathAndQuery;
 use rollscope_route::WorkerUrl;
 use rollscope_wire::Chunks;
 
+use crate::access::Caller;
+
 /// What is sent, to whichever worker. A clone shares all of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Outbound {
@@ -32,6 +34,8 @@ struct Head {
     encodings: Vec<u8>,
     /// Those that say who asks.
     authorization: Vec<u8>,
+    /// Whether it is asked for somebody who may not use the worker's key.
+    is_for_stranger: bool,
 }
 
 /// Headers that belong to one connection, beside those that `Connection` names.
@@ -74,7 +78,7 @@ impl Outbound {
             write_line(lines, name, value);
         }
         let (method, target) = (head.method.clone(), head.uri.path_and_query().cloned());
-        let head = Head { method, target, headers, encodings, authorization };
+        let head = Head { method, target, headers, encodings, authorization, is_for_stranger: false };
         Self { head: Arc::new(head), wants_identity: false, body }
     }
 
@@ -89,6 +93,13 @@ impl Outbound {
     /// A question of the gateway's own.
     pub(crate) fn get(target: PathAndQuery) -> Self {
         let head = Head { target: Some(target), ..Head::default() };
+        Self { head: Arc::new(head), wants_identity: false, body: Chunks::new() }
+    }
+
+    /// A question of the gateway's own, asked because somebody else asks.
+    pub(crate) fn get_for(caller: Caller, target: PathAndQuery) -> Self {
+        let is_for_stranger = caller == Caller::Stranger;
+        let head = Head { target: Some(target), is_for_stranger, ..Head::default() };
         Self { head: Arc::new(head), wants_identity: false, body: Chunks::new() }
     }
 
@@ -108,7 +119,7 @@ impl Outbound {
 
     /// The head of the request to a worker, which may want an authorization of its own.
     pub(crate) fn head_to(&self, worker: &WorkerUrl, authorization: Option<&HeaderValue>) -> Vec<u8> {
-        let Head { method, target, headers, encodings, authorization: given } = &*self.head;
+        let Head { method, target, headers, encodings, authorization: given, is_for_stranger } = &*self.head;
         let (path, target) = (worker.path(), target.as_ref().map_or("/", PathAndQuery::as_str));
         let mut head = Vec::with_capacity(HEAD_BYTES + headers.len() + given.len() + target.len());
         for part in [method.as_str(), " ", path, target, " HTTP/1.1\r\nhost: ", worker.authority(), "\r\n"] {
@@ -116,7 +127,7 @@ impl Outbound {
         }
         head.extend_from_slice(headers);
         head.extend_from_slice(if self.wants_identity { IDENTITY } else { encodings });
-        match authorization {
+        match authorization.filter(|_| !is_for_stranger) {
             Some(own) => write_line(&mut head, &AUTHORIZATION, own),
             None => head.extend_from_slice(given),
         }

@@ -26,7 +26,7 @@ use crate::outbound::Outbound;
 use crate::pool::PooledWorker;
 use crate::reply::refuse_plainly;
 use crate::request::{Endpoint, unread};
-use crate::routes::{Route, is_for_any_worker};
+use crate::routes::{Route, as_read, is_for_any_worker};
 use crate::{admin, control, cors, engine_metrics, metrics, request};
 
 /// Serves the paths under `/rollscope/`, which belong to somebody else.
@@ -136,26 +136,34 @@ impl Gateway {
     async fn answer(&self, mut request: Request<Incoming>) -> Result<Response<ReplyBody>, Refusal> {
         let core = &self.core;
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let route = Route::of(&path);
+        let read = as_read(&path);
+        let route = Route::of(&read);
         if let Err(refusal) = self.let_in(route, &method, &path, request.headers_mut()) {
             return Err(unread(request.into_body(), refusal));
         }
         match route {
-            Route::Request(Endpoint::Other) if core.mode == Mode::Pair && is_for_any_worker(&path) => {
+            Route::Request(Endpoint::Other) if core.mode == Mode::Pair && is_for_any_worker(&read) => {
                 Box::pin(control::ask_first(core, request)).await
             }
-            Route::Request(Endpoint::Other) if core.mode == Mode::Pair => {
+            Route::Request(Endpoint::Other) | Route::Unknown if core.mode == Mode::Pair => {
                 Err(unread(request.into_body(), Refusal::UnknownPath { path }))
             }
             Route::Request(endpoint) => Ok(request::serve(Arc::clone(core), request, endpoint).await),
-            Route::First => Box::pin(control::ask_first(core, request)).await,
+            Route::Unknown => Ok(request::serve(Arc::clone(core), request, Endpoint::Other).await),
+            Route::First => Box::pin(control::introduce(core, request)).await,
             Route::All(fan_out) => Box::pin(control::ask_all(core, request, fan_out)).await,
             Route::Admin(call) => Box::pin(admin::serve(core, request, call)).await,
             Route::Alive => Ok(Response::new(whole("OK"))),
             Route::Readiness => Ok(admin::readiness(core)),
-            Route::Generates => Box::pin(control::generates(core)).await,
+            Route::Generates => {
+                let caller = core.keys.caller(request.headers());
+                Box::pin(control::generates(core, caller)).await
+            }
             Route::Metrics => Ok(metrics::page(core)),
-            Route::EngineMetrics => Ok(Box::pin(engine_metrics::page(core)).await),
+            Route::EngineMetrics => {
+                let caller = core.keys.caller(request.headers());
+                Ok(Box::pin(engine_metrics::page(core, caller)).await)
+            }
             Route::Mount => match &self.mount {
                 Some(mount) => {
                     // Who says that a step has ended means the requests that ended before, and finds their profiles.

@@ -14,8 +14,22 @@ const REPLY: &str = r#"{"text":"x","meta_info":{"finish_reason":{"type":"stop"}}
 async fn worker() -> FakeWorker {
     let worker = FakeWorker::start().await;
     worker.on("/generate", Script::json(200, REPLY));
-    for path in ["/v1/models", "/flush_cache", "/v1/loads"] {
+    for path in [
+        "/v1/models",
+        "/v1/embeddings",
+        "/flush_cache",
+        "/%66lush_cache",
+        "/release%5Fmemory_occupation",
+        "/update_weights_from_tensor",
+        "/v1/loads",
+        "/health_generate",
+    ] {
         worker.on(path, Script::json(200, "{}"));
+    }
+    worker.on("/metrics", Script::json(200, "a 1\n"));
+    let info = r#"{"api_key":"user","admin_api_key":"root","port":1,"internal_states":[{"api_key":"user"}]}"#;
+    for path in ["/server_info", "/get_server_info"] {
+        worker.on(path, Script::json(200, info));
     }
     worker
 }
@@ -38,11 +52,19 @@ async fn a_key_opens_what_it_is_for() {
         (&get, "/health", [200, 200, 200, 200, 200]),
         (&get, "/readiness", [200, 200, 200, 200, 200]),
         (&get, "/metrics", [200, 200, 200, 200, 200]),
-        (&get, "/v1/models", [200, 200, 200, 200, 200]),
+        (&get, "/v1/models", [401, 401, 200, 403, 200]),
+        (&get, "/server_info", [401, 401, 200, 403, 200]),
+        (&get, "/get_server_info", [401, 401, 200, 403, 200]),
         (&post, "/generate", [401, 401, 200, 403, 200]),
+        (&post, "/%67enerate", [401, 401, 400, 403, 400]),
+        (&post, "/v1/embeddings", [401, 401, 200, 403, 200]),
         (&get, "/workers", [401, 401, 403, 200, 200]),
         (&get, "/get_loads", [401, 401, 403, 200, 200]),
         (&post, "/flush_cache", [401, 401, 403, 403, 200]),
+        (&post, "/%66lush_cache", [401, 401, 403, 403, 200]),
+        (&post, "/release%5Fmemory_occupation", [401, 401, 403, 403, 200]),
+        (&post, "/update_weights_from_tensor", [401, 401, 403, 403, 200]),
+        (&post, "//update_weights_from_tensor", [401, 401, 403, 403, 404]),
         (&post, "/workers", [401, 401, 403, 403, 400]),
         (&get, "/rollscope/v1/spans", [401, 401, 404, 403, 404]),
     ] {
@@ -55,6 +77,34 @@ async fn a_key_opens_what_it_is_for() {
     for path in ["/generate", "/flush_cache"] {
         assert_eq!(worker.calls(path)[0].request.header("authorization"), Some("Bearer user"), "{path}");
     }
+}
+
+#[tokio::test]
+async fn a_worker_s_key_is_neither_told_nor_used_for_those_without_one() {
+    let worker = worker().await;
+    let gateway = TestGateway::start(&format!("--worker-urls {} --api-key user", worker.url())).await;
+    for path in ["/server_info", "/get_server_info"] {
+        let headers = [("authorization", "Bearer user")];
+        let reply = Client::call(gateway.address, Method::GET, path, &headers, "").await;
+        let shown = r#"{"api_key":null,"admin_api_key":null,"port":1,"internal_states":[{"api_key":null}]}"#;
+        assert_eq!(reply.text().await, shown, "{path}");
+    }
+    for (asked, path) in [("/engine_metrics", "/metrics"), ("/health_generate", "/health_generate")] {
+        for key in ["", "other", "user"] {
+            assert_eq!(status(gateway.address, &Method::GET, asked, key).await, 200);
+        }
+        let calls = worker.calls(path);
+        let keys: Vec<_> = calls.iter().map(|call| call.request.header("authorization")).collect();
+        assert_eq!(keys, [None, None, Some("Bearer user")], "{asked}");
+    }
+    // Where requests need no key, whoever asks is served by the workers' own.
+    let gateway = TestGateway::start("").await;
+    let registration = format!(r#"{{"url":"{}","api_key":"its own"}}"#, worker.url());
+    assert_eq!(Client::post(gateway.address, "/workers", &registration).await.status, 201);
+    assert_eq!(status(gateway.address, &Method::GET, "/engine_metrics", "").await, 200);
+    assert_eq!(worker.calls("/metrics")[3].request.header("authorization"), Some("Bearer its own"));
+    let reply = Client::get(gateway.address, "/server_info").await.text().await;
+    assert!(!reply.contains("user") && !reply.contains("root"), "{reply}");
 }
 
 #[tokio::test]
