@@ -62,7 +62,7 @@ struct Known {
 enum Met {
     NotYet,
     Answered,
-    /// A connection to it has broken, and since then it has not.
+    /// A connection to it has broken or been closed, or none has been watched for a while, and since then it has not.
     Doubted,
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Exchange {
     pub(crate) body: UpstreamBody,
     /// A kept connection turned out to be closed, and another was opened.
     pub(crate) is_retry: bool,
+    /// The connection was opened for it.
+    pub(crate) is_new: bool,
 }
 
 /// A reply's body, and the connection that it comes by. Dropping it early closes the connection; at its end
@@ -48,7 +50,7 @@ pub(crate) async fn exchange(
     let mut is_retry = false;
     if let Some(mut connection) = worker.link.take(now) {
         match connection.call(outbound.method(), &request_head, &outbound.body).await {
-            Ok(head) => return Ok(Exchange::new(head, connection, worker, false)),
+            Ok(head) => return Ok(Exchange::new(head, connection, worker)),
             Err(error) if error.is_sent && outbound.method() != Method::GET => {
                 return Err(UpstreamFault::KeptLost(error.broken));
             }
@@ -58,17 +60,17 @@ pub(crate) async fn exchange(
     let mut connection = connect(worker, connect_limit).await?;
     let called = connection.call(outbound.method(), &request_head, &outbound.body).await;
     let head = called.map_err(|error| UpstreamFault::Lost(error.broken))?;
-    Ok(Exchange::new(head, connection, worker, is_retry))
+    Ok(Exchange { is_retry, is_new: true, ..Exchange::new(head, connection, worker) })
 }
 
 // === impl Exchange ===
 
 impl Exchange {
-    fn new(head: ReplyHead, connection: Connection, worker: &Arc<PooledWorker>, is_retry: bool) -> Self {
+    fn new(head: ReplyHead, connection: Connection, worker: &Arc<PooledWorker>) -> Self {
         let ReplyHead { parts, framing, keeps_alive } = head;
         let worker = Arc::clone(worker);
         let body = UpstreamBody { framing, connection: Some(connection), keeps_alive, worker };
-        Self { head: parts, body, is_retry }
+        Self { head: parts, body, is_retry: false, is_new: false }
     }
 }
 

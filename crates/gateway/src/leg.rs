@@ -162,13 +162,17 @@ impl Answer {
             let exchanging = pin!(exchange(&leg.worker, &outbound, flight.core.connect_limit, now));
             deadline.bound(exchanging, None).await
         };
-        let Exchange { head, body, is_retry } = match exchanged {
+        let Exchange { head, body, is_retry, is_new } = match exchanged {
             Ok(Ok(exchange)) => exchange,
             Ok(Err(fault)) => return Err(leg.fail(Outcome::Failed, fault)),
             Err(limit) => return Err(leg.time_out(Outcome::Failed, limit).await),
         };
         if is_retry {
             flight.count_retry();
+        }
+        // Nothing else would have shown that the worker's process has ended since it was called last.
+        if is_new && leg.worker.load() <= 1 && !leg.worker.link.has_kept() {
+            leg.worker.link.doubt();
         }
         leg.verdict = verdict(role, &head);
         flight.log(leg.number, |log| log.status = Some(head.status.as_u16()));

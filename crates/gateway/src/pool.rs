@@ -57,7 +57,7 @@ pub(crate) struct Pool {
     tls: Arc<ClientConfig>,
     /// The last check that has failed.
     pub(crate) failed_check: Mutex<Option<FailedCheck>>,
-    /// Whether a connection broke as if the worker's process had ended.
+    /// Whether a connection broke or was closed as if the worker's process had ended, or none has been watched for a while.
     is_in_doubt: AtomicBool,
     /// The worker's clock.
     pub(crate) clock: WorkerClock,
@@ -171,6 +171,12 @@ impl Pool {
         self.is_in_doubt.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether a connection is kept, by any thread, that is not too old: one by which the worker's end would be noticed.
+    pub(crate) fn has_kept(&self) -> bool {
+        let is_young = |idle: &Idle| idle.since.elapsed() < self.max_idle;
+        self.shelves.iter().any(|shelf| shelf.lock().idle.iter().any(is_young))
+    }
+
     /// Takes an idle connection that is open, as far as is known.
     pub(crate) fn take(&self, now: Instant) -> Option<Connection> {
         let idle = &mut self.shelf().lock().idle;
@@ -180,6 +186,8 @@ impl Pool {
                 idle.clear();
             } else if connection.is_idle() {
                 return Some(connection);
+            } else {
+                self.doubt();
             }
         }
         None
@@ -196,7 +204,16 @@ impl Pool {
 
     /// Closes what this thread has had idle for too long, and what the worker has closed.
     pub(crate) fn tidy(&self) {
-        let is_kept = |idle: &mut Idle| idle.since.elapsed() < self.max_idle && idle.connection.is_idle();
+        let is_kept = |idle: &mut Idle| {
+            if idle.since.elapsed() >= self.max_idle {
+                return false;
+            }
+            let is_open = idle.connection.is_idle();
+            if !is_open {
+                self.doubt();
+            }
+            is_open
+        };
         let Shelf { idle, timers } = &mut *self.shelf().lock();
         idle.retain_mut(is_kept);
         timers.truncate(idle.len());

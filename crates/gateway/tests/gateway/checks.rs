@@ -109,6 +109,38 @@ async fn a_worker_whose_connections_break_is_asked_who_it_is() {
 }
 
 #[tokio::test]
+async fn a_worker_that_restarts_in_a_quiet_moment_is_asked_who_it_is() {
+    // What shows it: a kept connection that the worker has closed, or a new one when none had been kept.
+    for (checks, is_kept) in
+        [("--health-check-interval-secs 3600", true), ("", true), ("--worker-idle-timeout-secs 0.001", false)]
+    {
+        let worker = FakeWorker::start().await;
+        worker.on("/health", Script::json(200, ""));
+        worker.on("/server_info", started_at(1.25));
+        worker.on("/generate", Script::json(200, "{}"));
+        let gateway = TestGateway::start(&format!("--worker-urls {} {checks}", worker.url())).await;
+        worker.ended("/server_info", 1).await;
+        assert_eq!(gateway.generate("{}").await.status, 200);
+        if !is_kept {
+            // That was by a new connection: it is asked already.
+            worker.ended("/server_info", 2).await;
+        }
+        let old = shown(&gateway, "the worker", |_| true).await;
+
+        let address = worker.address();
+        drop(worker);
+        let worker = FakeWorker::start_at(address).await;
+        worker.on("/health", Script::json(200, ""));
+        worker.on("/server_info", started_at(2.5));
+        worker.on("/generate", Script::json(200, "{}"));
+        if !is_kept {
+            assert_eq!(gateway.generate("{}").await.status, 200);
+        }
+        shown(&gateway, "another instance", |worker| worker["id"] != *old).await;
+    }
+}
+
+#[tokio::test]
 async fn workers_in_each_others_place_are_told_of_and_get_nothing() {
     for no_checks in ["", "--disable-health-check"] {
         let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
