@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -30,8 +30,6 @@ struct Serving {
     gateway: Gateway,
     connections: JoinSet<()>,
     watched: Vec<Watched>,
-    /// Dropped when connections are to close as soon as they can.
-    closing: watch::Sender<()>,
 }
 
 /// A handshake, which has failed if it is dropped: one that takes too long is cut.
@@ -160,7 +158,7 @@ impl Gateway {
 
 impl Serving {
     fn new(gateway: Gateway) -> Self {
-        Self { gateway, connections: JoinSet::new(), watched: Vec::new(), closing: watch::Sender::new(()) }
+        Self { gateway, connections: JoinSet::new(), watched: Vec::new() }
     }
 
     /// Serves a connection, and holds something until it ends.
@@ -171,11 +169,11 @@ impl Serving {
         let watch = Arc::new(Watch::new());
         let weak = Arc::downgrade(&watch);
         let gateway = self.gateway.clone();
-        let mut closing = self.closing.subscribe();
         let task = self.connections.spawn(async move {
             let _held = held;
             let Some(stream) = secured(&gateway, stream).await else { return };
             let socket = watch.socket(stream);
+            let seen = Arc::clone(&watch);
             let service = service_fn(move |mut request| {
                 let (gateway, watch) = (gateway.clone(), Arc::clone(&watch));
                 watch.begin_request();
@@ -188,12 +186,17 @@ impl Serving {
             let connection = http.max_buf_size(MAX_HEAD_BYTES).serve_connection(socket, service);
             tokio::pin!(connection);
             // How a connection ends is no event; its requests have been accounted for.
-            tokio::select! {
-                biased;
-                _ended = &mut connection => return,
-                _told = closing.changed() => connection.as_mut().graceful_shutdown(),
+            loop {
+                tokio::select! {
+                    biased;
+                    _ended = &mut connection => return,
+                    is_closing = seen.nudged() => {
+                        if is_closing {
+                            connection.as_mut().graceful_shutdown();
+                        }
+                    }
+                }
             }
-            drop(connection.await);
         });
         self.watched.push(Watched::new(weak, task));
     }
@@ -212,8 +215,7 @@ impl Serving {
     async fn end(mut self) {
         let core = Arc::clone(&self.gateway.core);
         let grace = Duration::from_secs(core.options.startup().shutdown_grace_period_secs);
-        self.closing.send_replace(());
-        self.watched.iter_mut().for_each(Watched::look_anew);
+        self.watched.iter_mut().for_each(Watched::close);
         let drained = async {
             let mut tick = tick(LAST_TICK);
             while !self.connections.is_empty() {

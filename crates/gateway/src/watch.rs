@@ -2,7 +2,8 @@
 //!
 //! Whether a connection is in a request's way is kept in a [`Watch`], which its reads, writes and requests keep up to date.
 //! One tick a second looks at all connections of a thread, so that no request pays for a timer: a head that does not come
-//! to its end is cut, and so is a connection that is of no use any more and a client that takes nothing.
+//! to its end is cut, and so is a connection that is of no use any more and a client that takes nothing. One whose
+//! client's leaving would not be noticed otherwise is nudged, so that its task looks.
 
 use std::io;
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::body::{BoxError, ReplyBody};
@@ -57,6 +59,12 @@ pub(crate) struct Watch {
     unblocked: AtomicU32,
     /// Whether a request waits whose body is not being read, so that its client's leaving is not seen by reading.
     is_waiting: AtomicBool,
+    /// Whether something is waited for from the client. The server does not while it has bytes that it has no use for yet.
+    is_listening: AtomicBool,
+    /// Whether the connection is to close as soon as it can.
+    is_closing: AtomicBool,
+    /// Has its task look at it.
+    nudge: Notify,
 }
 
 /// A request of a connection waits, until this is dropped.
@@ -97,6 +105,8 @@ impl Watched {
         self.look(&watch);
         if patience.is_over(self, &watch) {
             self.task.abort();
+        } else if watch.is_deaf() {
+            watch.nudge.notify_one();
         }
         true
     }
@@ -112,9 +122,13 @@ impl Watched {
         true
     }
 
-    /// The looks until now no longer count.
-    pub(crate) fn look_anew(&mut self) {
+    /// Has it close as soon as it can. The looks until now no longer count.
+    pub(crate) fn close(&mut self) {
         (self.idle_looks, self.stalled_looks) = (0, 0);
+        if let Some(watch) = self.watch.upgrade() {
+            watch.is_closing.store(true, Ordering::Relaxed);
+            watch.nudge.notify_one();
+        }
     }
 
     fn look(&mut self, watch: &Watch) {
@@ -163,7 +177,16 @@ impl Watch {
             is_blocked: AtomicBool::new(false),
             unblocked: AtomicU32::new(0),
             is_waiting: AtomicBool::new(false),
+            is_listening: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            nudge: Notify::new(),
         }
+    }
+
+    /// Waits until the connection is to be served although nothing has come; gives whether it is to close.
+    pub(crate) async fn nudged(&self) -> bool {
+        self.nudge.notified().await;
+        self.is_closing.load(Ordering::Relaxed)
     }
 
     /// A request begins to wait. Whoever waits is to wake up now and then: whether the client has left is looked at
@@ -197,9 +220,15 @@ impl Watch {
         self.begun.load(Ordering::Relaxed).wrapping_sub(self.ended.load(Ordering::Relaxed))
     }
 
-    /// Bytes have come. While nothing is served they are of a head.
-    fn note_read(&self) {
-        if self.served() == 0 && self.head_begun.load(Ordering::Relaxed) == 0 {
+    /// Whether a request is served while its client's leaving is not seen by reading.
+    fn is_deaf(&self) -> bool {
+        !self.is_listening.load(Ordering::Relaxed) && self.served() > 0
+    }
+
+    /// Something was to be read. While nothing is served what has come is of a head.
+    fn note_read<T>(&self, read: &Poll<T>) {
+        self.is_listening.store(read.is_pending(), Ordering::Relaxed);
+        if read.is_ready() && self.served() == 0 && self.head_begun.load(Ordering::Relaxed) == 0 {
             self.head_begun.store(self.age_ms() + 1, Ordering::Relaxed);
         }
     }
@@ -241,9 +270,7 @@ impl Read for Socket {
         buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if read.is_ready() {
-            self.watch.note_read();
-        }
+        self.watch.note_read(&read);
         read
     }
 }
@@ -272,7 +299,8 @@ impl Write for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.watch.is_waiting.load(Ordering::Relaxed) && self.stream.inner().has_left() {
+        let is_looked_at = self.watch.is_waiting.load(Ordering::Relaxed) || self.watch.is_deaf();
+        if is_looked_at && self.stream.inner().has_left() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
         let flushed = Pin::new(&mut self.stream).poll_flush(context);

@@ -76,6 +76,27 @@ async fn who_says_nothing_and_who_stops_in_the_middle_are_given_up_in_time() {
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_after_more_than_its_request_is_noticed() {
+    let request = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+    for more in ["\r\n", "POST /generate HTTP/1.1\r\nhost", request] {
+        for script in [Script::new().hang(), Script::sse().event("{}").hang()] {
+            let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
+            prefill.on("/generate", Script::new().hang());
+            decode.on("/generate", script);
+            let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+            let client = sent(gateway.address, format!("{request}{more}").as_bytes()).await;
+            prefill.arrived("/generate", 1).await;
+            decode.arrived("/generate", 1).await;
+            drop(client);
+            for worker in [&prefill, &decode] {
+                assert_eq!(worker.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft), "{more:?}");
+            }
+            gateway.settled(&[("aborted", 1)]).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn connections_that_are_too_many_are_refused_with_a_sentence() {
     let gateway = TestGateway::start("--max-connections 2").await;
     let (first, second) = (sent(gateway.address, b"").await, sent(gateway.address, b"").await);
