@@ -190,7 +190,8 @@ impl Core {
 
     /// Whether a worker may be sent a request now.
     pub(crate) fn is_available(&self, worker: &PooledWorker) -> bool {
-        matches!(worker.availability(self.clock.moment()), Availability::Ready | Availability::BackingOff)
+        let availability = worker.availability(self.clock.moment());
+        matches!(availability, Availability::Ready | Availability::BackingOff | Availability::OnTrial)
     }
 
     /// The first worker of a role that is available, or else the first.

@@ -11,6 +11,9 @@
 //! | `HalfOpen` | Open | a probe failed: the timeout begins anew |
 //! | `HalfOpen` | Open | the last live probe ended without deciding it: the next request is a probe at once |
 //!
+//! No more probes are asked for than are needed. Where there is nobody else, more are let through all the same: they do no
+//! harm to a worker that works, and each of them is a probe like the others.
+//!
 //! Half-open is not kept: it *is* "open with live probes". A probe holds a [`Pass`], and whoever holds a pass gives it
 //! back in whatever way the probe ends, so half-open can not outlive its probes.
 //!
@@ -44,7 +47,7 @@ pub enum BreakerState {
     Closed,
     /// Refuses it, or lets it through as the first probe when the timeout is over.
     Open,
-    /// Probes are live: lets it through if more are needed.
+    /// Probes are live: lets it through if more are needed, or nobody else is there.
     HalfOpen,
 }
 
@@ -152,10 +155,15 @@ impl Breaker {
     pub(crate) fn admits(&self, now: Moment) -> bool {
         match self.state {
             State::Closed { .. } => true,
-            // No more probes are live than could still be needed.
-            State::Open { since, successes, probes } => {
-                now.since(since) >= self.config.timeout && successes + probes < self.successes_needed()
-            }
+            State::Open { since, .. } => now.since(since) >= self.config.timeout,
+        }
+    }
+
+    /// Whether as many probes are live as could still be needed.
+    pub(crate) fn has_probes(&self) -> bool {
+        match self.state {
+            State::Closed { .. } => false,
+            State::Open { successes, probes, .. } => successes + probes >= self.successes_needed(),
         }
     }
 

@@ -47,7 +47,8 @@ pub(crate) struct Loads {
 // === impl Candidates ===
 
 impl<'a> Candidates<'a> {
-    /// Leaves out what may not be chosen, and workers that back off as long as another is ready.
+    /// Leaves out what may not be chosen, workers that back off as long as another is ready, and those that are being tried
+    /// already as long as there is any other.
     pub(crate) fn gather<T>(
         workers: &'a [Arc<Worker<T>>],
         ask: &Ask<'_>,
@@ -55,7 +56,7 @@ impl<'a> Candidates<'a> {
     ) -> Result<Self, NoChoice> {
         let mut considered = Considered { workers: workers.len(), ..Considered::default() };
         let (mut list, mut away) = (Vec::with_capacity(workers.len()), Vec::new());
-        let mut full = Vec::new();
+        let (mut full, mut on_trial) = (Vec::new(), Vec::new());
         for (at, worker) in workers.iter().enumerate() {
             let (instance, place) = (worker.id.number(), worker.place);
             let candidate = Candidate { at, instance, place, vitals: &worker.vitals };
@@ -66,6 +67,10 @@ impl<'a> Candidates<'a> {
                 }
                 Fitness::Fit(Availability::BackingOff) => {
                     full.push(candidate);
+                    continue;
+                }
+                Fitness::Fit(Availability::OnTrial) => {
+                    on_trial.push(candidate);
                     continue;
                 }
                 Fitness::Fit(Availability::Open) => &mut considered.open,
@@ -83,6 +88,12 @@ impl<'a> Candidates<'a> {
             list = full;
         } else {
             away.extend(full.iter().map(|candidate| candidate.instance));
+        }
+        if list.is_empty() {
+            list = on_trial;
+        } else {
+            considered.open += on_trial.len();
+            away.extend(on_trial.iter().map(|candidate| candidate.instance));
         }
         considered.candidates = list.len();
         if !list.is_empty() {

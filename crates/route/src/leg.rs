@@ -150,7 +150,7 @@ mod tests {
             "it was no probe, and it failed in the end"
         );
         let mut probe = vitals.begin(0, at(1)).unwrap();
-        assert!(vitals.begin(0, at(1)).is_err());
+        assert_eq!(vitals.standing.availability(at(1)), Availability::OnTrial);
         probe.first_token(at(1));
         assert_eq!(vitals.standing.breaker(), BreakerState::Closed);
         assert_eq!(vitals.in_flight().requests, 1, "it is load until its end");

@@ -16,6 +16,9 @@ pub enum Availability {
     Ready,
     /// It said that it is full a moment ago; it is sent something only when no other worker is ready.
     BackingOff,
+    /// Its breaker is open, and it is being tried by as many requests as that takes; it is sent another one only when no
+    /// other worker can be.
+    OnTrial,
     /// Its breaker is open.
     Open,
     /// Its checks fail.
@@ -157,6 +160,8 @@ impl State {
             Availability::Unhealthy
         } else if !self.breaker.admits(now) {
             Availability::Open
+        } else if self.breaker.has_probes() {
+            Availability::OnTrial
         } else if self.backs_off_until.is_some() {
             Availability::BackingOff
         } else {
