@@ -100,7 +100,15 @@ pub(crate) async fn ask_all(
     let mut outbound = Outbound::forward(&fan_out.head(head), body);
     outbound.ask_for_identity();
     let fleet = core.registry.fleet();
-    let asked = fleet.servers().map(|worker| async {
+    // What is to be aborted may be at a worker that has been taken out.
+    let draining = if fan_out == FanOut::AbortRequest { core.registry.draining() } else { Vec::new() };
+    let mut servers: Vec<_> = fleet.servers().collect();
+    for worker in &draining {
+        if servers.iter().all(|server| server.url != worker.url) {
+            servers.push(worker);
+        }
+    }
+    let asked = servers.into_iter().map(|worker| async {
         let called = call(core, worker, &outbound, limit).await;
         core.counters.fan_outs.count(fan_out, called.as_ref().is_ok_and(|reply| reply.status().is_success()));
         let (status, body) = match called {

@@ -22,6 +22,33 @@ async fn call(gateway: &TestGateway, method: Method, path: &str, body: &str) -> 
 }
 
 #[tokio::test]
+async fn what_is_at_a_worker_that_has_been_taken_out_can_be_aborted() {
+    let worker = FakeWorker::start().await;
+    let gate = Gate::new();
+    worker.on("/generate", Script::sse().event("{}").wait(&gate).event("[DONE]").end());
+    worker.on("/abort_request", Script::json(200, ""));
+    worker.on("/flush_cache", Script::json(200, ""));
+    let gateway = TestGateway::regular(&[&worker]).await;
+    let mut live = gateway.generate(r#"{"rid":"R1","stream":true}"#).await;
+    assert!(live.next().await.is_some());
+    let removed = call(&gateway, Method::POST, &format!("/remove_worker?url={}", worker.url()), "").await;
+    assert_eq!(removed.0, 200);
+    for body in [r#"{"rid":"R1"}"#, r#"{"abort_all":true}"#] {
+        let (status, reply) = call(&gateway, Method::POST, "/abort_request", body).await;
+        assert_eq!((status, &reply["results"][0]["worker"]), (200, &json!(worker.url())));
+    }
+    assert_eq!(worker.calls("/abort_request").len(), 2);
+    assert_eq!(call(&gateway, Method::POST, "/flush_cache", "").await.1, json!({ "results": [] }));
+    gate.open();
+    live.rest().await;
+    gateway.settled(&[("completed", 1)]).await;
+    assert_eq!(
+        call(&gateway, Method::POST, "/abort_request", r#"{"rid":"R1"}"#).await.1["results"],
+        json!([])
+    );
+}
+
+#[tokio::test]
 async fn workers_come_and_go() {
     let worker = FakeWorker::start().await;
     worker.on("/generate", Script::json(200, "{}"));
