@@ -47,6 +47,8 @@ pub(crate) enum Refusal {
     NoWorker(RoleKind),
     #[error("{role} workers: {why}{problems}")]
     NoChoice { role: RoleKind, why: NoChoice, problems: String },
+    #[error("no data-parallel rank, which is a number from 0: {field}")]
+    OddRank { field: &'static str },
     #[error("malformed request: {0}")]
     Malformed(#[from] Malformed),
     #[error("request body larger than --max-payload-size, {limit_bytes} bytes")]
@@ -186,6 +188,7 @@ impl Refusal {
         match self {
             Self::NoChoice { why: NoChoice::NoSuchRank { .. }, .. }
             | Self::Malformed(_)
+            | Self::OddRank { .. }
             | Self::BodyLost(_)
             | Self::NamelessAbort
             | Self::Unfit(_) => StatusCode::BAD_REQUEST,
@@ -214,7 +217,7 @@ impl Refusal {
         match self {
             Self::NoChoice { why: NoChoice::NoSuchRank { .. }, .. } => "no_such_rank",
             Self::NoWorker(_) | Self::NoChoice { .. } => "no_available_workers",
-            Self::Malformed(_) | Self::NamelessAbort => "malformed_request",
+            Self::Malformed(_) | Self::OddRank { .. } | Self::NamelessAbort => "malformed_request",
             Self::TooLarge { .. } => "payload_too_large",
             Self::BodyLate { .. } => "request_body_timeout",
             Self::Late { .. } => "timeout",

@@ -170,6 +170,12 @@ impl Asked<'_> {
     /// Decides what is to be done.
     fn plan(&self, flight: &Flight, avoided: &[String]) -> Result<Plan, Refusal> {
         let core = &flight.core;
+        if let Some(field) = self.request.as_ref().and_then(|request| request.odd_rank)
+            && core.registry.fleet().all().any(|worker| worker.rank.is_some())
+        {
+            // A rank would be written over it.
+            return Err(Refusal::OddRank { field });
+        }
         let wish = Wish {
             join: &flight.facts.join,
             prompt: self.prompt.as_ref(),

@@ -22,6 +22,8 @@ pub struct GenerateRequest<'a> {
     pub rids: Vec<String>,
     /// `routed_dp_rank`, or what it was called before, `data_parallel_rank`: the rank that the client asks for.
     pub routed_dp_rank: Option<u32>,
+    /// Which of these fields holds something else than a rank or `null`.
+    pub odd_rank: Option<&'static str>,
     source: &'a Chunks,
     object: Object<'a>,
 }
@@ -83,7 +85,7 @@ impl<'a> GenerateRequest<'a> {
         let (mut stream, mut return_logprob, mut rids) = (false, false, Vec::new());
         // Prompts of a batch by the field that holds them: of a field that stands twice the last counts.
         let (mut prompts, mut n) = ([None; 3], 1);
-        let (mut routed_dp_rank, mut data_parallel_rank) = (None, None);
+        let (mut routed_dp_rank, mut data_parallel_rank) = (Ok(None), Ok(None));
         let mut cursor = Cursor::new(source);
         let object = Object::read(&mut cursor, |cursor, name, kind| {
             match (name, dialect) {
@@ -96,8 +98,12 @@ impl<'a> GenerateRequest<'a> {
                     })?;
                 }
                 (b"rid", _) => rids = texts(cursor)?,
-                (b"routed_dp_rank", _) => routed_dp_rank = rank(cursor.scalar()?.as_ref()),
-                (b"data_parallel_rank", _) => data_parallel_rank = rank(cursor.scalar()?.as_ref()),
+                (b"routed_dp_rank", _) => {
+                    routed_dp_rank = rank(cursor.scalar()?.as_ref()).ok_or("routed_dp_rank");
+                }
+                (b"data_parallel_rank", _) => {
+                    data_parallel_rank = rank(cursor.scalar()?.as_ref()).ok_or("data_parallel_rank");
+                }
                 (b"text", Dialect::Generate) | (b"prompt", Dialect::Completions) => {
                     prompts[0] = count_prompts(source, cursor, 1)?;
                 }
@@ -117,8 +123,9 @@ impl<'a> GenerateRequest<'a> {
         if shape.samples() > MAX_SAMPLES {
             return Err(Malformed { offset: object.range.start, problem: Problem::Count });
         }
-        let routed_dp_rank = routed_dp_rank.or(data_parallel_rank);
-        Ok(Self { shape, stream, return_logprob, rids, routed_dp_rank, source, object })
+        let odd_rank = routed_dp_rank.err().or(data_parallel_rank.err());
+        let routed_dp_rank = routed_dp_rank.ok().flatten().or(data_parallel_rank.ok().flatten());
+        Ok(Self { shape, stream, return_logprob, rids, routed_dp_rank, odd_rank, source, object })
     }
 
     /// The prompt as it stands in the body, whether text, token ids or messages.
@@ -270,11 +277,13 @@ fn count(scalar: Option<&Scalar<'_>>) -> usize {
     }
 }
 
-/// A rank; what is none is the worker's to refuse.
-fn rank(scalar: Option<&Scalar<'_>>) -> Option<u32> {
+/// A rank, or that none is asked for; nothing if it is neither.
+#[expect(clippy::option_option, reason = "what is no rank, and that there is none")]
+fn rank(scalar: Option<&Scalar<'_>>) -> Option<Option<u32>> {
     match scalar {
+        Some(Scalar::Null) => Some(None),
         Some(Scalar::Number(rank)) if *rank >= 0.0 && rank.fract() == 0.0 && *rank <= f64::from(u32::MAX) => {
-            Some(*rank as u32)
+            Some(Some(*rank as u32))
         }
         _ => None,
     }

@@ -60,6 +60,18 @@ async fn each_rank_has_its_load_and_is_named_to_the_worker() {
     let refused = gateway.generate(r#"{"routed_dp_rank":2}"#).await;
     assert_eq!(refused.status, 400);
     assert!(refused.text().await.contains("data-parallel rank"));
+    for odd in ["-1", "\"1\"", "[0,1]", "0.5", "true"] {
+        for field in ["routed_dp_rank", "data_parallel_rank"] {
+            let refused = gateway.generate(&format!(r#"{{"text":"a","{field}":{odd}}}"#)).await;
+            assert_eq!(refused.status, 400, "{field} {odd}");
+            assert!(refused.text().await.contains(field), "{field} {odd}");
+        }
+    }
+    // Where no rank is written the worker is to judge.
+    let gateway = TestGateway::regular(&[&worker]).await;
+    let body = r#"{"text":"a","routed_dp_rank":"1"}"#;
+    assert_eq!(gateway.generate(body).await.status, 200);
+    assert_eq!(worker.calls("/generate").pop().unwrap().request.text(), body);
 }
 
 #[tokio::test]
