@@ -77,11 +77,17 @@ pub(crate) fn target_dir(root: &Path, chore: &str) -> Result<PathBuf> {
 
 /// Builds a program of ours with these options of `cargo build`; gives its path.
 pub(crate) fn build(root: &Path, options: &[&str]) -> Result<PathBuf> {
+    build_with(root, options, &[])
+}
+
+/// The same in another environment.
+pub(crate) fn build_with(root: &Path, options: &[&str], variables: &[(&str, &str)]) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let messages = output(
         Command::new(cargo)
             .args(["build", "--quiet", "--message-format", "json-render-diagnostics"])
             .args(options)
+            .envs(variables.iter().copied())
             .current_dir(root),
     )?;
     messages

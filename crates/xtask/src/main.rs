@@ -1,6 +1,8 @@
-//! The project's own chores: `cargo xtask tidy`, `cargo xtask interop`, `cargo xtask fuzz` and `cargo xtask bench`.
+//! The project's own chores: `cargo xtask tidy`, `cargo xtask interop`, `cargo xtask fuzz`, `cargo xtask bench` and
+//! `cargo xtask dist`.
 
 mod bench;
+mod dist;
 mod fuzz;
 mod host;
 mod interop;
@@ -20,6 +22,7 @@ usage: cargo xtask tidy
        cargo xtask bench fpm [publish | follow] [--rounds N --seconds N --binary PATH]
        cargo xtask bench engine [--rounds N --binary PATH]
        cargo xtask bench stats [--rounds N]
+       cargo xtask dist
 
 tidy     checks what the compiler does not: crate boundaries, file sizes, forbidden words, links
 interop  runs the checks against other projects' programs; sets up what they need under target/interop
@@ -27,6 +30,7 @@ fuzz     makes up hostile input for the readers of forward passes, of pickles an
          unless told otherwise; builds under target/fuzz
 bench    measures the gateway against its peers, as ratios, the page over large runs, forward-pass metrics against SGLang's
          publisher, the engine beside llama.cpp, or what numbers, imports and recording cost; sets up what it needs under target/bench and target/interop
+dist     builds the program laid out by what its own work uses, as one installs it: target/dist/rollscope
 ";
 
 fn main() -> ExitCode {
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         ["bench", "gateway", args @ ..] => {
             Workspace::find().and_then(|workspace| bench::run(&workspace, args))
         }
+        ["dist"] => Workspace::find().and_then(|workspace| dist::run(&workspace)),
         _ => {
             workspace::say_aside(USAGE);
             return ExitCode::from(2);

@@ -92,6 +92,11 @@ impl<'a> Generator<'a> {
         }
     }
 
+    /// So many requests as fit into a window, of which nothing is told.
+    pub(super) fn exercise(&self, running: &Running) -> Result<()> {
+        self.closed(running, self.seconds).map(drop)
+    }
+
     /// One round.
     pub(super) fn measure(&self, running: Running) -> Result<(Figures, Option<Running>)> {
         match self.case.load {

@@ -20,7 +20,7 @@ mod tools;
 pub(crate) mod viewer;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -42,6 +42,9 @@ struct Plan<'a> {
     binary: Option<PathBuf>,
 }
 
+/// How long a binary is exercised in each way.
+const EXERCISE_S: u64 = 3;
+
 /// Prints the cases.
 pub(crate) fn list() -> bool {
     for case in CASES {
@@ -61,6 +64,23 @@ pub(crate) fn run(workspace: &Workspace, args: &[&str]) -> Result<bool> {
         report.add(case, &measured);
     }
     report.finish(&tools, &plan)
+}
+
+/// Has a binary serve, alone and for a moment, in each way that is measured by what it takes of the processor.
+pub(crate) fn exercise(workspace: &Workspace, binary: &Path) -> Result<()> {
+    let tools = Tools::without_peers(&workspace.root, Some(binary))?;
+    for case in CASES.iter().filter(|case| matches!(case.load, Load::Closed | Load::Recording)) {
+        let dir = tools.dir().join(case.name);
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        let fleet = Fleet::start(case, &tools, &dir)?;
+        let system = if case.load == Load::Recording { System::Recording } else { System::Rollscope };
+        let mut running = system.start(case, &fleet, &tools, &dir)?;
+        Generator::new(case, &tools, &fleet, &dir, EXERCISE_S)?.exercise(&running)?;
+        // It is asked to end, for only then does it tell what it has counted.
+        running.process.take().context("a gateway is a process")?.stop()?;
+        say_aside(&format!("   {}", case.name));
+    }
+    Ok(())
 }
 
 /// All rounds of a case.

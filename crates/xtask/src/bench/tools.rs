@@ -33,6 +33,16 @@ const PYTHON_PEERS: &[(System, &str)] =
 impl Tools {
     /// Builds and finds everything; `binary` stands for the build of ours.
     pub(super) fn new(root: &Path, binary: Option<&Path>) -> Result<Self> {
+        let mut tools = Self::without_peers(root, binary)?;
+        let mut packages = Packages::default();
+        tools.nginx = optional(System::Nginx, program("nginx", "nginx-light", &mut packages));
+        tools.haproxy = optional(System::Haproxy, program("haproxy", "haproxy", &mut packages));
+        tools.python_peers = python_peers(&tools.venv(), &mut packages);
+        Ok(tools)
+    }
+
+    /// The same but for what others have made.
+    pub(super) fn without_peers(root: &Path, binary: Option<&Path>) -> Result<Self> {
         let dir = target_dir(root, "bench")?;
         let rollscope = match binary {
             Some(binary) => {
@@ -42,11 +52,8 @@ impl Tools {
         };
         let example = |name| build(root, &["--release", "--package", "rollscope-testkit", "--example", name]);
         let (worker, client) = (example("bench_worker")?, example("bench_client")?);
-        let mut packages = Packages::default();
-        let wrk = program("wrk", "wrk", &mut packages)?;
-        let nginx = optional(System::Nginx, program("nginx", "nginx-light", &mut packages));
-        let haproxy = optional(System::Haproxy, program("haproxy", "haproxy", &mut packages));
-        let python_peers = python_peers(&dir.join("venv"), &mut packages);
+        let wrk = program("wrk", "wrk", &mut Packages::default())?;
+        let (nginx, haproxy, python_peers) = (None, None, Vec::new());
         Ok(Self { dir, rollscope, worker, client, wrk, nginx, haproxy, python_peers })
     }
 
