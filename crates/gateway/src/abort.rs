@@ -94,9 +94,11 @@ pub(crate) fn abort_later(core: &Arc<Core>, worker: &Arc<PooledWorker>, rids: &[
     runtime.spawn(async move {
         for body in bodies {
             let outbound = Outbound::post_json("/abort_request", body);
-            let posted =
-                tokio::time::timeout(ABORT_LIMIT, exchange(&worker, &outbound, ABORT_LIMIT, Instant::now()))
-                    .await;
+            let posted = tokio::time::timeout(
+                ABORT_LIMIT,
+                exchange(&worker, &outbound, ABORT_LIMIT, Instant::now(), || true),
+            )
+            .await;
             let Ok(Ok(mut reply)) = posted else { break };
             drop(tokio::time::timeout(ABORT_LIMIT, reply.body.collect(MAX_ABORT_REPLY_BYTES)).await);
         }

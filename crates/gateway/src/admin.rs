@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::body::ReplyBody;
 use crate::core::{Core, Mode};
 use crate::fault::Refusal;
+use crate::inbound::read_body;
 use crate::options::LogLevel;
 use crate::pool::{Origin, Pool, PooledWorker};
 use crate::reply::json;
-use crate::request::read_body;
 use crate::shown::show;
 use crate::tags::{Labels, Tags};
 

@@ -15,14 +15,15 @@ use serde::de::IgnoredAny;
 
 use crate::access::Caller;
 use crate::body::{ReplyBody, whole};
+use crate::called_off::Whom;
 use crate::core::Core;
 use crate::exchange::exchange;
 use crate::fault::{Refusal, UpstreamFault};
+use crate::inbound::read_body;
 use crate::options::GatewayOptions;
 use crate::outbound::{Outbound, end_to_end};
 use crate::pool::PooledWorker;
 use crate::reply::{WorkerReply, json, response};
-use crate::request::read_body;
 use crate::secrets::without_secrets;
 
 /// What every worker is told or asked at once.
@@ -94,8 +95,11 @@ pub(crate) async fn ask_all(
     let limit = fan_out.limit(core.options.startup());
     let (head, incoming) = request.into_parts();
     let body = read_body(core, incoming, core.options.startup().max_payload_size).await?;
-    if fan_out == FanOut::AbortRequest && is_nameless_abort(&body) {
-        return Err(Refusal::NamelessAbort);
+    if fan_out == FanOut::AbortRequest
+        && let Ok(call) = serde_json::from_slice::<AbortCall>(&body.to_bytes())
+    {
+        // First this: what is not seen to be called off here has been sent, and the workers are told now.
+        core.call_offs.call_off(call.whom()?);
     }
     let mut outbound = Outbound::forward(&fan_out.head(head), body);
     outbound.ask_for_identity();
@@ -138,12 +142,6 @@ pub(crate) async fn generates(core: &Core, caller: Caller) -> Result<Response<Re
     Ok(response(StatusCode::OK, HeaderMap::new(), whole("OK")))
 }
 
-/// Whether nothing is named to abort. Workers that take a name for a prefix would take this for the prefix of all.
-fn is_nameless_abort(body: &Chunks) -> bool {
-    let named = |call: &AbortCall| call.abort_all || call.rid.as_ref().is_some_and(|rid| !rid.is_empty());
-    serde_json::from_slice(&body.to_bytes()).is_ok_and(|call| !named(&call))
-}
-
 async fn first_reply(core: &Core, outbound: &Outbound) -> Result<WorkerReply, Refusal> {
     let kind = core.roles()[0];
     let fleet = core.registry.fleet();
@@ -172,7 +170,7 @@ pub(crate) async fn call(
     limit: Duration,
 ) -> Result<WorkerReply, UpstreamFault> {
     let called = async {
-        let mut exchange = exchange(worker, outbound, core.connect_limit, Instant::now()).await?;
+        let mut exchange = exchange(worker, outbound, core.connect_limit, Instant::now(), || true).await?;
         let body = exchange.body.collect(MAX_REPLY_BYTES).await?;
         Ok(WorkerReply { head: exchange.head, body })
     };
@@ -189,6 +187,19 @@ fn embedded(body: &Chunks) -> String {
     match (serde_json::from_slice::<IgnoredAny>(&bytes), std::str::from_utf8(&bytes)) {
         (Ok(_), Ok(text)) => text.to_owned(),
         _ => serde_json::Value::from(String::from_utf8_lossy(&bytes)).to_string(),
+    }
+}
+
+// === impl AbortCall ===
+
+impl AbortCall {
+    /// Whom it means; an error if nobody is named. Workers that take a name for a prefix would take that for the prefix of all.
+    fn whom(self) -> Result<Whom, Refusal> {
+        match self.rid.filter(|rid| !rid.is_empty()) {
+            _ if self.abort_all => Ok(Whom::All),
+            Some(rid) => Ok(Whom::Named(rid)),
+            None => Err(Refusal::NamelessAbort),
+        }
     }
 }
 

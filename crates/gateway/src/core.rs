@@ -16,6 +16,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use crate::abort::Aborts;
 use crate::access::Keys;
+use crate::called_off::CallOffs;
 use crate::calls::Calls;
 use crate::choosing::Choosers;
 use crate::clients::Clients;
@@ -54,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) rids: Live<String>,
     /// Those of requests that are being aborted.
     pub(crate) aborts: Aborts,
+    /// Aborts of requests that no worker has yet.
+    pub(crate) call_offs: CallOffs,
     /// The steps of live requests, as their headers say.
     pub(crate) steps: Arc<Live<StepNumber>>,
     /// Each live request has a receiver, so that the gateway's end can wait for the last.
@@ -165,6 +168,7 @@ impl Core {
             rooms: Rooms::default(),
             rids: Live::default(),
             aborts: Aborts::default(),
+            call_offs: CallOffs::default(),
             steps: Arc::default(),
             flights: watch::Sender::new(()),
             requests: Books::default(),

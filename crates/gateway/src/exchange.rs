@@ -39,15 +39,19 @@ pub(crate) struct UpstreamBody {
 ///
 /// It is sent twice only when the first connection was a kept one that broke before a byte of the reply, and
 /// the worker can not have acted on it: because no byte of the request was written, or because it is a GET.
-/// `now` tells which kept connections are too old.
+/// `now` tells which kept connections are too old. What is not wanted any more when a connection is there is not sent at all.
 pub(crate) async fn exchange(
     worker: &Arc<PooledWorker>,
     outbound: &Outbound,
     connect_limit: Duration,
     now: Instant,
+    is_wanted: impl Fn() -> bool,
 ) -> Result<Exchange, UpstreamFault> {
     let request_head = outbound.head_to(&worker.url, worker.link.authorization());
     let mut is_retry = false;
+    if !is_wanted() {
+        return Err(UpstreamFault::CalledOff);
+    }
     if let Some(mut connection) = worker.link.take(now) {
         match connection.call(outbound.method(), &request_head, &outbound.body).await {
             Ok(head) => return Ok(Exchange::new(head, connection, worker)),
@@ -58,6 +62,10 @@ pub(crate) async fn exchange(
         }
     }
     let mut connection = connect(worker, connect_limit).await?;
+    if !is_wanted() {
+        worker.link.put(connection);
+        return Err(UpstreamFault::CalledOff);
+    }
     let called = connection.call(outbound.method(), &request_head, &outbound.body).await;
     let head = called.map_err(|error| UpstreamFault::Lost(error.broken))?;
     Ok(Exchange { is_retry, is_new: true, ..Exchange::new(head, connection, worker) })

@@ -20,6 +20,9 @@ pub(crate) enum UpstreamFault {
     Exhausted(#[source] io::Error),
     #[error("no connection within {limit:?}")]
     ConnectTimeout { limit: Duration },
+    /// Before a byte of it was written.
+    #[error("aborted before it was sent")]
+    CalledOff,
     #[error("connection lost before the reply: {0}")]
     Lost(#[source] Broken),
     /// The worker may have closed a connection that was kept, as the request came.
@@ -65,6 +68,8 @@ pub(crate) enum Refusal {
     Busy { queue_size: usize },
     #[error("the request can not begin within {limit:?}, which is --queue-timeout-secs")]
     Queued { limit: Duration },
+    #[error("aborted by /abort_request before a worker had it")]
+    CalledOff,
     #[error("this call needs a key: Authorization: Bearer KEY")]
     Unauthorized,
     #[error("this key is not for this call")]
@@ -117,7 +122,9 @@ impl UpstreamFault {
     /// What it tells about the worker.
     pub(crate) fn verdict(&self) -> Verdict {
         match self {
-            Self::TooLarge { .. } | Self::Waited { .. } | Self::Exhausted(_) => Verdict::Neutral,
+            Self::TooLarge { .. } | Self::Waited { .. } | Self::Exhausted(_) | Self::CalledOff => {
+                Verdict::Neutral
+            }
             Self::Connect(_)
             | Self::ConnectTimeout { .. }
             | Self::Lost(_)
@@ -195,6 +202,8 @@ impl Refusal {
             Self::NoWorker(_) | Self::NoChoice { .. } | Self::Queued { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
+            // As gRPC has it for what its client cancels: a status that clients do not take for a reason to try again.
+            Self::CalledOff => StatusCode::from_u16(499).unwrap_or(StatusCode::CONFLICT),
             Self::BodyLate { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::Late { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -225,6 +234,7 @@ impl Refusal {
             Self::Encoded { .. } => "unsupported_content_encoding",
             Self::Busy { .. } => "too_many_requests",
             Self::Queued { .. } => "queue_timeout",
+            Self::CalledOff => "aborted",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
             Self::UnknownPath { .. } | Self::OnlyMetrics { .. } => "unknown_path",

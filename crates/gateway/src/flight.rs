@@ -14,6 +14,7 @@ use rollscope_trace::{BatchSlot, Join, LegRole, Nanos, Outcome, Profile, Report,
 use rollscope_wire::{Dialect, Output, Shape};
 use tokio::sync::watch;
 
+use crate::called_off::Since;
 use crate::choosing::Decided;
 use crate::clock::Anchor;
 use crate::core::Core;
@@ -29,6 +30,8 @@ pub(crate) struct Flight {
     pub(crate) core: Arc<Core>,
     arrival: Anchor,
     path: Box<str>,
+    /// Aborts of before it came, which do not mean it.
+    pub(crate) since: Since,
     /// Set while the request is planned, before anybody shares it.
     pub(crate) facts: Facts,
     /// Among those that are served at once.
@@ -61,6 +64,8 @@ pub(crate) struct Facts {
     pub(crate) stream: bool,
     /// What it asks in words, and how much of its reply's is kept, if texts are recorded.
     pub(crate) texts: Option<Texts>,
+    /// Whether it generates, be it read or not, so that an abort means it.
+    pub(crate) is_generation: bool,
     /// What a generation is asked for in. It leaves a profile; what is merely forwarded has none and leaves none.
     pub(crate) dialect: Option<Dialect>,
 }
@@ -107,6 +112,7 @@ impl Flight {
             core: Arc::clone(core),
             arrival,
             path: path.into(),
+            since: core.call_offs.until_now(),
             facts: Facts::new(join),
             place: Place::default(),
             state: Mutex::new(State::new(Some(ticket))),
@@ -119,6 +125,11 @@ impl Flight {
         self.core.rids.add(&rids);
         self.facts.join.rid = rids.first().filter(|_| rids.len() == 1).map(|rid| rid.as_str().into());
         self.facts.rids = rids;
+    }
+
+    /// Whether an abort means it. Only for as long as no worker has it that is for the gateway to see.
+    pub(crate) fn is_called_off(&self) -> bool {
+        self.facts.is_generation && self.core.call_offs.mean(self.since, &self.facts.rids)
     }
 
     /// How much of each text of its reply is kept, if any.
@@ -318,7 +329,7 @@ impl Drop for Over {
 impl Facts {
     pub(crate) fn new(join: Join) -> Self {
         let (rids, shape, texts) = (Vec::new(), Shape::Single, None);
-        Self { join, rids, shape, stream: false, texts, dialect: None }
+        Self { join, rids, shape, stream: false, texts, is_generation: false, dialect: None }
     }
 
     /// Of a batch, how many samples it has.
@@ -333,9 +344,9 @@ impl Facts {
 // === impl State ===
 
 impl State {
-    /// Whether the client was answered with what it asked for, whole or not.
+    /// Whether a worker has answered the client with what it asked for, whole or not.
     fn is_good(&self) -> bool {
-        self.status.is_some_and(|status| (200..300).contains(&status))
+        !self.legs.is_empty() && self.status.is_some_and(|status| (200..300).contains(&status))
     }
 
     /// Time for each token of a stream but the first, if the worker has said how many there were.

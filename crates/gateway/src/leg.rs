@@ -159,11 +159,17 @@ impl Answer {
         let mut deadline = Deadline::after(now, flight.core.request_limit()).with_timer(timer);
         let mut leg = Leg::begin(&flight, role, seat, now);
         let exchanged = {
-            let exchanging = pin!(exchange(&leg.worker, &outbound, flight.core.connect_limit, now));
+            let is_wanted = || !flight.is_called_off();
+            let exchanging =
+                pin!(exchange(&leg.worker, &outbound, flight.core.connect_limit, now, is_wanted));
             deadline.bound(exchanging, None).await
         };
         let Exchange { head, body, is_retry, is_new } = match exchanged {
             Ok(Ok(exchange)) => exchange,
+            Ok(Err(fault @ UpstreamFault::CalledOff)) => {
+                leg.end(Outcome::Aborted, Some(fault.to_string()), Verdict::Neutral);
+                return Err(Refusal::CalledOff);
+            }
             Ok(Err(fault)) => return Err(leg.fail(Outcome::Failed, fault)),
             Err(limit) => return Err(leg.time_out(Outcome::Failed, limit).await),
         };

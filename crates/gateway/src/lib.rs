@@ -9,11 +9,12 @@
 //! | `server`, `routes`, `serving`, `clients`, `watch`, `lane` | the gateway; which path leads where; clients' connections, how many, and what they do; the threads that serve them |
 //! | `transport`, `tls` | the bytes of a connection, with or without TLS |
 //! | `access`, `cors`, `limits` | who may call, from where, and how many at once |
-//! | `request` | read, plan, run |
+//! | `request`, `inbound` | read, plan, run |
+//! | `called_off` | aborts of what no worker has yet |
 //! | `relay`, `stream`, `pair`, `prefill` | pass a reply on; a stream of events; two legs at once; the prefill's half |
 //! | `leg`, `deadline`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, when it is given up, down to the bytes |
 //! | `flight`, `reading`, `profiler` | what is known of a live request, and the profile it leaves |
-//! | `reply`, `fault`, `body` | what clients get |
+//! | `reply`, `aborted`, `fault`, `body` | what clients get |
 //! | `checks`, `loads`, `passes` | whether the workers are up, which processes they are, and what they have to do |
 //! | `discovery`, `dns` | workers that a file or a DNS name tells of |
 //! | `admin`, `shown`, `tags`, `control`, `secrets` | workers that come and go; calls to the first worker or to all; what is not told of them |
@@ -41,6 +42,8 @@ mod tls;
 mod transport;
 mod watch;
 
+mod called_off;
+mod inbound;
 mod request;
 
 mod pair;
@@ -63,6 +66,7 @@ mod join;
 mod profiler;
 mod reading;
 
+mod aborted;
 mod body;
 mod fault;
 mod reply;

@@ -1,7 +1,8 @@
 //! How many requests are served at once and begin in a second, and the queue of those that wait.
 //!
-//! A request waits before its body is read, so that the queue holds connections and no bodies. It is live from its
-//! arrival on: what it waited stands in its profile, between arrival and the dispatch of its first leg.
+//! A request waits before its body is read, so that the queue holds connections and no bodies, but for those that an abort by
+//! name has had read (`called_off.rs`). It is live from its arrival on: what it waited stands in its profile, between arrival
+//! and the dispatch of its first leg.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -98,9 +99,17 @@ impl Limits {
         self.rate.is_some() || self.places.is_some()
     }
 
-    /// A place for a request; it waits for one if it has to. Its connection, if known, is told that it waits, and served
-    /// now and then, so that a client that leaves leaves the queue.
-    pub(crate) async fn admit(&self, now: Moment, connection: Option<&Watch>) -> Result<Place, Refusal> {
+    /// A place for a request; it waits for one if it has to, and for no longer than until it is called off: then it needs
+    /// none. Its connection, if known, is told that it waits, and served now and then, so that a client that leaves leaves the queue.
+    pub(crate) async fn admit<F>(
+        &self,
+        now: Moment,
+        connection: Option<&Watch>,
+        called_off: impl FnOnce() -> F,
+    ) -> Result<Place, Refusal>
+    where
+        F: Future<Output = Result<(), Refusal>>,
+    {
         if !self.have_queue() {
             return Ok(Place::default());
         }
@@ -122,11 +131,14 @@ impl Limits {
         }
         let mut turn = pin!(timeout(limit, self.turn(token.pause)));
         let _waits = connection.map(Watch::wait);
+        // On the heap: most requests do not wait, and need no room for it.
+        let mut called_off = Box::pin(called_off());
         let mut look = tick(LOOK_INTERVAL);
         let permit = loop {
             tokio::select! {
                 biased;
                 permit = &mut turn => break permit.map_err(|_| late())?,
+                called_off = &mut called_off => return called_off.map(|()| Place::default()),
                 _ = look.tick() => {}
             }
         };

@@ -113,6 +113,7 @@ pub(crate) fn refuse(flight: Arc<Flight>, refusal: Refusal) -> Response<ReplyBod
     let outcome = match &refusal {
         // The client has left in the middle of its request.
         Refusal::BodyLost(error) if has_left(error) => Outcome::Aborted,
+        Refusal::CalledOff => Outcome::Aborted,
         _ => Outcome::Failed,
     };
     let (head, ()) = error_head(&refusal).into_parts();

@@ -1,29 +1,26 @@
 //! The way of a request: read, plan, run, and a reply whatever happens.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use http::header::{CONTENT_ENCODING, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response};
-use http_body::Body as _;
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use rollscope_route::{DpRank, Role, RoleKind};
 use rollscope_wire::{Bootstrap, Chunks, Dialect, GenerateRequest, Ranks};
-use tokio::time::timeout;
 
+use crate::aborted::aborted;
 use crate::body::ReplyBody;
 use crate::choosing::{Seat, Wish};
 use crate::core::{Core, Mode};
-use crate::deadline::Deadline;
 use crate::fault::{Another, Refusal};
 use crate::flight::Flight;
+use crate::inbound::Inbound;
 use crate::leg::{Answer, is_plain};
 use crate::outbound::Outbound;
 use crate::pair::Pair;
 use crate::relay::relay;
 use crate::reply::refuse;
+use crate::routes::is_unread_generation;
 use crate::stream::EventRelay;
 use crate::texts::{Share, Texts};
 use crate::watch::Watch;
@@ -59,11 +56,6 @@ struct Asked<'a> {
     prompt: Option<Chunks>,
 }
 
-/// So much of a body that is refused is read, for so long, and with no longer a pause.
-const MAX_DISCARDED_BYTES: usize = 64 << 20;
-const DISCARD_LIMIT: Duration = Duration::from_secs(10);
-const DISCARD_PAUSE: Duration = Duration::from_secs(1);
-
 static EXPLAIN: HeaderName = HeaderName::from_static("x-rollscope-explain");
 static DECISION: HeaderName = HeaderName::from_static("x-rollscope-decision");
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -79,16 +71,21 @@ pub(crate) async fn serve(
     let mut flight = Flight::begin(&core, arrival, head.uri.path(), &head.headers);
     if let Some(flight) = Arc::get_mut(&mut flight) {
         flight.facts.dialect = endpoint.dialect();
+        flight.facts.is_generation = endpoint != Endpoint::Other || is_unread_generation(head.uri.path());
     }
+    let mut inbound = Inbound::new(incoming);
     let connection = head.extensions.get::<Arc<Watch>>().map(|watch| &**watch);
-    let served = match core.limits.admit(core.clock.moment_of(arrival.at), connection).await {
+    let dialect = endpoint.dialect().filter(|_| is_plain(&head.headers));
+    let now = core.clock.moment_of(arrival.at);
+    let admitted = core.limits.admit(now, connection, || called_off(&flight, dialect, &mut inbound)).await;
+    let served = match admitted {
         Ok(place) => {
             if let Some(flight) = Arc::get_mut(&mut flight) {
                 flight.place = place;
             }
-            attend(&mut flight, &head, incoming, endpoint).await
+            attend(&mut flight, &head, &mut inbound, (endpoint, dialect)).await
         }
-        Err(refusal) => Err(unread(incoming, refusal)),
+        Err(refusal) => Err(inbound.refuse(refusal)),
     };
     let mut response = served.unwrap_or_else(|refusal| refuse(Arc::clone(&flight), refusal));
     if head.headers.get(&EXPLAIN).is_some_and(|value| value == "1")
@@ -112,22 +109,34 @@ fn request_id(core: &Core, headers: &HeaderMap) -> Option<HeaderValue> {
     }
 }
 
-fn hexadecimal(number: [u8; 16]) -> [u8; 32] {
+/// Digits of a name that nobody else draws.
+pub(crate) fn hexadecimal(number: [u8; 16]) -> [u8; 32] {
     let digit = |half: u8| b"0123456789abcdef"[usize::from(half & 15)];
     std::array::from_fn(|at| digit(number[at / 2] >> (4 * (1 - at % 2))))
+}
+
+/// Waits until a request that waits is called off.
+async fn called_off(flight: &Flight, dialect: Option<Dialect>, inbound: &mut Inbound) -> Result<(), Refusal> {
+    if !flight.facts.is_generation {
+        return std::future::pending().await;
+    }
+    flight.core.call_offs.wait(flight.since, (&flight.core, dialect), inbound).await
 }
 
 /// Reads the request and has workers serve it.
 async fn attend(
     flight: &mut Arc<Flight>,
     head: &http::request::Parts,
-    incoming: Incoming,
-    endpoint: Endpoint,
+    inbound: &mut Inbound,
+    (endpoint, dialect): (Endpoint, Option<Dialect>),
 ) -> Result<Response<ReplyBody>, Refusal> {
-    let limit_bytes = flight.core.options.startup().max_payload_size;
-    let body = read_body(&flight.core, incoming, limit_bytes).await?;
-    let dialect = endpoint.dialect().filter(|_| is_plain(&head.headers));
-    let request = dialect.map(|dialect| GenerateRequest::scan(&body, dialect)).transpose()?;
+    let core = Arc::clone(&flight.core);
+    // Who has been called off in the queue has no place of its own, and what it asked for is read one after the other.
+    let _room =
+        if flight.is_called_off() { Box::pin(core.call_offs.read(&core, inbound)).await? } else { None };
+    inbound.read(&core, core.options.startup().max_payload_size).await?;
+    let body = inbound.body();
+    let request = dialect.map(|dialect| GenerateRequest::scan(body, dialect)).transpose()?;
     if let (Some(request), Some(dialect), Some(flight)) = (&request, dialect, Arc::get_mut(flight)) {
         flight.name(request.rids.clone());
         (flight.facts.shape, flight.facts.stream) = (request.shape, request.stream);
@@ -139,7 +148,13 @@ async fn attend(
     flight.core.durations.count(head.uri.path(), flight.facts.stream);
     let prompt =
         request.as_ref().filter(|_| flight.core.choosers.reads_prompt).and_then(GenerateRequest::prompt);
-    Asked { head, body: &body, endpoint, request, prompt }.serve(flight).await
+    let asked = Asked { head, body, endpoint, request, prompt };
+    match (asked.serve(flight).await, &asked.request, dialect) {
+        (Err(refusal @ Refusal::CalledOff), Some(request), Some(dialect)) => {
+            Ok(aborted(Arc::clone(flight), request, dialect, &refusal))
+        }
+        (served, ..) => served,
+    }
 }
 
 // === impl Asked ===
@@ -160,7 +175,11 @@ impl Asked<'_> {
             tokio::time::sleep(core.retries.pause(tries, rand::random())).await;
             // The other half of a pair is being told to forget it.
             core.aborts.past(&flight.facts.rids).await;
-            let Ok(plan) = self.plan(flight, &avoided) else { break };
+            let plan = match self.plan(flight, &avoided) {
+                Ok(plan) => plan,
+                Err(refusal @ Refusal::CalledOff) => return Err(refusal),
+                Err(_) => break,
+            };
             flight.count_retry();
             served = plan.run(Arc::clone(flight)).await;
         }
@@ -170,6 +189,9 @@ impl Asked<'_> {
     /// Decides what is to be done.
     fn plan(&self, flight: &Flight, avoided: &[String]) -> Result<Plan, Refusal> {
         let core = &flight.core;
+        if flight.is_called_off() {
+            return Err(Refusal::CalledOff);
+        }
         if let Some(field) = self.request.as_ref().and_then(|request| request.odd_rank)
             && core.registry.fleet().all().any(|worker| worker.rank.is_some())
         {
@@ -242,54 +264,6 @@ impl Plan {
             }
         }
     }
-}
-
-/// Reads a body, whose pieces must not keep it waiting for too long.
-pub(crate) async fn read_body(
-    core: &Core,
-    mut incoming: Incoming,
-    limit_bytes: usize,
-) -> Result<Chunks, Refusal> {
-    let mut body = Chunks::new();
-    let too_large = || Refusal::TooLarge { limit_bytes };
-    if incoming.size_hint().lower() > limit_bytes as u64 {
-        return Err(unread(incoming, too_large()));
-    }
-    let limit = core.body_limit();
-    let mut deadline = Deadline::after(Instant::now(), core.request_limit());
-    loop {
-        let frame = deadline.bound(pin!(incoming.frame()), Some(limit)).await;
-        let frame = match frame {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return Ok(body),
-            Err(limit) if deadline.is_over() => return Err(unread(incoming, Refusal::Late { limit })),
-            Err(limit) => return Err(unread(incoming, Refusal::BodyLate { limit })),
-        };
-        if let Ok(piece) = frame.map_err(Refusal::BodyLost)?.into_data() {
-            body.push(piece);
-        }
-        if body.len() > limit_bytes {
-            return Err(unread(incoming, too_large()));
-        }
-    }
-}
-
-/// The refusal of a request whose body has not been read to its end. It is read on for a while, while the client is told: one
-/// that is still sending would find its connection reset, and never see why.
-pub(crate) fn unread(mut incoming: Incoming, refusal: Refusal) -> Refusal {
-    if incoming.is_end_stream() {
-        return refusal;
-    }
-    let reading = async move {
-        let mut left = MAX_DISCARDED_BYTES;
-        while let Ok(Some(Ok(frame))) = timeout(DISCARD_PAUSE, incoming.frame()).await {
-            let piece = frame.into_data().unwrap_or_default();
-            let Some(rest) = left.checked_sub(piece.len()) else { return };
-            left = rest;
-        }
-    };
-    tokio::spawn(timeout(DISCARD_LIMIT, reading));
-    refusal
 }
 
 // === impl Endpoint ===

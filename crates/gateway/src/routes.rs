@@ -58,6 +58,9 @@ const USES: &[&str] = &[
     "vertex_generate",
     "weight_version",
 ];
+/// What generates besides and is not read here.
+const GENERATIONS: &[&str] =
+    &["/v1/responses", "/v1/messages", "/api/chat", "/api/generate", "/invocations", "/vertex_generate"];
 const WORKERS: &[Method] = &[Method::GET, Method::HEAD, Method::POST];
 const WORKER: &[Method] = &[Method::GET, Method::HEAD, Method::PUT, Method::DELETE];
 
@@ -131,6 +134,11 @@ impl<'a> Route<'a> {
         let methods = self.methods();
         methods.is_empty() || methods.contains(method)
     }
+}
+
+/// Whether what is forwarded unread generates.
+pub(crate) fn is_unread_generation(path: &str) -> bool {
+    GENERATIONS.contains(&&*as_read(path))
 }
 
 /// A path as workers read it: by that a call's way and rights are decided.

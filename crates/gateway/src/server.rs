@@ -19,13 +19,14 @@ use crate::access::Access;
 use crate::body::{ReplyBody, whole};
 use crate::core::{Core, Mode};
 use crate::fault::Refusal;
+use crate::inbound::unread;
 use crate::metrics::{Counter, ForeignCounters};
 use crate::notices::Notices;
 use crate::options::GatewayOptions;
 use crate::outbound::Outbound;
 use crate::pool::PooledWorker;
 use crate::reply::refuse_plainly;
-use crate::request::{Endpoint, unread};
+use crate::request::Endpoint;
 use crate::routes::{Route, as_read, is_for_any_worker};
 use crate::{admin, control, cors, engine_metrics, metrics, request};
 

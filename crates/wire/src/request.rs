@@ -135,6 +135,15 @@ impl<'a> GenerateRequest<'a> {
         prompts.next().map(|field| self.source.slice(field.value.clone()))
     }
 
+    /// `model`, if it is a text that is no longer than names are.
+    pub fn model(&self) -> Option<String> {
+        let field = self.object.get(b"model")?;
+        match Cursor::at(self.source, field.value.start).scalar() {
+            Ok(Some(Scalar::Text(model))) => Some(model.into_owned()),
+            _ => None,
+        }
+    }
+
     /// The prompts in words, each up to a limit, a chat as one; none of token ids.
     pub fn prompts(&self, dialect: Dialect, limit_bytes: usize) -> Vec<Words> {
         let (name, is_chat): (&[u8], _) = match dialect {

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod called_off;
+#[cfg(test)]
 mod checks;
 #[cfg(test)]
 mod choosing;
