@@ -169,6 +169,37 @@ async fn the_only_worker_is_used_while_it_is_on_trial() {
 }
 
 #[tokio::test]
+async fn no_more_trials_than_needed_are_made_while_another_worker_can_be_taken() {
+    let (workers, urls) = fleet(2).await;
+    let breaker = "--cb-failure-threshold 1 --cb-success-threshold 2 --cb-timeout-duration-secs 0";
+    let gateway = TestGateway::start(&format!("{urls} {breaker}")).await;
+    workers[0].on("/generate", Script::json(500, "broken"));
+    // One of two in turn is the broken one's.
+    for _ in 0..2 {
+        gateway.generate("{}").await.text().await;
+    }
+    let gate = Gate::new();
+    let reply = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{REPLY}", REPLY.len());
+    for worker in &workers {
+        worker.on("/generate", Script::new().wait(&gate).raw(reply.clone()));
+    }
+    let address = gateway.address;
+    let ask = || tokio::spawn(async move { Client::post(address, "/generate", "{}").await });
+    let asked: Vec<_> = (0..12).map(|_| ask()).collect();
+    gate.arrivals(12).await;
+    assert_eq!(calls(&workers), [1 + 2, 1 + 10], "two of twelve are trials");
+    gate.open();
+    for asked in asked {
+        assert_eq!(asked.await.unwrap().status, 200);
+    }
+    shown(&gateway, "a worker that works", |worker| worker["breaker"] == "closed").await;
+    for _ in 0..4 {
+        gateway.generate("{}").await.text().await;
+    }
+    assert_eq!(calls(&workers), [3 + 2, 11 + 2], "its share again");
+}
+
+#[tokio::test]
 async fn a_full_worker_is_not_taken_for_a_broken_one() {
     let (workers, urls) = fleet(1).await;
     let breaker = "--cb-failure-threshold 2 --cb-timeout-duration-secs 3600";
