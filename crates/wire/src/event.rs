@@ -2,8 +2,9 @@
 //!
 //! An event ends with an empty line; lines end with LF, CRLF or CR, as HTML's standard has it (9.2.6). Events keep their bytes
 //! as they came: comments, unknown fields and line ends included. A CR ends its line at once, since nothing may follow it for
-//! long; an LF that comes after it then stands in front of what comes next. An event that is larger than the limit is passed on in pieces, unread,
-//! so that memory stays bounded whatever a worker sends.
+//! long; an LF that comes after it then stands in front of what comes next. A byte order mark at the stream's beginning is no
+//! part of its first line. An event that is larger than the limit is passed on in pieces, unread, so that memory stays bounded
+//! whatever a worker sends.
 
 use std::ops::Range;
 
@@ -22,6 +23,8 @@ pub struct EventSplitter {
     line: usize,
     /// The line before it ended with a CR, to which an LF may still belong.
     is_after_cr: bool,
+    /// No line has ended yet, and no byte has been handed out.
+    is_at_begin: bool,
     data: Data,
     limit_bytes: usize,
     /// The event that `held` begins in was too large, and its beginning has been handed out.
@@ -58,6 +61,7 @@ enum Data {
 
 /// A longer payload, which might have to be copied together, is not `[DONE]`, whatever space stands around it.
 const MAX_DONE_BYTES: usize = 32;
+const BYTE_ORDER_MARK: [u8; 3] = *b"\xef\xbb\xbf";
 
 // === impl EventSplitter ===
 
@@ -69,6 +73,7 @@ impl EventSplitter {
             searched: 0,
             line: 0,
             is_after_cr: false,
+            is_at_begin: true,
             data: Data::None,
             limit_bytes,
             is_passing: false,
@@ -95,7 +100,7 @@ impl EventSplitter {
             return None;
         }
         // Of the line that is being received a byte is kept: enough to tell at its end whether it is empty.
-        self.is_passing = true;
+        (self.is_passing, self.is_at_begin) = (true, false);
         let passed = self.line.max(self.held.len().saturating_sub(1));
         let piece = self.held.split_to(passed);
         self.searched -= passed;
@@ -150,17 +155,21 @@ impl EventSplitter {
 
     /// Takes note of a line; whether it is empty.
     fn take_line(&mut self, line: Range<usize>) -> bool {
-        let end = line.end;
-        let name = self.held.gather(line.start..end.min(line.start + b"data: ".len()));
+        let Range { mut start, end } = line;
+        let is_first = std::mem::take(&mut self.is_at_begin);
+        if is_first && *self.held.gather(0..BYTE_ORDER_MARK.len()) == BYTE_ORDER_MARK {
+            start = BYTE_ORDER_MARK.len();
+        }
+        let name = self.held.gather(start..end.min(start + b"data: ".len()));
         if let Some(rest) = name.strip_prefix(b"data:") {
             let space = usize::from(rest.first() == Some(&b' '));
-            let value = line.start + b"data:".len() + space..end;
+            let value = start + b"data:".len() + space..end;
             self.data = match self.data {
                 Data::None => Data::One(value),
                 _ => Data::Several,
             };
         }
-        end == line.start
+        end == start
     }
 
     fn hand_out(&mut self, raw: Chunks) -> Part {

@@ -85,6 +85,21 @@ fn a_line_ends_with_any_of_three() {
 }
 
 #[test]
+fn a_byte_order_mark_is_skipped_at_the_beginning_alone() {
+    for end in ["\n", "\r\n", "\r"] {
+        let stream = ["\u{feff}data: 1", "", "\u{feff}data: 2", "", "data: 3", "", ""];
+        check_every_split(&stream.join(end), &["1", "3"]);
+        check_every_split(&["\u{feff}", "data: 1", "", ""].join(end), &["1"]);
+        check_every_split(&["\u{feff}\u{feff}data: 1", "", "data: 2", "", ""].join(end), &["2"]);
+    }
+    check_every_split("\u{feff}data: 1", &["1"]);
+    check_every_split("\u{feff}", &[]);
+    let stream = "\u{feff}data: 1\n\ndata: 2\n\n";
+    let pieces: Vec<&[u8]> = stream.as_bytes().chunks(1).collect();
+    assert_eq!(payloads(split(&pieces, 2)).1, stream, "beyond the limit");
+}
+
+#[test]
 fn an_event_is_there_with_its_last_line_end_whatever_that_is() {
     for stream in ["data: 1\n\n", "data: 1\r\n\r", "data: 1\r\r"] {
         let mut splitter = EventSplitter::new(1000);
