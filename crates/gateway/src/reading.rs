@@ -43,12 +43,23 @@ pub(crate) struct LastWords {
     is_done: bool,
     /// An event with a payload was seen. Comments, which keep a connection open, are no tokens.
     has_payload: bool,
+    ends: Ends,
     /// Whether events have OpenAI's form, in which the last one is seldom the one that tells of a failure.
     is_openai: bool,
     /// The first failure that an event told of.
     failure: Option<String>,
     /// What is said in words, if that is recorded.
     hearing: Option<Hearing>,
+}
+
+/// Whether it is known of a batch which samples have not ended, where the stream has by its last mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    /// No event says whose it is.
+    Unnamed,
+    Named,
+    /// The last event of a sample may not have been read.
+    Unread,
 }
 
 /// The last word on a sample.
@@ -64,6 +75,8 @@ struct Word {
 struct SampleEnd {
     /// It has a finish reason, or is an error.
     is_over: bool,
+    /// It says itself that it has none.
+    is_unfinished: bool,
     failure: Option<String>,
 }
 
@@ -221,7 +234,15 @@ impl LastWords {
         let words = (0..facts.shape.samples().max(1)).map(|_| None).collect();
         let is_openai = facts.dialect != Some(Dialect::Generate);
         let hearing = texts.map(Hearing::new);
-        Self { words, is_done: false, has_payload: false, is_openai, failure: None, hearing }
+        Self {
+            words,
+            is_done: false,
+            has_payload: false,
+            ends: Ends::Unnamed,
+            is_openai,
+            failure: None,
+            hearing,
+        }
     }
 
     /// Whether an event must be read to tell whose it is.
@@ -240,7 +261,7 @@ impl LastWords {
 
     /// The same of an event that was too large to be held.
     pub(crate) fn see_large(&mut self) {
-        self.has_payload = true;
+        (self.has_payload, self.ends) = (true, Ends::Unread);
     }
 
     /// Whether there was more than comments and a last mark.
@@ -265,6 +286,9 @@ impl LastWords {
         self.hear(&payload);
         let end = SampleEnd::by(element);
         self.note_failure(end.failure.clone());
+        if self.ends == Ends::Unnamed && element.index().is_some() {
+            self.ends = Ends::Named;
+        }
         self.put(element.index().unwrap_or(0), Word { payload, end: Some(end) });
     }
 
@@ -285,9 +309,11 @@ impl LastWords {
     }
 
     /// What the stream said in the end, and whether it said all it had to say: its last mark behind an event at least, or a
-    /// finish reason or an error for each sample. To be asked once.
+    /// finish reason or an error for each sample. One that ends by its mark without having finished a sample of a batch has
+    /// failed. To be asked once.
     pub(crate) fn read(&mut self) -> (Reading, bool) {
         let (mut failed, mut is_finished) = (self.failure.take(), true);
+        let mut unfinished = None;
         let (mut reports, mut outputs) = (Vec::new(), Vec::new());
         let share = self.hearing.as_ref().map(Hearing::share);
         let heard = self.hearing.take().and_then(Hearing::heard);
@@ -295,7 +321,7 @@ impl LastWords {
         let share = share.filter(|_| heard.is_none());
         let kept_bytes: usize = self.words.iter().flatten().map(|word| word.payload.len()).sum();
         let is_kept = kept_bytes <= MAX_KEPT_BYTES && heard.is_none();
-        for word in &self.words {
+        for (index, word) in self.words.iter().enumerate() {
             let word = word.as_ref();
             let known = word.and_then(|word| word.end.clone());
             let unread = word.filter(|_| !is_kept || known.is_none());
@@ -304,6 +330,7 @@ impl LastWords {
             let end = known.or_else(|| element.map(SampleEnd::by)).unwrap_or_default();
             is_finished &= end.is_over;
             failed = failed.or(end.failure);
+            unfinished = unfinished.or((end.is_unfinished || word.is_none()).then_some(index));
             if !is_kept {
                 reports.push(element.map(report).unwrap_or_default());
                 let output = share.zip(word).map(|(share, word)| share.read_one(&word.payload));
@@ -314,7 +341,12 @@ impl LastWords {
             || self.words.iter().map(|word| word.as_ref().map(|word| word.payload.clone())).collect();
         let said =
             if is_kept { Said::Events(payloads()) } else { Said::Read(reports, heard.unwrap_or(outputs)) };
-        (Reading { said, failure: failed }, is_finished || self.is_done && self.has_payload)
+        let is_ended = self.is_done && self.has_payload;
+        if is_ended && self.ends == Ends::Named && self.wants_index() && !self.is_openai {
+            let tell = |index| format!("the stream ended without the finish reason of sample {index}");
+            failed = failed.or(unfinished.map(tell));
+        }
+        (Reading { said, failure: failed }, is_finished || is_ended)
     }
 }
 
@@ -322,7 +354,8 @@ impl LastWords {
 
 impl SampleEnd {
     fn by(element: &Element<'_>) -> Self {
-        Self { is_over: element.is_finished() || element.is_error(), failure: failure(element) }
+        let is_over = element.is_finished() || element.is_error();
+        Self { is_over, is_unfinished: !is_over && element.is_unfinished(), failure: failure(element) }
     }
 }
 

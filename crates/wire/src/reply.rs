@@ -120,6 +120,12 @@ impl<'a> Element<'a> {
         self.finish.is_some()
     }
 
+    /// Whether `meta_info` says that there is no finish reason yet.
+    pub fn is_unfinished(&self) -> bool {
+        let has_reason = |meta_info: &Object<'_>| meta_info.get(FINISH_REASON).is_some();
+        self.finish.is_none() && self.meta_info.as_ref().is_some_and(has_reason)
+    }
+
     /// Whether its finish reason, or that of one of its `choices`, is abort, or error as some workers have it.
     pub fn is_aborted(&self) -> bool {
         self.has_aborted_choice || self.finish == Some(Finish::Abort)

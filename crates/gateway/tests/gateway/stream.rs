@@ -253,6 +253,40 @@ async fn a_streamed_batch_is_merged_sample_by_sample() {
 }
 
 #[tokio::test]
+async fn a_sample_that_never_finishes_is_a_failure_whatever_the_streams_mark_says() {
+    let part =
+        |index: u32, finish: &str| format!(r#"{{"index":{index},"meta_info":{{"finish_reason":{finish}}}}}"#);
+    let done = r#"{"type":"stop"}"#;
+    let batch = r#"{"text":["a","b"],"stream":true}"#;
+    for (what, body, events, sample) in [
+        ("null to the end", batch, vec![part(0, done), part(1, "null")], Some(1)),
+        ("never heard of", batch, vec![part(1, "null"), part(1, done)], Some(0)),
+        ("alone", r#"{"stream":true}"#, vec![part(0, "null")], None),
+        ("finished", batch, vec![part(1, done), part(0, "null"), part(0, done)], None),
+        ("says nothing", batch, vec![r#"{"index":0}"#.to_owned(), r#"{"index":1}"#.to_owned()], None),
+        ("says not whose it is", batch, vec![event(1, done), event(1, done)], None),
+    ] {
+        let stream =
+            events.iter().fold(Script::sse(), |stream, event| stream.event(event)).event("[DONE]").end();
+        let worker = FakeWorker::start().await;
+        worker.on("/generate", stream.clone());
+        let (prefill, decode) = pair_of(Script::json(200, PREFILL), stream).await;
+        for gateway in [
+            TestGateway::regular(&[&worker]).await,
+            TestGateway::pair(prefill.address(), decode.address(), "").await,
+        ] {
+            let (_, end) = gateway.generate(body).await.rest().await;
+            assert_eq!(end, End::Clean, "{what}: it is passed on as it came");
+            gateway.settled(&[(if sample.is_some() { "failed" } else { "completed" }, 1)]).await;
+            let profile = gateway.profiles(if body == batch { 2 } else { 1 }).await.remove(0);
+            let told = sample
+                .map(|index: u32| format!("the stream ended without the finish reason of sample {index}"));
+            assert_eq!(profile.error.as_deref(), told.as_deref(), "{what}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_break_after_the_first_event_is_told_and_the_other_is_cancelled() {
     for (what, end) in
         [("reset", Script::reset as fn(Script) -> Script), ("close", Script::close), ("end", Script::end)]
