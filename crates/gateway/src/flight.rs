@@ -137,6 +137,10 @@ impl Flight {
         self.facts.texts.as_ref().map(|texts| texts.share)
     }
 
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Time from arrival to a moment.
     pub(crate) fn elapsed(&self, at: Instant) -> Nanos {
         self.arrival.elapsed(at)

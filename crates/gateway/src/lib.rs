@@ -11,7 +11,7 @@
 //! | `access`, `cors`, `limits` | who may call, from where, and how many at once |
 //! | `request`, `inbound` | read, plan, run |
 //! | `called_off` | aborts of what no worker has yet |
-//! | `relay`, `stream`, `pair`, `prefill` | pass a reply on; a stream of events; two legs at once; the prefill's half |
+//! | `relay`, `farewell`, `stream`, `pair`, `prefill` | pass a reply on, and what is said when it breaks; a stream of events; two legs at once; the prefill's half |
 //! | `leg`, `deadline`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, when it is given up, down to the bytes |
 //! | `flight`, `reading`, `profiler` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `aborted`, `fault`, `body` | what clients get |
@@ -46,6 +46,7 @@ mod called_off;
 mod inbound;
 mod request;
 
+mod farewell;
 mod pair;
 mod prefill;
 mod relay;

@@ -9,6 +9,7 @@ use rollscope_trace::Outcome;
 use rollscope_wire::{Abridged, Chunks, Malformed, Output, Problem, Summary};
 
 use crate::body::{BoxError, ReplyBody, pieces, whole};
+use crate::farewell::Farewell;
 use crate::fault::Refusal;
 use crate::flight::Flight;
 use crate::leg::{Answer, LegBody};
@@ -28,6 +29,10 @@ struct Relay {
     read: Option<Abridged>,
     /// The reply itself so far, if what it says in words is recorded.
     heard: Option<Chunks>,
+    /// Of a stream that is not read, what its client is told if it breaks.
+    farewell: Option<Farewell>,
+    /// The client has been told.
+    cutting: Option<Refusal>,
     is_over: bool,
 }
 
@@ -87,6 +92,8 @@ pub(crate) fn relay_with(
         read: (is_read && head.status.is_success())
             .then(|| Abridged::new(flight.core.options.startup().max_merge_bytes)),
         heard: flight.text_share().filter(|_| is_read && head.status.is_success()).map(|_| Chunks::new()),
+        farewell: Farewell::to(flight.path(), &head.headers).filter(|_| head.status.is_success()),
+        cutting: None,
         ahead: Vec::new().into_iter(),
         flight,
         body,
@@ -117,6 +124,9 @@ pub(crate) fn relay_with(
 
 impl Relay {
     async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
+        if let Some(refusal) = self.cutting.take() {
+            return Some(Err(cut_by(refusal).await));
+        }
         let piece = match self.ahead.next() {
             Some(piece) => piece,
             None if self.is_over => return None,
@@ -127,12 +137,12 @@ impl Relay {
                 }
                 Ok(None) => match self.conclude() {
                     Ok(()) => return None,
-                    Err(refusal) => return Some(Err(self.cut(refusal).await)),
+                    Err(refusal) => return Some(self.cut(refusal).await),
                 },
                 Err(refusal) => {
                     self.is_over = true;
                     self.tell_heard();
-                    return Some(Err(self.cut(refusal).await));
+                    return Some(self.cut(refusal).await);
                 }
             },
         };
@@ -143,7 +153,7 @@ impl Relay {
             && matches!(self.body.next().await, Ok(None))
             && let Err(refusal) = self.conclude()
         {
-            return Some(Err(self.cut(refusal).await));
+            return Some(self.cut(refusal).await);
         }
         Some(Ok(piece))
     }
@@ -151,17 +161,19 @@ impl Relay {
     /// Takes what has come of the reply.
     fn read(&mut self, piece: &Bytes) {
         self.read.iter_mut().for_each(|read| read.push(piece));
+        self.farewell.iter_mut().for_each(|farewell| farewell.see(piece.clone()));
         if let Some(heard) = self.heard.as_mut().filter(|heard| heard.len() < MAX_HEARD_BYTES) {
             heard.push(piece.clone());
         }
     }
 
-    /// Ends a reply that the client has the beginning of.
-    async fn cut(&mut self, refusal: Refusal) -> BoxError {
+    /// Ends a reply that the client has the beginning of; first by an event that tells why, if it is a stream of such.
+    async fn cut(&mut self, refusal: Refusal) -> Result<Bytes, BoxError> {
         self.flight.land(Outcome::Truncated, Some(refusal.to_string()));
-        // The server drops what it has not written when a body fails: let it write first.
-        tokio::task::yield_now().await;
-        refusal.into()
+        let Some(farewell) = self.farewell.take() else { return Err(cut_by(refusal).await) };
+        let event = farewell.event(&refusal);
+        self.cutting = Some(refusal);
+        Ok(event)
     }
 
     /// It is none, or not a whole one.
@@ -203,6 +215,12 @@ impl Relay {
         self.flight.land(outcome, failure);
         Ok(())
     }
+}
+
+/// The server drops what it has not written when a body fails: lets it write first.
+async fn cut_by(refusal: Refusal) -> BoxError {
+    tokio::task::yield_now().await;
+    refusal.into()
 }
 
 impl Drop for Relay {

@@ -140,7 +140,7 @@ pub(crate) fn refuse_plainly(refusal: &Refusal) -> Response<ReplyBody> {
 }
 
 /// Why a request is refused, for whoever reads it: an address that was given may have held a password.
-fn told(refusal: &Refusal) -> String {
+pub(crate) fn told(refusal: &Refusal) -> String {
     without_user_info(&refusal.to_string()).into_owned()
 }
 

@@ -253,6 +253,68 @@ async fn a_streamed_batch_is_merged_sample_by_sample() {
 }
 
 #[tokio::test]
+async fn a_stream_that_is_not_read_and_breaks_ends_in_an_error_event_of_its_api() {
+    let worker = FakeWorker::start().await;
+    let gateway =
+        TestGateway::start(&format!("--worker-urls {} --disable-circuit-breaker", worker.url())).await;
+    let delta = |number: u32| format!("event: x\ndata: {{\"sequence_number\":{number}}}\n\n");
+    let paths = ["/v1/responses", "/v1/messages", "/v1/other"];
+    for path in paths {
+        for (received, begin) in [
+            (": hi\n\n".to_owned() + &delta(0) + &delta(1), ""),
+            (delta(0) + &delta(1) + "event: x\nda", "\n\n"),
+            (delta(0) + &delta(1) + "data: " + &"x".repeat(70 << 10), "\n\n"),
+            (delta(0) + &delta(1) + "data: " + &"x".repeat(70 << 10) + "\n", "\n\n"),
+        ] {
+            let stream = received
+                .as_bytes()
+                .chunks(1 << 10)
+                .fold(Script::sse(), |script, piece| script.send(std::str::from_utf8(piece).unwrap()));
+            worker.on(path, stream.close());
+            let (body, end) = Client::post(gateway.address, path, "{}").await.rest().await;
+            assert_eq!(end, End::Cut, "{path}");
+            let said = body.strip_prefix(&*received).unwrap().strip_prefix(begin).unwrap();
+            let name = if path == "/v1/other" { "" } else { "event: error\n" };
+            let data = said.strip_prefix(name).and_then(|said| said.strip_prefix("data: ")).unwrap();
+            let data: Value = serde_json::from_str(data.strip_suffix("\n\n").unwrap()).unwrap();
+            let message = match path {
+                "/v1/responses" => {
+                    let told = (&data["type"], &data["code"], &data["sequence_number"], &data["param"]);
+                    assert_eq!(told, (&"error".into(), &"worker_error".into(), &2.into(), &Value::Null));
+                    &data["message"]
+                }
+                "/v1/messages" => {
+                    assert_eq!(
+                        (&data["type"], &data["error"]["type"]),
+                        (&"error".into(), &"api_error".into())
+                    );
+                    &data["error"]["message"]
+                }
+                _ => &data["error"]["message"],
+            };
+            assert!(message.as_str().unwrap().contains("reply cut"), "{message}");
+        }
+    }
+    // To what is no stream of events, or is encoded, or has a length, nothing is added.
+    for headers in [
+        &[("content-type", "application/json"), ("transfer-encoding", "chunked")][..],
+        &[
+            ("content-type", "text/event-stream"),
+            ("content-encoding", "gzip"),
+            ("transfer-encoding", "chunked"),
+        ],
+        &[("content-type", "text/event-stream"), ("content-length", "100")],
+    ] {
+        let is_chunked = headers.iter().any(|(name, _)| *name == "transfer-encoding");
+        let piece = if is_chunked { "8\r\ndata: 1\n\r\n" } else { "data: 1\n" };
+        worker.on("/v1/responses", Script::head(200, headers, None).raw(piece).close());
+        let reply = Client::post(gateway.address, "/v1/responses", "{}").await.rest().await;
+        assert_eq!(reply, ("data: 1\n".to_owned(), End::Cut));
+    }
+    gateway.settled(&[("truncated", 4 * 3 + 3)]).await;
+}
+
+#[tokio::test]
 async fn a_sample_that_never_finishes_is_a_failure_whatever_the_streams_mark_says() {
     let part =
         |index: u32, finish: &str| format!(r#"{{"index":{index},"meta_info":{{"finish_reason":{finish}}}}}"#);
