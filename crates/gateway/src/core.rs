@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::control::Tallies;
 use crate::cors::Cors;
 use crate::durations::Durations;
+use crate::ending::Ending;
 use crate::flight::Over;
 use crate::limits::Limits;
 use crate::live::Live;
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     pub(crate) steps: Arc<Live<StepNumber>>,
     /// Each live request has a receiver, so that the gateway's end can wait for the last.
     pub(crate) flights: watch::Sender<()>,
+    /// When it has begun, what is still under way is cut.
+    pub(crate) ending: Ending,
     /// The requests, whatever became of them.
     pub(crate) requests: Books,
     pub(crate) counters: Counters,
@@ -171,6 +174,7 @@ impl Core {
             call_offs: CallOffs::default(),
             steps: Arc::default(),
             flights: watch::Sender::new(()),
+            ending: Ending::default(),
             requests: Books::default(),
             counters: Counters::default(),
             calls: Calls::new(durations.bounds_s.len()),

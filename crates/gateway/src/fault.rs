@@ -68,6 +68,8 @@ pub(crate) enum Refusal {
     Busy { queue_size: usize },
     #[error("the request can not begin within {limit:?}, which is --queue-timeout-secs")]
     Queued { limit: Duration },
+    #[error("the gateway is shutting down, and this was not finished within --shutdown-grace-period-secs")]
+    Ending,
     #[error("aborted by /abort_request before a worker had it")]
     CalledOff,
     #[error("this call needs a key: Authorization: Bearer KEY")]
@@ -199,7 +201,7 @@ impl Refusal {
             | Self::BodyLost(_)
             | Self::NamelessAbort
             | Self::Unfit(_) => StatusCode::BAD_REQUEST,
-            Self::NoWorker(_) | Self::NoChoice { .. } | Self::Queued { .. } => {
+            Self::NoWorker(_) | Self::NoChoice { .. } | Self::Queued { .. } | Self::Ending => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             // As gRPC has it for what its client cancels: a status that clients do not take for a reason to try again.
@@ -235,6 +237,7 @@ impl Refusal {
             Self::Busy { .. } => "too_many_requests",
             Self::Queued { .. } => "queue_timeout",
             Self::CalledOff => "aborted",
+            Self::Ending => "shutting_down",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
             Self::UnknownPath { .. } | Self::OnlyMetrics { .. } => "unknown_path",

@@ -1,7 +1,7 @@
 //! One request on its way: its place in the books, its legs, and at its end its profile.
 //!
-//! A flight ends exactly once: by [`Flight::land`], or as aborted when the last that holds it lets go, which is
-//! what happens when a client leaves. Only then is it over and handed to who makes the profile, so that whatever way a
+//! A flight ends exactly once: by [`Flight::land`], or when the last that holds it lets go, which is what happens when a
+//! client leaves, or when the gateway ends before the client has taken the reply. Only then is it over and handed to who makes the profile, so that whatever way a
 //! request ends, it leaves one.
 
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use crate::called_off::Since;
 use crate::choosing::Decided;
 use crate::clock::Anchor;
 use crate::core::Core;
+use crate::fault::Refusal;
 use crate::join::join;
 use crate::limits::Place;
 use crate::pool::{PooledWorker, profile_ref};
@@ -215,10 +216,13 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if self.state.get_mut().ticket.is_some() {
-            self.land(
-                Outcome::Aborted,
-                Some("the client's connection ended before the reply did".to_owned()),
-            );
+            let is_ending = self.core.ending.has_begun();
+            let (outcome, why) = match self.state.get_mut().status {
+                Some(_) if is_ending => (Outcome::Truncated, Refusal::Ending.to_string()),
+                None if is_ending => (Outcome::Failed, Refusal::Ending.to_string()),
+                _ => (Outcome::Aborted, "the client's connection ended before the reply did".to_owned()),
+            };
+            self.land(outcome, Some(why));
         }
         self.core.rids.remove(&self.facts.rids);
         self.state.get_mut().rooms = None;

@@ -56,16 +56,21 @@ impl Inbound {
             }
             let begin = || Deadline::after(Instant::now(), core.request_limit());
             let deadline = self.deadline.get_or_insert_with(begin);
-            let frame = deadline.bound(pin!(incoming.frame()), Some(limit)).await;
-            match frame {
-                Ok(Some(frame)) => {
+            let received = {
+                let receiving = pin!(incoming.frame());
+                let bound = pin!(deadline.bound(receiving, Some(limit)));
+                core.ending.bound(bound).await
+            };
+            match received {
+                Ok(Ok(Some(frame))) => {
                     if let Ok(piece) = frame.map_err(Refusal::BodyLost)?.into_data() {
                         self.body.push(piece);
                     }
                 }
-                Ok(None) => self.incoming = None,
-                Err(limit) if deadline.is_over() => return Err(self.refuse(Refusal::Late { limit })),
-                Err(limit) => return Err(self.refuse(Refusal::BodyLate { limit })),
+                Ok(Ok(None)) => self.incoming = None,
+                Ok(Err(limit)) if deadline.is_over() => return Err(self.refuse(Refusal::Late { limit })),
+                Ok(Err(limit)) => return Err(self.refuse(Refusal::BodyLate { limit })),
+                Err(refusal) => return Err(self.refuse(refusal)),
             }
         }
         Ok(())

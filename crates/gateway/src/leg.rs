@@ -114,6 +114,13 @@ impl Leg {
         Refusal::Worker { role: self.role, url: self.worker.name.to_string(), fault }
     }
 
+    /// It is no longer worked at, for a reason that is not the worker's.
+    fn give_up(&mut self, refusal: Refusal) -> Refusal {
+        self.end(Outcome::Aborted, Some(refusal.to_string()), Verdict::Neutral);
+        self.tell_worker();
+        refusal
+    }
+
     /// The worker has not answered in time. One of a pair may only have waited for the other, so it is asked whether it
     /// is up: the one that is not is to blame.
     async fn time_out(&mut self, outcome: Outcome, limit: Duration) -> Refusal {
@@ -162,14 +169,13 @@ impl Answer {
             let is_wanted = || !flight.is_called_off();
             let exchanging =
                 pin!(exchange(&leg.worker, &outbound, flight.core.connect_limit, now, is_wanted));
-            deadline.bound(exchanging, None).await
+            let bound = pin!(deadline.bound(exchanging, None));
+            flight.core.ending.bound(bound).await
         };
+        let exchanged = exchanged.map_err(|refusal| leg.give_up(refusal))?;
         let Exchange { head, body, is_retry, is_new } = match exchanged {
             Ok(Ok(exchange)) => exchange,
-            Ok(Err(fault @ UpstreamFault::CalledOff)) => {
-                leg.end(Outcome::Aborted, Some(fault.to_string()), Verdict::Neutral);
-                return Err(Refusal::CalledOff);
-            }
+            Ok(Err(UpstreamFault::CalledOff)) => return Err(leg.give_up(Refusal::CalledOff)),
             Ok(Err(fault)) => return Err(leg.fail(Outcome::Failed, fault)),
             Err(limit) => return Err(leg.time_out(Outcome::Failed, limit).await),
         };
@@ -228,8 +234,10 @@ impl LegBody {
             // Its own for each wait: a large body may take longer than any pause.
             let received = {
                 let receiving = pin!(self.upstream.next(limit_bytes));
-                self.deadline.bound(receiving, idle_limit).await
+                let bound = pin!(self.deadline.bound(receiving, idle_limit));
+                self.leg.flight.core.ending.bound(bound).await
             };
+            let received = received.map_err(|refusal| self.leg.give_up(refusal))?;
             let piece = match received {
                 Ok(Ok(Next::More)) => continue,
                 Ok(Ok(Next::Piece(piece))) => Some(piece),

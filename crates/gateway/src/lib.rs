@@ -20,7 +20,7 @@
 //! | `admin`, `shown`, `tags`, `control`, `secrets` | workers that come and go; calls to the first worker or to all; what is not told of them |
 //! | `metrics`, `durations`, `calls`, `scrape`, `engine_metrics`, `exposition` | the gateway's figures, and the workers' |
 //! | `choosing` | which workers, and why |
-//! | `core`, `live`, `clock` | what all requests share |
+//! | `core`, `live`, `clock`, `ending` | what all requests share |
 //!
 //! Invariants: no body becomes a tree; a request and a leg end exactly once, in whatever way, and the books balance at
 //! any moment; of recording the gateway knows only
@@ -91,6 +91,7 @@ mod tags;
 
 mod clock;
 mod core;
+mod ending;
 mod live;
 mod notices;
 

@@ -1,5 +1,6 @@
 //! The way of a request: read, plan, run, and a reply whatever happens.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use http::header::{CONTENT_ENCODING, HeaderMap, HeaderName, HeaderValue};
@@ -115,12 +116,16 @@ pub(crate) fn hexadecimal(number: [u8; 16]) -> [u8; 32] {
     std::array::from_fn(|at| digit(number[at / 2] >> (4 * (1 - at % 2))))
 }
 
-/// Waits until a request that waits is called off.
+/// Waits until a request that waits is called off, or the gateway ends.
 async fn called_off(flight: &Flight, dialect: Option<Dialect>, inbound: &mut Inbound) -> Result<(), Refusal> {
-    if !flight.facts.is_generation {
-        return std::future::pending().await;
-    }
-    flight.core.call_offs.wait(flight.since, (&flight.core, dialect), inbound).await
+    let core = &flight.core;
+    let called_off = pin!(async {
+        if !flight.facts.is_generation {
+            return std::future::pending().await;
+        }
+        core.call_offs.wait(flight.since, (core, dialect), inbound).await
+    });
+    core.ending.bound(called_off).await?
 }
 
 /// Reads the request and has workers serve it.

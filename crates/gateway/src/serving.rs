@@ -43,15 +43,15 @@ const MAX_HEAD_BYTES: usize = 408 << 10;
 /// Between two looks at a thread's connections while the gateway ends.
 const LAST_TICK: Duration = Duration::from_millis(200);
 
-/// So long profiles are waited for whose requests were cut.
-const LAST_PROFILES: Duration = Duration::from_secs(1);
+/// So long clients have to take the last words of what is cut, and so long its profiles are waited for.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 // === impl Gateway ===
 
 impl Gateway {
     /// Serves on the runtime that it is called on, until `shutdown` comes true; then takes no more connections and
-    /// returns when the live requests have ended. What is live after `--shutdown-grace-period-secs` is cut. All profiles
-    /// have been offered by then.
+    /// returns when the live requests have ended. What is live after `--shutdown-grace-period-secs` is cut, and its client told
+    /// why. All profiles have been offered by then.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         let _upkeep = self.upkeep();
         let mut serving = Serving::new(self.clone());
@@ -226,10 +226,15 @@ impl Serving {
             }
             core.flights.closed().await;
         };
-        let _in_time = timeout(grace, drained).await;
+        if timeout(grace, drained).await.is_err() {
+            core.ending.begin();
+            self.watched.iter().for_each(Watched::nudge);
+            let told = async { while self.connections.join_next().await.is_some() {} };
+            let _in_time = timeout(LAST_WORDS, told).await;
+        }
         self.connections.shutdown().await;
         // What was cut leaves its profile too.
-        let _in_time = timeout(LAST_PROFILES, core.flights.closed()).await;
+        let _in_time = timeout(LAST_WORDS, core.flights.closed()).await;
     }
 }
 

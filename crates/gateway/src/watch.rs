@@ -127,6 +127,13 @@ impl Watched {
         (self.idle_looks, self.stalled_looks) = (0, 0);
         if let Some(watch) = self.watch.upgrade() {
             watch.is_closing.store(true, Ordering::Relaxed);
+        }
+        self.nudge();
+    }
+
+    /// Has its task look at what it is doing.
+    pub(crate) fn nudge(&self) {
+        if let Some(watch) = self.watch.upgrade() {
             watch.nudge.notify_one();
         }
     }

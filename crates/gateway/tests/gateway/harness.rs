@@ -165,6 +165,10 @@ impl TestSink {
     pub(crate) fn taken(&self) -> usize {
         self.profiles.lock().len()
     }
+
+    pub(crate) fn profiles(&self) -> Vec<Profile> {
+        self.profiles.lock().clone()
+    }
 }
 
 impl ProfileSink for TestSink {

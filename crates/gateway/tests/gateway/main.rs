@@ -13,6 +13,8 @@ mod connections;
 #[cfg(test)]
 mod discovery;
 #[cfg(test)]
+mod ending;
+#[cfg(test)]
 mod failures;
 #[cfg(test)]
 mod field;

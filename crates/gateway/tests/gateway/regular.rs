@@ -346,26 +346,6 @@ async fn a_client_that_leaves_with_the_last_event_has_had_the_whole_reply() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_live_when_time_is_up_is_cut_and_leaves_its_profile() {
-    let worker = FakeWorker::start().await;
-    worker.on("/generate", Script::sse().event("{}").hang());
-    let args = format!("--worker-urls {} --shutdown-grace-period-secs 0", worker.url());
-    let gateway = TestGateway::start(&args).await;
-    let mut replies = Vec::new();
-    for _ in 0..8 {
-        let mut reply = gateway.generate(r#"{"stream":true}"#).await;
-        assert!(reply.next().await.is_some());
-        replies.push(reply);
-    }
-    let sink = gateway.sink.clone();
-    gateway.stop().await;
-    assert_eq!(sink.taken(), 8);
-    for reply in replies {
-        assert_eq!(reply.rest().await.1, End::Cut);
-    }
-}
-
 #[tokio::test]
 async fn an_event_that_passes_in_pieces_is_not_continued_by_the_error() {
     let large = "x".repeat(100_000);
