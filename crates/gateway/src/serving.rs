@@ -176,11 +176,12 @@ impl Serving {
             let seen = Arc::clone(&watch);
             let service = service_fn(move |mut request| {
                 let (gateway, watch) = (gateway.clone(), Arc::clone(&watch));
+                let version = request.version();
                 watch.begin_request();
                 if gateway.core.limits.have_queue() {
                     request.extensions_mut().insert(Arc::clone(&watch));
                 }
-                async move { Ok::<_, Infallible>(gateway.handle(request).await.map(|body| watch.body(body))) }
+                async move { Ok::<_, Infallible>(watch.reply(version, gateway.handle(request).await)) }
             });
             let mut http = http1::Builder::new();
             let connection = http.max_buf_size(MAX_HEAD_BYTES).serve_connection(socket, service);

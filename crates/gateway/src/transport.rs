@@ -41,12 +41,21 @@ impl Transport {
 
     /// Whether the peer has ended what it sends, be there unread bytes before the end or not.
     pub(crate) fn has_left(&self) -> bool {
-        let stream = match self {
+        let ready = self.stream().ready(Interest::READABLE).now_or_never();
+        ready.is_some_and(|ready| ready.is_ok_and(Ready::is_read_closed))
+    }
+
+    /// Has it end by a reset, whatever has been written, as soon as it is dropped.
+    pub(crate) fn reset_when_closed(&self) {
+        // One that is not connected any more has ended already.
+        drop(self.stream().set_zero_linger());
+    }
+
+    fn stream(&self) -> &TcpStream {
+        match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
-        };
-        let ready = stream.ready(Interest::READABLE).now_or_never();
-        ready.is_some_and(|ready| ready.is_ok_and(Ready::is_read_closed))
+        }
     }
 }
 

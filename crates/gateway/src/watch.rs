@@ -13,6 +13,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
+use http::{Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
@@ -63,6 +65,8 @@ pub(crate) struct Watch {
     is_listening: AtomicBool,
     /// Whether the connection is to close as soon as it can.
     is_closing: AtomicBool,
+    /// Whether a reply is ended by nothing but the connection's end, which then must not look like one unless it is.
+    is_unframed: AtomicBool,
     /// Has its task look at it.
     nudge: Notify,
 }
@@ -186,6 +190,7 @@ impl Watch {
             is_waiting: AtomicBool::new(false),
             is_listening: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
+            is_unframed: AtomicBool::new(false),
             nudge: Notify::new(),
         }
     }
@@ -208,9 +213,17 @@ impl Watch {
         Socket { stream: TokioIo::new(stream), watch: Arc::clone(self) }
     }
 
-    /// The body of a reply, with whose end the request ends.
-    pub(crate) fn body(self: &Arc<Self>, body: ReplyBody) -> Watching {
-        Watching { body, watch: Arc::clone(self) }
+    /// A reply, with the end of whose body the request ends.
+    pub(crate) fn reply(self: &Arc<Self>, asked: Version, reply: Response<ReplyBody>) -> Response<Watching> {
+        let mut reply = reply.map(|body| Watching { body, watch: Arc::clone(self) });
+        let has_length =
+            reply.headers().contains_key(CONTENT_LENGTH) || reply.body().size_hint().exact().is_some();
+        // No chunks are sent to such a client.
+        if asked == Version::HTTP_10 && !has_length {
+            self.is_unframed.store(true, Ordering::Relaxed);
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        reply
     }
 
     pub(crate) fn begin_request(&self) {
@@ -315,7 +328,18 @@ impl Write for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // All has been written.
+        self.watch.is_unframed.store(false, Ordering::Relaxed);
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl Drop for Socket {
+    /// Closing it would be a clean end.
+    fn drop(&mut self) {
+        if self.watch.is_unframed.load(Ordering::Relaxed) {
+            self.stream.inner().reset_when_closed();
+        }
     }
 }
 

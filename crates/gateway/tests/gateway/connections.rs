@@ -1,5 +1,6 @@
 //! Connections at their worst: half a request, no reader, a worker that has stopped listening, an end in between.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use http::Method;
@@ -174,6 +175,55 @@ async fn who_ends_what_it_sends_has_left() {
         assert!(!rest(&mut client).await.contains("\r\n0\r\n"), "no clean end");
     }
     gateway.settled(&[("aborted", 2), ("completed", 0)]).await;
+}
+
+#[tokio::test]
+async fn a_reply_that_is_cut_has_no_clean_end_for_a_client_without_chunks() {
+    let worker = FakeWorker::start().await;
+    let gateway =
+        TestGateway::start(&format!("--worker-urls {} --shutdown-grace-period-secs 0", worker.url())).await;
+    let ask = async |connection: &str| {
+        let head = "POST /generate HTTP/1.0\r\ncontent-length: 2\r\nconnection";
+        sent(gateway.address, format!("{head}: {connection}\r\n\r\n{{}}").as_bytes()).await
+    };
+    let json = || Script::chunked(200, "application/json");
+    let (unary, events) = (format!(r#"{{"text":"{}"}}"#, "x".repeat(1 << 20)), "data: {}\n\n");
+    let done = format!("{events}data: [DONE]\n\n");
+    for (script, whole) in [
+        (json().send(&unary).end(), Some(&unary)),
+        (Script::sse().send(&done).end(), Some(&done)),
+        (json().send(&unary[..1 << 19]).close(), None),
+        (Script::sse().send(events).close(), None),
+    ] {
+        worker.on("/generate", script);
+        for connection in ["close", "keep-alive"] {
+            let (mut client, mut received) = (ask(connection).await, Vec::new());
+            let end = patient("the end", client.read_to_end(&mut received)).await;
+            let received = String::from_utf8_lossy(&received);
+            let (head, body) = received.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains("connection: close") && !head.contains("transfer-encoding"), "{head}");
+            match whole {
+                Some(whole) => assert!(end.is_ok() && body == whole, "{end:?} after {} bytes", body.len()),
+                None => assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset),
+            }
+        }
+    }
+    // What has a length is no matter of the connection's end, which goes on.
+    worker.on("/generate", Script::json(200, "{}"));
+    let (mut client, mut received) = (ask("keep-alive").await, Vec::new());
+    while !received.ends_with(b"\r\n\r\n{}") {
+        assert!(patient("the reply", client.read_buf(&mut received)).await.unwrap() > 0);
+    }
+    client.write_all(b"GET /liveness HTTP/1.0\r\n\r\n").await.unwrap();
+    assert!(rest(&mut client).await.ends_with("OK"));
+
+    worker.on("/generate", Script::sse().send(events).hang());
+    let (mut client, mut received) = (ask("close").await, vec![0; 12]);
+    patient("the head", client.read_exact(&mut received)).await.unwrap();
+    gateway.stop().await;
+    let end = patient("a reset", client.read_to_end(&mut received)).await;
+    assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert!(String::from_utf8_lossy(&received).contains("shutting_down"));
 }
 
 #[tokio::test]
