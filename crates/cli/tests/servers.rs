@@ -241,6 +241,18 @@ fn a_server_may_open_as_many_files_as_the_system_allows() {
     gateway.stop();
 }
 
+#[test]
+fn a_limit_of_open_files_that_can_not_be_raised_is_told_by_what_it_is_enough_for() {
+    let told = "rollscope: the process may open no more than 1000 files, which is enough for 250 requests at once: raise the \
+                system's limit (ulimit -Hn, LimitNOFILE=)";
+    for (more, expected) in [(&[][..], 1), (&["--max-concurrent-requests", "250"], 0)] {
+        let gateway = Server::start_limited("ulimit -n 1000", &[&["gateway", "--port", "0"], more].concat());
+        let said = gateway.stop_and_hear();
+        assert_eq!(said.lines().filter(|line| *line == told).count(), expected, "{said}");
+        assert_eq!(said.matches("open no more than").count(), expected, "{said}");
+    }
+}
+
 #[tokio::test]
 async fn bad_input_gives_one_sentence_and_the_right_code() {
     let taken = engine(&[]);

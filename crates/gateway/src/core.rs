@@ -34,7 +34,7 @@ use crate::options::{GatewayOptions, LogLevel};
 use crate::passes::Passes;
 use crate::pool::{Links, Origin, Pool, PooledWorker};
 use crate::profiler::Profiler;
-use crate::settings::Retries;
+use crate::settings::{Retries, open_files};
 use crate::tls;
 
 /// The state of a gateway.
@@ -141,6 +141,9 @@ impl Core {
         let links = Links::new(options)?;
         let named = options.workers()?;
         for what in named.odd {
+            notices.tell(LogLevel::Warn, format_args!("{what}"));
+        }
+        if let Some(what) = options.shortage_of(open_files()) {
             notices.tell(LogLevel::Warn, format_args!("{what}"));
         }
         for (address, role) in named.workers {

@@ -154,18 +154,35 @@ impl GatewayOptions {
     /// Connections that clients may have.
     pub(crate) fn connection_limit(&self) -> usize {
         match self.max_connections {
-            0 => {
-                let files = rlimit::Resource::NOFILE.get().map_or(u64::MAX, |(soft, _hard)| soft);
-                usize::try_from(connections_within(files)).unwrap_or(usize::MAX)
-            }
+            0 => usize::try_from(connections_within(open_files())).unwrap_or(usize::MAX),
             limit => limit,
         }
+    }
+
+    /// What is to be told if so many open files are not enough for the requests that are to be served at once, or for a usual
+    /// number of them where no limit is given.
+    pub(crate) fn shortage_of(&self, files: u64) -> Option<String> {
+        const USUAL_REQUESTS: u64 = 4096;
+        let connections = u64::try_from(self.max_connections).ok().filter(|limit| *limit > 0);
+        let wanted = u64::try_from(self.max_concurrent_requests).ok().or(connections);
+        let requests = connections_within(files);
+        (requests < wanted.unwrap_or(USUAL_REQUESTS)).then(|| {
+            format!(
+                "the process may open no more than {files} files, which is enough for {requests} requests at once: \
+                 raise the system's limit (ulimit -Hn, LimitNOFILE=)"
+            )
+        })
     }
 
     /// The keys of the control plane: `ID:NAME:ROLE:KEY`, of which only the key may hold colons.
     pub(crate) fn control_keys(&self) -> Result<Vec<ControlKey>, ConfigError> {
         self.control_plane_api_keys.iter().map(|given| control_key(given)).collect()
     }
+}
+
+/// Files that the process may open.
+pub(crate) fn open_files() -> u64 {
+    rlimit::Resource::NOFILE.get().map_or(u64::MAX, |(soft, _hard)| soft)
 }
 
 /// How many connections fit into so many open files, with some left for what is no request: checks, the recorder's files,
@@ -357,6 +374,24 @@ mod tests {
     fn connections_leave_files_for_what_is_no_request() {
         let connections = [256, 1024, 65_536, u64::MAX].map(connections_within);
         assert_eq!(connections, [64, 256, 21_760, (u64::MAX - 256) / 3]);
+    }
+
+    #[test]
+    fn too_few_files_are_told_of_by_what_they_are_enough_for() {
+        for (args, files, requests) in [
+            ("", 1024, Some("256 requests")),
+            ("", 12_544, None),
+            ("--max-concurrent-requests 256", 1024, None),
+            ("--max-concurrent-requests 257", 1024, Some("256 requests")),
+            ("--max-connections 5000", 12_544, Some("4096 requests")),
+            ("--max-connections 5000 --max-concurrent-requests 10", 256, None),
+            ("--max-concurrent-requests 1000000", u64::MAX, None),
+        ] {
+            let options = GatewayOptions::from_args(args.split_whitespace()).unwrap();
+            let told = options.shortage_of(files);
+            let is_told = |requests: &str| told.as_ref().is_some_and(|told| told.contains(requests));
+            assert_eq!(told.is_some(), requests.is_some_and(is_told), "{args}: {told:?}");
+        }
     }
 
     #[test]

@@ -147,8 +147,14 @@ impl Server {
 
     /// The same, with a low limit of open files that it may raise, as most processes are started.
     pub(crate) fn start_with_few_files(args: &[&str]) -> Self {
+        Self::start_limited("ulimit -S -n 256", args)
+    }
+
+    /// The same, with limits as the shell sets them.
+    pub(crate) fn start_limited(limits: &str, args: &[&str]) -> Self {
         let mut shell = Command::new("sh");
-        shell.args(["-c", "ulimit -S -n 256 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_rollscope")]);
+        let script = format!("{limits} && exec \"$0\" \"$@\"");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_rollscope")]);
         shell.args(args);
         Self::started(shell, args)
     }
