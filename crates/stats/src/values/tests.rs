@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use rollscope_trace::{
-    Fault, Leg, LegRole, Measure, Nanos, Outcome, Profile, Reading, RequestId, UnixNs, WorkerRef,
+    Fault, Join, Leg, LegRole, Measure, Nanos, Outcome, Profile, Reading, Record, RequestId, StepNumber,
+    UnixNs, WorkerRef,
 };
 
 use super::*;
@@ -50,25 +51,44 @@ fn request() -> impl Strategy<Value = Profile> {
     })
 }
 
+/// A step of such requests, a sample each.
+fn step_of(requests: &[&Profile]) -> StepTrace {
+    let step = StepNumber(1);
+    let record = |(id, request): (u128, &&Profile)| {
+        let join = Join { step: Some(step), ..Join::default() };
+        Record::Profile(Box::new(Profile { id: RequestId(id), join, ..Profile::clone(request) }))
+    };
+    StepTrace::gather(step, (1..).zip(requests).map(record))
+}
+
+fn sorted_bits(values: &[f64]) -> Vec<u64> {
+    let mut bits: Vec<_> = values.iter().map(|value| value.to_bits()).collect();
+    bits.sort_unstable();
+    bits
+}
+
 proptest! {
     // Of a few kinds, over and over, as requests that are served are.
     #[test]
     fn columns_hold_the_value_of_each_request_that_has_one(
         kinds in prop::collection::vec(request(), 1..6),
-        order in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 0..4 * READ_ROWS),
     ) {
         let requests: Vec<_> = order.iter().map(|at| at.get(&kinds)).collect();
-        let mut values = RequestValues::default();
+        let mut one_by_one = RequestValues::default();
         for request in &requests {
-            values.add(request);
+            one_by_one.add(request);
         }
-        prop_assert_eq!(values.counts().count, requests.len() as u64);
-        let profiled = requests.iter().filter(|request| request.is_profiled()).count();
-        prop_assert_eq!(values.counts().profiled, profiled as u64);
-        for (series, column) in values.into_columns() {
-            let expected: Vec<_> = requests.iter().filter_map(|request| value(series, request)).collect();
-            let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-            prop_assert_eq!(bits(&column), bits(&expected), "{}", series.name);
+        let mut at_once = RequestValues::default();
+        at_once.add_step(&step_of(&requests));
+        for values in [one_by_one, at_once] {
+            prop_assert_eq!(values.counts().count, requests.len() as u64);
+            let profiled = requests.iter().filter(|request| request.is_profiled()).count();
+            prop_assert_eq!(values.counts().profiled, profiled as u64);
+            for (series, column) in values.into_columns() {
+                let expected: Vec<_> = requests.iter().filter_map(|request| value(series, request)).collect();
+                prop_assert_eq!(sorted_bits(&column), sorted_bits(&expected), "{}", series.name);
+            }
         }
     }
 }
