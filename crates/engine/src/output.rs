@@ -237,9 +237,26 @@ impl Abort {
         Self { message: message.into(), status: Some(503) }
     }
 
-    /// Someone asked for it.
+    /// Someone asked for it. What is said then goes by where the request is found, in SGLang's words; these are for one that runs.
     pub(crate) fn asked_for() -> Self {
-        Self { message: "Aborted by AbortReq.".to_owned(), status: None }
+        Self { message: "Aborted".to_owned(), status: None }
+    }
+
+    /// The same where the request waits to be computed, for the first time or again.
+    pub(crate) fn while_waiting(&self) -> Self {
+        self.or_if_asked_for("Abort in waiting queue", None)
+    }
+
+    /// The same where its transfer is not over, which fails by that: to the other server's client, and so to this one's.
+    pub(crate) fn while_transferred(&self) -> Self {
+        self.or_if_asked_for("Aborted by AbortReq.", Some(500))
+    }
+
+    fn or_if_asked_for(&self, message: &str, status: Option<u16>) -> Self {
+        match self.status {
+            None => Self { message: message.to_owned(), status },
+            Some(_) => self.clone(),
+        }
     }
 
     /// What the other half of a pair ends with. What was asked for here was not asked for there.

@@ -267,8 +267,7 @@ impl Scheduler {
 
     /// Ends the requests that meet the condition, and tells their peers.
     fn give_up_where(&mut self, condition: impl Fn(&Request) -> bool, why: &Abort) {
-        // A transfer that is given up is a failure to the other server's client, and so it is to this one's.
-        let transfer = Abort { status: why.status.or(Some(500)), message: why.message.clone() };
+        let (waiting, transfer) = (why.while_waiting(), why.while_transferred());
         let Self { core, side, .. } = self;
         let mut found = Vec::new();
         match side {
@@ -288,7 +287,9 @@ impl Scheduler {
                 }
             }
         }
-        for queue in [&mut core.waiting, &mut core.running, &mut core.retracted] {
+        let computed =
+            [(&mut core.waiting, &waiting), (&mut core.retracted, &waiting), (&mut core.running, why)];
+        for (queue, why) in computed {
             found.extend(take_where(queue, &condition).into_iter().map(|request| (request, why)));
         }
         for (request, why) in found {

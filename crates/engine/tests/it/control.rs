@@ -92,9 +92,14 @@ async fn loads_add_up() {
         assert_eq!(live(&server.load().await), 0);
     };
     let (replies, ()) = tokio::join!(all, watch);
-    for reply in replies {
-        assert_eq!(reply["meta_info"]["finish_reason"]["type"], "abort");
-    }
+    let mut told: Vec<_> =
+        replies.iter().map(|reply| reply["meta_info"]["finish_reason"].to_string()).collect();
+    told.sort();
+    let abort = |message: &str| {
+        json!({"type": "abort", "message": message, "status_code": null, "err_type": null}).to_string()
+    };
+    let (waiting, running) = (abort("Abort in waiting queue"), abort("Aborted"));
+    assert_eq!(told, [vec![waiting; 5], vec![running; 3]].concat());
     let (status, _) = server.text(Method::POST, "/flush_cache?timeout=5", "").await;
     assert_eq!(status, StatusCode::OK);
     server.until_free().await;
@@ -126,8 +131,7 @@ async fn an_abort_ends_exactly_those_of_the_name() {
         }
     };
     let (replies, ()) = tokio::join!(all, abort);
-    let reason =
-        json!({"type": "abort", "message": "Aborted by AbortReq.", "status_code": null, "err_type": null});
+    let reason = json!({"type": "abort", "message": "Aborted", "status_code": null, "err_type": null});
     for reply in &replies[..4] {
         assert_eq!(reply["meta_info"]["finish_reason"], reason);
         // What was there is kept.
@@ -275,7 +279,7 @@ async fn a_server_that_is_told_to_stop_lets_requests_end() {
         server.post("/abort_request", &json!({"rid": "last"})).await;
     };
     let (reply, ()) = tokio::join!(server.generate(&body), watch);
-    assert_eq!(reply["meta_info"]["finish_reason"]["message"], "Aborted by AbortReq.");
+    assert_eq!(reply["meta_info"]["finish_reason"]["message"], "Aborted");
     assert_ne!(reply["meta_info"]["completion_tokens"], 0);
     server.ended().await.unwrap();
 }

@@ -99,7 +99,7 @@ async fn who_waits_too_long_to_be_computed_is_turned_away() {
             server.post("/abort_request", &json!({"rid": "first"})).await;
         };
         let ((_, first), ()) = tokio::join!(ask("first"), late);
-        assert_eq!(first["meta_info"]["finish_reason"]["message"], "Aborted by AbortReq.");
+        assert_eq!(first["meta_info"]["finish_reason"]["message"], "Aborted");
         server.until_free().await;
     }
     pair.until_free().await;

@@ -412,7 +412,7 @@ async fn a_dead_prefill_server_fails_its_rooms_and_is_found_again() {
     };
     let (first, (status, reply), ()) =
         tokio::join!(decode.generate(&transferred), decode.post("/generate", &waiting), kill);
-    assert_eq!(first["meta_info"]["finish_reason"]["message"], "Aborted by AbortReq.");
+    assert_eq!(first["meta_info"]["finish_reason"]["message"], "Aborted");
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(reply["error"]["message"].as_str().unwrap().contains("connection to prefill server"), "{reply}");
     decode.until_free().await;
@@ -516,9 +516,10 @@ async fn an_abort_finds_a_request_in_whichever_queue_of_decode() {
     };
     let (_, of_running, (_, of_waiting, of_transfer, of_prealloc)) =
         tokio::join!(pair.prefill.generate(&running), pair.decode.post("/generate", &running), abort);
-    let aborted = json!("Aborted by AbortReq.");
+    // The first one has been retracted, and waits as well.
+    let (aborted, waiting) = (json!("Aborted by AbortReq."), json!("Abort in waiting queue"));
     for (status, reply) in [of_running, of_waiting] {
-        assert_eq!((status, &reply["meta_info"]["finish_reason"]["message"]), (StatusCode::OK, &aborted));
+        assert_eq!((status, &reply["meta_info"]["finish_reason"]["message"]), (StatusCode::OK, &waiting));
     }
     for (status, reply) in [of_transfer, of_prealloc] {
         assert_eq!((status, &reply["error"]["message"]), (StatusCode::INTERNAL_SERVER_ERROR, &aborted));
@@ -546,9 +547,9 @@ async fn an_abort_finds_a_request_in_whichever_queue_of_prefill() {
     let abort = async |server: &Server, rid: &str| {
         server.post("/abort_request", &json!({"rid": rid})).await;
     };
-    let asked_for = "Aborted by AbortReq.";
-    let told = |reply: &Value, by: &str| {
-        let expected = format!("{by} server gave the request up: {asked_for}");
+    let (running, waiting, transfer) = ("Aborted", "Abort in waiting queue", "Aborted by AbortReq.");
+    let told = |reply: &Value, by: &str, why: &str| {
+        let expected = format!("{by} server gave the request up: {why}");
         assert_eq!(reply["error"]["message"], expected, "{reply}");
     };
     let (runs, waits) = (ask("runs"), ask("waits"));
@@ -559,8 +560,8 @@ async fn an_abort_finds_a_request_in_whichever_queue_of_prefill() {
             abort(&pair.prefill, "waits").await;
         };
         let ((prefill, decode), ()) = tokio::join!(halves(&waits), end);
-        assert_eq!(prefill.1["meta_info"]["finish_reason"]["message"], asked_for);
-        told(&decode.1, "prefill");
+        assert_eq!(prefill.1["meta_info"]["finish_reason"]["message"], waiting);
+        told(&decode.1, "prefill", waiting);
         // Some of its pages have been sent, and it gives all of them back.
         pair.decode
             .until("pages are under way", |load| {
@@ -579,8 +580,8 @@ async fn an_abort_finds_a_request_in_whichever_queue_of_prefill() {
         abort(&pair.decode, "runs").await;
     };
     let ((prefill, decode), ()) = tokio::join!(halves(&runs), end);
-    told(&prefill.1, "decode");
-    assert_eq!(decode.1["error"]["message"], asked_for);
+    told(&prefill.1, "decode", transfer);
+    assert_eq!(decode.1["error"]["message"], transfer);
     pair.prefill.post("/continue_generation", &json!({})).await;
     pair.until_free().await;
     // Between two chunks.
@@ -592,11 +593,11 @@ async fn an_abort_finds_a_request_in_whichever_queue_of_prefill() {
         };
         let ((prefill, decode), ()) = tokio::join!(halves(&body), end);
         if by == "prefill" {
-            assert_eq!(prefill.1["meta_info"]["finish_reason"]["message"], asked_for);
-            told(&decode.1, by);
+            assert_eq!(prefill.1["meta_info"]["finish_reason"]["message"], running);
+            told(&decode.1, by, running);
         } else {
-            told(&prefill.1, by);
-            assert_eq!(decode.1["error"]["message"], asked_for);
+            told(&prefill.1, by, transfer);
+            assert_eq!(decode.1["error"]["message"], transfer);
         }
         pair.until_free().await;
     }
