@@ -11,13 +11,14 @@ use http::HeaderMap;
 use parking_lot::Mutex;
 use rollscope_route::{Ending, RoomGuard, Ticket};
 use rollscope_trace::{BatchSlot, Join, LegRole, Nanos, Outcome, Profile, Report, RequestId, UnixNs};
-use rollscope_wire::{Dialect, Output, Shape};
+use rollscope_wire::Output;
 use tokio::sync::watch;
 
 use crate::called_off::Since;
 use crate::choosing::Decided;
 use crate::clock::Anchor;
 use crate::core::Core;
+use crate::facts::Facts;
 use crate::fault::Refusal;
 use crate::join::join;
 use crate::limits::Place;
@@ -53,22 +54,6 @@ pub(crate) struct Over {
     state: State,
     /// Held for its drop.
     _live: Option<watch::Receiver<()>>,
-}
-
-/// What the request says.
-#[derive(Debug)]
-pub(crate) struct Facts {
-    pub(crate) join: Join,
-    /// Names that the client gave.
-    pub(crate) rids: Vec<String>,
-    pub(crate) shape: Shape,
-    pub(crate) stream: bool,
-    /// What it asks in words, and how much of its reply's is kept, if texts are recorded.
-    pub(crate) texts: Option<Texts>,
-    /// Whether it generates, be it read or not, so that an abort means it.
-    pub(crate) is_generation: bool,
-    /// What a generation is asked for in. It leaves a profile; what is merely forwarded has none and leaves none.
-    pub(crate) dialect: Option<Dialect>,
 }
 
 /// What becomes of it.
@@ -329,23 +314,6 @@ impl Drop for Over {
     fn drop(&mut self) {
         // Only now: who sees that a step has no live request is to have seen all their profiles.
         self.core.steps.remove(self.facts.join.step.as_slice());
-    }
-}
-
-// === impl Facts ===
-
-impl Facts {
-    pub(crate) fn new(join: Join) -> Self {
-        let (rids, shape, texts) = (Vec::new(), Shape::Single, None);
-        Self { join, rids, shape, stream: false, texts, is_generation: false, dialect: None }
-    }
-
-    /// Of a batch, how many samples it has.
-    fn batch_size(&self) -> Option<usize> {
-        match self.shape {
-            Shape::Single | Shape::Batch(0) => None,
-            Shape::Batch(size) => Some(size),
-        }
     }
 }
 

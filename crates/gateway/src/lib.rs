@@ -13,7 +13,7 @@
 //! | `called_off` | aborts of what no worker has yet |
 //! | `relay`, `farewell`, `stream`, `pair`, `prefill` | pass a reply on, and what is said when it breaks; a stream of events; two legs at once; the prefill's half |
 //! | `leg`, `deadline`, `exchange`, `pool`, `connection`, `http1`, `outbound`, `abort` | one upstream call, when it is given up, down to the bytes |
-//! | `flight`, `reading`, `profiler` | what is known of a live request, and the profile it leaves |
+//! | `flight`, `facts`, `reading`, `profiler` | what is known of a live request, and the profile it leaves |
 //! | `reply`, `aborted`, `fault`, `body` | what clients get |
 //! | `checks`, `loads`, `passes` | whether the workers are up, which processes they are, and what they have to do |
 //! | `discovery`, `dns` | workers that a file or a DNS name tells of |
@@ -62,6 +62,7 @@ mod leg;
 mod outbound;
 mod pool;
 
+mod facts;
 mod flight;
 mod join;
 mod profiler;

@@ -8,7 +8,7 @@ use rollscope_wire::{
     Chunks, Dialect, Element, Event, Malformed, Output, Reply, Scalar as WireScalar, read_pairs,
 };
 
-use crate::flight::Facts;
+use crate::facts::Facts;
 use crate::texts::{Hearing, Share};
 
 /// What a reply says.
