@@ -11,8 +11,11 @@
 //! ```text
 //! // value: Value => (FirstName | FirstElement | Text | Literal | Container)
 //! // object: FirstName => InName => Colon => Value … After => (Name | After)
-//! // anything unexpected => Broken
+//! // anything unexpected in an element => Broken => (After | End)
 //! ```
+//!
+//! What is malformed in the inside of an element is skipped up to the brace that balances the element's first, and nothing
+//! is read of the reply. So the form of it is judged alike, however it was cut.
 
 use memchr::memchr2;
 
@@ -29,6 +32,8 @@ pub struct Abridged {
     out: Vec<u8>,
     limit_bytes: usize,
     is_batch: bool,
+    /// Malformed in its inside, or it says too much.
+    is_unread: bool,
     level: Level,
     state: State,
     /// Of the member that is being read, as it is spelled.
@@ -92,7 +97,8 @@ enum State {
     After,
     /// Nothing.
     End,
-    Broken,
+    /// The rest of an element that is malformed.
+    Broken(Nesting),
 }
 
 // === impl Abridged ===
@@ -104,6 +110,7 @@ impl Abridged {
             out: Vec::new(),
             limit_bytes,
             is_batch: false,
+            is_unread: false,
             level: Level::Body,
             state: State::Value,
             name: Vec::new(),
@@ -119,8 +126,9 @@ impl Abridged {
         while let Some(byte) = rest.first() {
             let place = self.passed + piece.len() - rest.len();
             let passed = match &mut self.state {
-                State::Broken => return,
+                _ if self.no_reply.is_some() => return,
                 State::Container(nesting) => nesting.end_in(rest).inspect(|_| self.state = State::After),
+                State::Broken(nesting) => nesting.end_in(rest).inspect(|_| self.leave_broken()),
                 State::InName { .. } => Some(self.pass_name(rest)),
                 State::Text { .. } => Some(self.pass_text(rest)),
                 State::Literal { .. } => Some(self.pass_literal(rest)),
@@ -131,7 +139,7 @@ impl Abridged {
         }
         self.passed += piece.len();
         if self.out.len() > self.limit_bytes {
-            self.break_off();
+            self.keep_nothing();
         }
     }
 
@@ -144,8 +152,8 @@ impl Abridged {
     pub fn finish(self) -> Summary {
         match (self.state, self.no_reply) {
             (_, Some(why)) => Summary::NoReply(why),
+            (State::End, None) if self.is_unread => Summary::Unread,
             (State::End, None) => Summary::Reply(self.out.into()),
-            (State::Broken, None) => Summary::Unread,
             (_, None) => Summary::NoReply(Malformed { offset: self.passed, problem: Problem::End }),
         }
     }
@@ -184,11 +192,15 @@ impl Abridged {
             (State::Value | State::FirstElement, level, _) if level != Level::Body => {
                 return self.begin_value(byte);
             }
-            (State::Value | State::FirstElement, ..) => {
-                self.break_off();
-                self.no_reply = Some(Malformed { offset: place, problem: Problem::NotAnObject });
+            (state, Level::Body, _) => {
+                let problem = match state {
+                    State::Value | State::FirstElement => Problem::NotAnObject,
+                    State::End => Problem::Trailing,
+                    _ => Problem::Unexpected,
+                };
+                self.no_reply = Some(Malformed { offset: place, problem });
             }
-            _ => self.break_off(),
+            _ => return self.break_off(),
         }
         true
     }
@@ -199,10 +211,7 @@ impl Abridged {
         // A longer name was not kept whole; nobody asks for it.
         let is_name_whole = self.name.len() < MAX_SCALAR_BYTES;
         let raw = if is_name_whole { &self.name[..] } else { &[] };
-        let Ok(name) = scalar::unescape(raw.into(), 0) else {
-            self.break_off();
-            return true;
-        };
+        let Ok(name) = scalar::unescape(raw.into(), 0) else { return self.break_off() };
         let inner = match (self.level, &*name, byte) {
             (Level::Element, b"meta_info", b'{') => Some(Level::MetaInfo),
             (Level::MetaInfo, FINISH_REASON, b'{') => Some(Level::FinishReason),
@@ -246,7 +255,7 @@ impl Abridged {
                 self.state = State::Container(Nesting::new(byte, if byte == b'{' { b'}' } else { b']' }));
                 return false;
             }
-            b',' | b':' | b']' | b'}' => self.break_off(),
+            b',' | b':' | b']' | b'}' => return self.break_off(),
             _ => {
                 let is_kept = is_scalar_read || is_kind_read;
                 if is_kept {
@@ -330,9 +339,26 @@ impl Abridged {
         length
     }
 
-    fn break_off(&mut self) {
-        self.state = State::Broken;
-        self.out = Vec::new();
+    /// The element is malformed from the byte on that is being taken, which is not used up.
+    fn break_off(&mut self) -> bool {
+        let depth = match self.level {
+            Level::Body | Level::Element | Level::Choices => 1,
+            Level::MetaInfo | Level::Usage | Level::Choice => 2,
+            Level::FinishReason | Level::PromptDetails => 3,
+        };
+        self.state = State::Broken(Nesting::within(b'{', b'}', depth));
+        self.keep_nothing();
+        false
+    }
+
+    fn leave_broken(&mut self) {
+        self.level = Level::Element;
+        self.leave();
+    }
+
+    fn keep_nothing(&mut self) {
+        self.is_unread = true;
+        (self.out, self.value) = (Vec::new(), 0);
     }
 }
 

@@ -70,6 +70,11 @@ impl Nesting {
         Self { open, close, depth: 0, in_string: 0, is_escaped: false }
     }
 
+    /// Containers with these brackets, so many of which have been opened.
+    pub(crate) fn within(open: u8, close: u8, depth: usize) -> Self {
+        Self { depth, ..Self::new(open, close) }
+    }
+
     /// Passes over bytes; up to where, if the container ends in them.
     pub(crate) fn end_in(&mut self, bytes: &[u8]) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]

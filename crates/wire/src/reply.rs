@@ -1,6 +1,7 @@
 //! What a worker's reply says of itself: `meta_info` of one sample or of a batch, or `choices` and `usage` as OpenAI's
 //! replies have them.
 
+use crate::abridged::{Abridged, Summary};
 use crate::chunks::Chunks;
 use crate::cursor::{Cursor, Kind};
 use crate::error::{Malformed, Problem};
@@ -67,9 +68,18 @@ impl<'a> Reply<'a> {
     }
 
     /// Whether a body has the form of a reply: an object, or an array of objects, that ends with the body. What is in
-    /// the objects is not looked at; brackets that do not balance there are no matter where it can be read all the same.
+    /// the objects is looked at only to find their ends: as a rule by their brackets alone, and where these do not balance
+    /// as [`Abridged`] finds them.
     pub fn check(source: &'a Chunks) -> Result<(), Malformed> {
-        Self::check_brackets(source).or_else(|why| Self::scan(source).map(drop).map_err(|_| why))
+        if Self::check_brackets(source).is_ok() {
+            return Ok(());
+        }
+        let mut abridged = Abridged::new(0);
+        source.pieces().for_each(|piece| abridged.push(piece));
+        match abridged.finish() {
+            Summary::NoReply(why) => Err(why),
+            Summary::Reply(_) | Summary::Unread => Ok(()),
+        }
     }
 
     fn check_brackets(source: &Chunks) -> Result<(), Malformed> {

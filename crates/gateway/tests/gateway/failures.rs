@@ -1,7 +1,7 @@
 //! Every way in which one half of a pair can fail before the first token, unary and streamed: what the client gets,
 //! what the other half sees, and that the books balance.
 
-use rollscope_testkit::{CallEnd, Client, End, FakeWorker, Script, refusing_address};
+use rollscope_testkit::{CallEnd, Client, End, FakeWorker, Gate, Script, refusing_address};
 use rollscope_trace::LegRole;
 
 use crate::harness::{TestGateway, legs};
@@ -144,6 +144,13 @@ fn no_replies() -> Vec<Fault> {
         fault("200 a page", html, "failed"),
         fault("200 a page in chunks", Script::chunked(200, "text/html").send(page).end(), "failed"),
         fault("200 no object", Script::json(200, "[1]"), "failed"),
+        fault("200 text behind it", Script::json(200, "{}<html>"), "failed"),
+        fault(
+            "200 another behind it",
+            Script::chunked(200, "application/json").send("{}\n{}").end(),
+            "failed",
+        ),
+        fault("200 odd and more behind it", Script::json(200, r#"{"a" 1}}"#), "failed"),
         fault("200 empty", Script::json(200, ""), "truncated"),
         fault("200 no chunk", Script::chunked(200, "application/json").end(), "truncated"),
         fault("200 half", Script::json(200, r#"{"text":"a}","meta_info":{}"#), "truncated"),
@@ -276,6 +283,27 @@ async fn a_reply_of_one_worker_that_is_none_is_a_failure() {
             let figures = gateway.settled(&[(outcome, 1), ("completed", 0)]).await;
             assert_eq!(legs(&figures, address, fault.leg), 1, "{what}: {figures:#?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_reply_is_judged_alike_when_it_comes_in_pieces() {
+    for (first, second, is_reply) in [
+        ("{}\n", "{}", false),
+        (r#"[{"a":1},{"#, "}]]", false),
+        (r#"{"a" "#, "1}}", false),
+        ("{'text': 'x',", "'y':[", false),
+        (r#"{"a" "#, r#"1,"b":{"c":"}"}}"#, true),
+    ] {
+        let (worker, gate) = (FakeWorker::start().await, Gate::new());
+        let head = Script::chunked(200, "application/json");
+        worker.on("/generate", head.send(first).wait(&gate).send(second).end());
+        let gateway = TestGateway::regular(&[&worker]).await;
+        let reply = gateway.generate("{}").await;
+        gate.open();
+        let is_whole = reply.rest().await == (format!("{first}{second}"), End::Clean);
+        assert_eq!(is_whole, is_reply, "{first}{second}");
+        gateway.settled(&[(if is_reply { "completed" } else { "truncated" }, 1)]).await;
     }
 }
 

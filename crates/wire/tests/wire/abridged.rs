@@ -137,6 +137,39 @@ proptest! {
             prop_assert!(abridged(&body).is_some_and(|abridged| Reply::scan(&abridged).is_ok()));
         }
     }
+
+    #[test]
+    fn what_is_malformed_is_judged_alike_however_it_is_cut(
+        reply in prop_oneof![reply(), list(reply())],
+        changes in prop::collection::vec((any::<prop::sample::Index>(), "[\\[\\]{}\"\\\\,:a ]{0,2}"), 1..4),
+        behind in "[\\[\\]{}\"a ]{0,2}",
+        cuts in cuts(),
+    ) {
+        let mut bytes = reply.into_bytes();
+        for (place, instead) in changes {
+            let place = place.index(bytes.len());
+            bytes.splice(place..=place, instead.into_bytes());
+            bytes.push(b' ');
+        }
+        bytes.extend_from_slice(behind.as_bytes());
+        let Ok(reply) = String::from_utf8(bytes) else { return Ok(()) };
+        let (whole, body) = (Chunks::from(reply.as_bytes().to_vec()), cut(&reply, &cuts));
+        prop_assert_eq!(summary(&body), summary(&whole));
+        prop_assert_eq!(Reply::check(&body), Reply::check(&whole));
+        if let Err(why) = Reply::check(&whole) {
+            prop_assert_eq!(summary(&whole), Summary::NoReply(why));
+        }
+    }
+
+    #[test]
+    fn nothing_may_stand_behind_a_reply(
+        reply in prop_oneof![reply(), list(reply())], behind in "[^ \n\r\t]", cuts in cuts(),
+    ) {
+        let expected = Malformed { offset: reply.len(), problem: Problem::Trailing };
+        let body = cut(&format!("{reply}{behind}"), &cuts);
+        prop_assert_eq!(summary(&body), Summary::NoReply(expected));
+        prop_assert_eq!(Reply::check(&body), Err(expected));
+    }
 }
 
 #[test]
@@ -215,6 +248,8 @@ fn what_is_kept_is_bounded() {
 fn what_has_not_the_form_of_a_reply_is_known() {
     let not_an_object = |offset| Malformed { offset, problem: Problem::NotAnObject };
     let end = |offset| Malformed { offset, problem: Problem::End };
+    let trailing = |offset| Malformed { offset, problem: Problem::Trailing };
+    let unexpected = |offset| Malformed { offset, problem: Problem::Unexpected };
     for (body, expected) in [
         ("", end(0)),
         (" \r\n", end(3)),
@@ -230,6 +265,17 @@ fn what_has_not_the_form_of_a_reply_is_known() {
         (r#"{"a":"}"#, end(7)),
         (r#"{"a":{}"#, end(7)),
         (r#"{"a":[1,{"b":"#, end(13)),
+        ("{}<html>", trailing(2)),
+        ("{}}", trailing(2)),
+        ("{}\n{}", trailing(3)),
+        ("[{}]]", trailing(4)),
+        (r#"{"a" 1}}"#, trailing(7)),
+        ("[{} {}]", unexpected(4)),
+        (r#"[{"a":1,}x]"#, unexpected(9)),
+        ("{'text': 'x','y':[", end(18)),
+        (r#"{"a" 1,"b":""#, end(12)),
+        (r#"{"meta_info":{"finish_reason":{,}}"#, end(34)),
+        (r#"{"choices":[{,}]"#, end(16)),
     ] {
         let whole = Chunks::from(body);
         assert_eq!(Reply::check(&whole), Err(expected), "{body}");
@@ -247,7 +293,16 @@ fn what_has_not_the_form_of_a_reply_is_known() {
         }
     }
     // What is wrong in the inside is not looked for.
-    for body in [r#"{"a" 1}"#, r#"{"a":nul}"#, "{]}", r#"[{"a":1,}]"#, r#"{"a":[{]}"#] {
+    for body in [
+        r#"{"a" 1}"#,
+        r#"{"a":nul}"#,
+        "{]}",
+        r#"[{"a":1,},{}]"#,
+        r#"{"a":[{]}"#,
+        r#"{"a" "}"}"#,
+        r#"{"usage":{"prompt_tokens_details":{,}}}"#,
+        r#"[{"choices":[{,}]},{"meta_info":{]}}]"#,
+    ] {
         assert_eq!(Reply::check(&Chunks::from(body)), Ok(()), "{body}");
         assert!(!matches!(summary(&Chunks::from(body)), Summary::NoReply(_)), "{body}");
     }
