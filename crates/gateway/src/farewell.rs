@@ -15,7 +15,7 @@ use crate::routes::as_read;
 pub(crate) struct Farewell {
     api: Api,
     splitter: EventSplitter,
-    /// Events with a payload.
+    /// Events that say something.
     events: u64,
     is_mid_event: bool,
 }
@@ -54,7 +54,7 @@ impl Farewell {
         self.splitter.push(piece);
         while let Some(part) = self.splitter.next_part() {
             self.is_mid_event = matches!(part, Part::Piece(_));
-            self.events += u64::from(matches!(part, Part::Event(event) if event.payload().is_some()));
+            self.events += u64::from(matches!(part, Part::Event(event) if event.has_data()));
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct LastWords {
     words: Vec<Option<Word>>,
     /// `[DONE]` was seen.
     is_done: bool,
-    /// An event with a payload was seen. Comments, which keep a connection open, are no tokens.
+    /// An event that says something was seen. Comments, which keep a connection open, are no tokens.
     has_payload: bool,
     ends: Ends,
     /// Whether events have OpenAI's form, in which the last one is seldom the one that tells of a failure.
@@ -250,17 +250,24 @@ impl LastWords {
         self.words.len() > 1
     }
 
-    /// Takes note that an event has come; gives its payload, unless that is the stream's last mark.
+    /// Takes note that an event has come; gives its payload if it is to be read: that of the stream's last mark is not, and
+    /// one that stands in several lines can not.
     pub(crate) fn see(&mut self, event: &Event) -> Option<Chunks> {
-        let is_done = event.is_done();
-        self.is_done |= is_done;
-        let payload = event.payload().filter(|_| !is_done);
-        self.has_payload |= payload.is_some();
+        if event.is_done() {
+            self.is_done = true;
+            return None;
+        }
+        let payload = event.payload();
+        if payload.is_some() {
+            self.has_payload = true;
+        } else if event.has_data() {
+            self.see_unread();
+        }
         payload
     }
 
-    /// The same of an event that was too large to be held.
-    pub(crate) fn see_large(&mut self) {
+    /// Takes note of an event that can not be read, such as one that was too large to be held.
+    pub(crate) fn see_unread(&mut self) {
         (self.has_payload, self.ends) = (true, Ends::Unread);
     }
 
@@ -420,6 +427,8 @@ mod tests {
             (&b"data: {}\n\ndata: [DONE]\n\n"[..], true),
             (b"data: [DONE]\n\n", false),
             (b": alive\n\ndata: [DONE]\n\n", false),
+            (b"data: {\ndata: }\n\ndata: [DONE]\n\n", true),
+            (b"data: {\ndata: }\n\n", false),
             (b"data: {}\n\n", false),
             (b"", false),
         ] {

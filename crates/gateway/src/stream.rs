@@ -110,7 +110,7 @@ impl EventRelay {
     /// Waits for the first event with a payload, before which nothing is promised to the client.
     pub(crate) async fn first_event(&mut self) -> Result<(), Refusal> {
         let is_payload =
-            |part: &Part| !matches!(part, Part::Event(event) if event.is_done() || event.payload().is_none());
+            |part: &Part| !matches!(part, Part::Event(event) if event.is_done() || !event.has_data());
         let (mut seen, mut held_bytes) = (0, 0);
         while !self.parts.iter().skip(seen).any(is_payload) && held_bytes <= MAX_PREAMBLE_BYTES {
             seen = self.parts.len();
@@ -245,7 +245,7 @@ impl EventRelay {
     async fn take(&mut self, part: Part) {
         self.is_mid_event = matches!(part, Part::Piece(_));
         let Part::Event(event) = part else {
-            self.words.see_large();
+            self.words.see_unread();
             return self.out.extend(part.into_raw());
         };
         let payload = self.words.see(&event).filter(|_| self.is_read);

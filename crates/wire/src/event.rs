@@ -45,7 +45,7 @@ pub enum Part {
 pub struct Event {
     /// Its bytes, the empty line included.
     pub raw: Chunks,
-    payload: Option<Range<usize>>,
+    data: Data,
 }
 
 /// The `data:` lines of an event so far.
@@ -55,7 +55,7 @@ enum Data {
     None,
     /// One, with its value here.
     One(Range<usize>),
-    /// Several; nobody sends JSON so.
+    /// Several; their value is not put together, since nobody sends JSON so.
     Several,
 }
 
@@ -175,14 +175,11 @@ impl EventSplitter {
     fn hand_out(&mut self, raw: Chunks) -> Part {
         self.searched -= self.searched.min(raw.len());
         self.line = 0;
-        let payload = match std::mem::take(&mut self.data) {
-            Data::One(range) => Some(range),
-            _ => None,
-        };
+        let data = std::mem::take(&mut self.data);
         if std::mem::take(&mut self.is_passing) {
             return Part::Piece(raw);
         }
-        Part::Event(Event { raw, payload })
+        Part::Event(Event { raw, data })
     }
 }
 
@@ -191,22 +188,35 @@ impl EventSplitter {
 impl Event {
     /// The value of its `data:` line; nothing if it has none, or several.
     pub fn payload(&self) -> Option<Chunks> {
-        self.payload.clone().map(|range| self.raw.slice(range))
+        self.value().map(|range| self.raw.slice(range))
+    }
+
+    /// Whether it says something: it is more than comments.
+    pub fn has_data(&self) -> bool {
+        self.data != Data::None
     }
 
     /// Whether it is `data: [DONE]`, which ends a stream.
     pub fn is_done(&self) -> bool {
-        let short = self.payload.clone().filter(|payload| payload.len() <= MAX_DONE_BYTES);
-        short.is_some_and(|payload| *self.raw.gather(payload).trim_ascii() == *b"[DONE]")
+        let short = self.value().filter(|value| value.len() <= MAX_DONE_BYTES);
+        short.is_some_and(|value| *self.raw.gather(value).trim_ascii() == *b"[DONE]")
     }
 
     /// Its bytes with another payload, which must be one line.
     pub fn with_payload(&self, payload: &Chunks) -> Chunks {
-        let Some(range) = self.payload.clone() else { return self.raw.clone() };
+        let Some(range) = self.value() else { return self.raw.clone() };
         let mut raw = self.raw.slice(0..range.start);
         raw.append(payload);
         raw.append(&self.raw.slice(range.end..self.raw.len()));
         raw
+    }
+
+    /// Where the value of its one `data:` line stands.
+    fn value(&self) -> Option<Range<usize>> {
+        match &self.data {
+            Data::One(range) => Some(range.clone()),
+            Data::None | Data::Several => None,
+        }
     }
 }
 

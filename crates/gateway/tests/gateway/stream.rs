@@ -213,6 +213,29 @@ fn splits() -> [Split; 2] {
 }
 
 #[tokio::test]
+async fn an_event_of_several_data_lines_is_an_event() {
+    let lines = "data: {\ndata: \"text\": \"a\"}\n\n";
+    let mark = "data: [DONE]\n\n";
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::sse().send(lines).send(mark).end());
+    let gateway = TestGateway::regular(&[&worker]).await;
+    let ask = r#"{"text":"a","stream":true}"#;
+    assert_eq!(gateway.generate(ask).await.rest().await, (format!("{lines}{mark}"), End::Clean));
+    gateway.settled(&[("completed", 1)]).await;
+
+    // Nor is the first one of a pair held back for another.
+    let (prefill, decode, gate) = (FakeWorker::start().await, FakeWorker::start().await, Gate::new());
+    prefill.on("/generate", Script::sse().send(lines).send(mark).end());
+    decode.on("/generate", Script::sse().send(lines).wait(&gate).send(mark).end());
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+    let mut reply = patient("the head", gateway.generate(ask)).await;
+    assert_eq!(piece(&mut reply).await, lines);
+    gate.open();
+    assert_eq!(reply.rest().await, (mark.to_owned(), End::Clean));
+    gateway.settled(&[("completed", 1)]).await;
+}
+
+#[tokio::test]
 async fn every_split_point_of_a_stream_gives_the_same_reply() {
     for Split { name, stream, merged } in splits() {
         let (prefill, decode) = pair_of(Script::json(200, PREFILL), Script::new()).await;
