@@ -109,8 +109,6 @@ impl Watched {
         self.look(&watch);
         if patience.is_over(self, &watch) {
             self.task.abort();
-        } else if watch.is_deaf() {
-            watch.nudge.notify_one();
         }
         true
     }
@@ -142,6 +140,7 @@ impl Watched {
         }
     }
 
+    /// Looks at it; has its task look too, where nothing else would show that the client has left.
     fn look(&mut self, watch: &Watch) {
         let seen = Seen {
             begun: watch.begun.load(Ordering::Relaxed),
@@ -153,6 +152,9 @@ impl Watched {
         self.idle_looks = if is_idle && is_same { self.idle_looks + 1 } else { 0 };
         self.stalled_looks = if is_blocked && is_same { self.stalled_looks + 1 } else { 0 };
         self.seen = seen;
+        if watch.is_deaf() {
+            watch.nudge.notify_one();
+        }
     }
 }
 

@@ -98,6 +98,21 @@ async fn a_client_that_leaves_after_more_than_its_request_is_noticed() {
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_after_more_than_its_request_is_noticed_while_the_gateway_ends() {
+    let worker = FakeWorker::start().await;
+    worker.on("/generate", Script::new().hang());
+    let args = format!("--worker-urls {} --shutdown-grace-period-secs 3600", worker.url());
+    let gateway = TestGateway::start(&args).await;
+    let request = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}\r\n";
+    let client = sent(gateway.address, request.as_bytes()).await;
+    worker.arrived("/generate", 1).await;
+    let ending = gateway.begin_stop();
+    drop(client);
+    assert_eq!(worker.ended("/generate", 1).await[0].end, Some(CallEnd::PeerLeft));
+    patient("the gateway's end", ending).await.unwrap();
+}
+
+#[tokio::test]
 async fn connections_that_are_too_many_are_refused_with_a_sentence() {
     let gateway = TestGateway::start("--max-connections 2").await;
     let (first, second) = (sent(gateway.address, b"").await, sent(gateway.address, b"").await);
