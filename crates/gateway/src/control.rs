@@ -52,13 +52,10 @@ pub(crate) struct Tally {
     pub(crate) failed: AtomicU64,
 }
 
-/// Body of `/abort_request`, as far as it is read.
-#[derive(Debug, Deserialize)]
-struct AbortCall {
-    rid: Option<String>,
-    #[serde(default)]
-    abort_all: bool,
-}
+/// Body of `/abort_request`, as far as it is read: of a name that is there twice the last counts, as workers have it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
+struct AbortCall(serde_json::Map<String, serde_json::Value>);
 
 /// A longer reply to such a call is none.
 const MAX_REPLY_BYTES: usize = 64 << 20;
@@ -95,9 +92,8 @@ pub(crate) async fn ask_all(
     let limit = fan_out.limit(core.options.startup());
     let (head, incoming) = request.into_parts();
     let body = read_body(core, incoming, core.options.startup().max_payload_size).await?;
-    if fan_out == FanOut::AbortRequest
-        && let Ok(call) = serde_json::from_slice::<AbortCall>(&body.to_bytes())
-    {
+    if fan_out == FanOut::AbortRequest {
+        let call: AbortCall = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
         // First this: what is not seen to be called off here has been sent, and the workers are told now.
         core.call_offs.call_off(call.whom()?);
     }
@@ -190,14 +186,27 @@ fn embedded(body: &Chunks) -> String {
     }
 }
 
+/// Whether SGLang takes a value for `true`, as pydantic reads it.
+fn is_true(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::Bool(value) => *value,
+        serde_json::Value::Number(value) => value.as_f64() == Some(1.0),
+        serde_json::Value::String(value) => {
+            ["1", "on", "t", "true", "y", "yes"].contains(&&*value.to_ascii_lowercase())
+        }
+        _ => false,
+    }
+}
+
 // === impl AbortCall ===
 
 impl AbortCall {
-    /// Whom it means; an error if nobody is named. Workers that take a name for a prefix would take that for the prefix of all.
-    fn whom(self) -> Result<Whom, Refusal> {
-        match self.rid.filter(|rid| !rid.is_empty()) {
-            _ if self.abort_all => Ok(Whom::All),
-            Some(rid) => Ok(Whom::Named(rid)),
+    /// Whom it means; an error if it is not seen to name somebody. Workers that take a name for a prefix would take that for
+    /// the prefix of all.
+    fn whom(&self) -> Result<Whom, Refusal> {
+        match self.0.get("rid").and_then(|rid| rid.as_str()).filter(|rid| !rid.is_empty()) {
+            _ if self.0.get("abort_all").is_some_and(is_true) => Ok(Whom::All),
+            Some(rid) => Ok(Whom::Named(rid.to_owned())),
             None => Err(Refusal::NamelessAbort),
         }
     }

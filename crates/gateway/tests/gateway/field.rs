@@ -82,13 +82,24 @@ async fn an_abort_that_names_nobody_is_refused() {
         (r#"{"rid":""}"#, 400),
         ("{}", 400),
         (r#"{"rid":null,"abort_all":false}"#, 400),
+        ("", 400),
+        ("no JSON", 400),
+        ("[]", 400),
+        (r#"{"rid":"x","rid":""}"#, 400),
+        (r#"{"abort_all":0}"#, 400),
+        (r#"{"rid":"","abort_all":"false"}"#, 400),
+        (r#"{"rid":["x"]}"#, 400),
+        (r#"{"rid":"","x":NaN}"#, 400),
         (r#"{"rid":"r-1"}"#, 200),
         (r#"{"rid":"","abort_all":true}"#, 200),
+        (r#"{"rid":"","rid":"r-2","x":[1]}"#, 200),
+        (r#"{"abort_all":"True"}"#, 200),
+        (r#"{"abort_all":1}"#, 200),
     ] {
         assert_eq!(Client::post(gateway.address, "/abort_request", body).await.status, status, "{body}");
     }
     for worker in [&prefill, &decode] {
-        assert_eq!(worker.calls("/abort_request").len(), 2, "both sides are told");
+        assert_eq!(worker.calls("/abort_request").len(), 5, "both sides are told");
     }
 }
 
