@@ -16,7 +16,7 @@ use crate::outbound::Outbound;
 use crate::pool::PooledWorker;
 
 /// A worker that does not take an abort in this time is left alone.
-const ABORT_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const ABORT_LIMIT: Duration = Duration::from_secs(5);
 /// Of a larger batch the rest is left to the closed connection.
 const MAX_ABORTS: usize = 256;
 

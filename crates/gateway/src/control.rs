@@ -13,6 +13,7 @@ use rollscope_wire::Chunks;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::abort::ABORT_LIMIT;
 use crate::access::Caller;
 use crate::body::{ReplyBody, whole};
 use crate::called_off::Whom;
@@ -83,7 +84,7 @@ pub(crate) async fn introduce(
 }
 
 /// Asks every server at once, each for so long as fits the call: `{"results": [{"worker", "status", "body"}]}`. The
-/// status is the worst of theirs, one that can not be reached counting as 502 and one that is late as 504.
+/// status is the worst of the registered ones', one that can not be reached counting as 502 and one that is late as 504.
 pub(crate) async fn ask_all(
     core: &Core,
     request: Request<Incoming>,
@@ -99,17 +100,18 @@ pub(crate) async fn ask_all(
     }
     let mut outbound = Outbound::forward(&fan_out.head(head), body);
     outbound.ask_for_identity();
-    let fleet = core.registry.fleet();
-    // What is to be aborted may be at a worker that has been taken out.
+    let (outbound, fleet) = (&outbound, core.registry.fleet());
+    // What is to be aborted may be at a worker that has been taken out. That one may hang: it is not waited for long.
     let draining = if fan_out == FanOut::AbortRequest { core.registry.draining() } else { Vec::new() };
-    let mut servers: Vec<_> = fleet.servers().collect();
+    let mut servers: Vec<_> = fleet.servers().map(|worker| (worker, limit)).collect();
+    let registered = servers.len();
     for worker in &draining {
-        if servers.iter().all(|server| server.url != worker.url) {
-            servers.push(worker);
+        if servers.iter().all(|(server, _)| server.url != worker.url) {
+            servers.push((worker, limit.min(ABORT_LIMIT)));
         }
     }
-    let asked = servers.into_iter().map(|worker| async {
-        let called = call(core, worker, &outbound, limit).await;
+    let asked = servers.into_iter().map(|(worker, limit)| async move {
+        let called = call(core, worker, outbound, limit).await;
         core.counters.fan_outs.count(fan_out, called.as_ref().is_ok_and(|reply| reply.status().is_success()));
         let (status, body) = match called {
             Ok(reply) => (reply.status(), embedded(&reply.body)),
@@ -119,7 +121,7 @@ pub(crate) async fn ask_all(
         (status, format!("{{\"worker\":{worker},\"status\":{},\"body\":{body}}}", status.as_u16()))
     });
     let results = join_all(asked).await;
-    let worst = results.iter().map(|(status, _)| *status).max().unwrap_or(StatusCode::OK);
+    let worst = results.iter().take(registered).map(|(status, _)| *status).max().unwrap_or(StatusCode::OK);
     let results: Vec<String> = results.into_iter().map(|(_, result)| result).collect();
     Ok(json(worst, format!("{{\"results\":[{}]}}", results.join(",")).into_bytes()))
 }

@@ -49,6 +49,31 @@ async fn what_is_at_a_worker_that_has_been_taken_out_can_be_aborted() {
 }
 
 #[tokio::test]
+async fn a_worker_that_has_been_taken_out_and_hangs_makes_no_abort_fail() {
+    let (worker, hanging, gate) = (FakeWorker::start().await, FakeWorker::start().await, Gate::new());
+    hanging.on("/generate", Script::sse().event("{}").wait(&gate).event("[DONE]").end());
+    hanging.on("/abort_request", Script::new().hang());
+    worker.on("/abort_request", Script::json(200, ""));
+    let args = format!("--worker-urls {} --control-timeout-secs 1", hanging.url());
+    let gateway = TestGateway::start(&args).await;
+    let mut live = gateway.generate(r#"{"rid":"R1","stream":true}"#).await;
+    assert!(live.next().await.is_some());
+    assert_eq!(
+        call(&gateway, Method::POST, &format!("/remove_worker?url={}", hanging.url()), "").await.0,
+        200
+    );
+    let registration = json!({ "url": worker.url() }).to_string();
+    assert_eq!(call(&gateway, Method::POST, "/workers", &registration).await.0, 201);
+    let (status, reply) = call(&gateway, Method::POST, "/abort_request", r#"{"rid":"R1"}"#).await;
+    let told = |at: usize| (&reply["results"][at]["worker"], &reply["results"][at]["status"]);
+    assert_eq!(status, 200, "{reply}");
+    assert_eq!(told(0), (&json!(worker.url()), &json!(200)));
+    assert_eq!(told(1), (&json!(hanging.url()), &json!(504)));
+    gate.open();
+    live.rest().await;
+}
+
+#[tokio::test]
 async fn workers_come_and_go() {
     let worker = FakeWorker::start().await;
     worker.on("/generate", Script::json(200, "{}"));
