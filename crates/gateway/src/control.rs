@@ -21,6 +21,7 @@ use crate::core::Core;
 use crate::exchange::exchange;
 use crate::fault::{Refusal, UpstreamFault};
 use crate::inbound::read_body;
+use crate::leg::is_plain;
 use crate::options::GatewayOptions;
 use crate::outbound::{Outbound, end_to_end};
 use crate::pool::PooledWorker;
@@ -80,6 +81,9 @@ pub(crate) async fn introduce(
     let mut outbound = outbound(core, request).await?;
     outbound.ask_for_identity();
     let WorkerReply { head, body } = first_reply(core, &outbound).await?;
+    if !is_plain(&head.headers) {
+        return Err(Refusal::EncodedReply);
+    }
     Ok(passed_on(WorkerReply { head, body: without_secrets(&body.to_bytes()).into() }))
 }
 

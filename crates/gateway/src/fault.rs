@@ -90,6 +90,10 @@ pub(crate) enum Refusal {
     UnknownWorker { id: String },
     #[error("an abort needs a rid that is not empty, or abort_all")]
     NamelessAbort,
+    #[error(
+        "the worker's reply is encoded although that was not asked for: what is secret in it can not be left out"
+    )]
+    EncodedReply,
     #[error("this gateway records nothing")]
     NotRecording,
     #[error("{role} worker {url}: {fault}")]
@@ -218,6 +222,7 @@ impl Refusal {
             | Self::UnknownWorker { .. }
             | Self::NotRecording => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::EncodedReply => StatusCode::BAD_GATEWAY,
             Self::Worker { fault, .. } => fault.status(),
             Self::Reply(reply) => reply.status(),
         }
@@ -245,7 +250,7 @@ impl Refusal {
             Self::Unfit(_) => "invalid_worker",
             Self::UnknownWorker { .. } => "unknown_worker",
             Self::NotRecording => "not_recording",
-            Self::Worker { role: RoleKind::Regular, .. } => "worker_error",
+            Self::EncodedReply | Self::Worker { role: RoleKind::Regular, .. } => "worker_error",
             Self::Worker { role: RoleKind::Prefill, .. } => "prefill_server_error",
             Self::Worker { role: RoleKind::Decode, .. } => "decode_server_error",
             Self::Reply(_) => "worker_reply",

@@ -89,6 +89,12 @@ async fn a_worker_s_key_is_neither_told_nor_used_for_those_without_one() {
         let shown = r#"{"api_key":null,"admin_api_key":null,"port":1,"internal_states":[{"api_key":null}]}"#;
         assert_eq!(reply.text().await, shown, "{path}");
     }
+    let encoded = Script::head(200, &[("content-encoding", "gzip")], Some(6)).send("secret");
+    worker.on_next("/server_info", [encoded]);
+    let headers = [("authorization", "Bearer user")];
+    let refused = Client::call(gateway.address, Method::GET, "/server_info", &headers, "").await;
+    assert_eq!(refused.status, 502);
+    assert!(refused.text().await.contains("the worker's reply is encoded"));
     for (asked, path) in [("/engine_metrics", "/metrics"), ("/health_generate", "/health_generate")] {
         for key in ["", "other", "user"] {
             assert_eq!(status(gateway.address, &Method::GET, asked, key).await, 200);
