@@ -45,12 +45,12 @@ pub(crate) struct Registration {
 }
 
 /// A worker that can be.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fit {
     pub(crate) address: WorkerAddress,
     pub(crate) role: Role,
     key: Option<String>,
-    tags: Tags,
+    pub(crate) tags: Tags,
 }
 
 /// Body of PUT /workers/ID: what is to change.
@@ -348,6 +348,11 @@ impl Registration {
 impl Fit {
     pub(crate) fn new(address: WorkerAddress, role: Role) -> Self {
         Self { address, role, key: None, tags: Tags::default() }
+    }
+
+    /// Whether it is the same worker, whatever is noted of it.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (&self.address, self.role, &self.key) == (&other.address, other.role, &other.key)
     }
 
     pub(crate) fn register(&self, core: &Core, origin: Origin) -> Result<Arc<PooledWorker>, Unfit> {

@@ -19,6 +19,7 @@ use crate::core::Core;
 use crate::dns::{Addresses, Name};
 use crate::options::LogLevel;
 use crate::pool::{Origin, PooledWorker};
+use crate::tags::Tags;
 
 /// Where workers are told of.
 #[derive(Debug)]
@@ -149,7 +150,7 @@ impl Source {
 impl Followed {
     fn replace(&mut self, core: &Core, source: &Source, workers: Vec<Fit>) {
         let source = source.name();
-        for gone in self.workers.iter().filter(|worker| !workers.contains(worker)) {
+        for gone in self.workers.iter().filter(|worker| !workers.iter().any(|other| other.is_same(worker))) {
             core.left_out
                 .lock()
                 .retain(|(origin, address)| *origin != self.origin || !address.overlaps(&gone.address));
@@ -162,11 +163,27 @@ impl Followed {
         }
         let known = std::mem::take(&mut self.workers);
         for worker in workers {
-            let is_kept = known.contains(&worker) && !self.has_lost(core, &worker.address);
+            let before = known.iter().find(|before| before.address == worker.address);
+            let noted = before.and_then(|before| self.noted(core, before, &worker));
+            let is_kept =
+                before.is_some_and(|before| before.is_same(&worker)) && !self.has_lost(core, &worker.address);
             if is_kept || self.register(core, &source, &worker) {
+                if let Some(noted) = noted {
+                    self.own(core, &worker.address).for_each(|there| *there.link.tags.lock() = noted.clone());
+                }
                 self.workers.push(worker);
             }
         }
+    }
+
+    /// What is to be noted of a worker that is told of otherwise than before; nothing if it is not there.
+    fn noted(&self, core: &Core, before: &Fit, now: &Fit) -> Option<Tags> {
+        if before.is_same(now) && before.tags == now.tags {
+            return None;
+        }
+        let there = self.own(core, &now.address).next()?;
+        let noted = there.link.tags.lock().edited(&before.tags, &now.tags);
+        Some(noted)
     }
 
     /// Whether a worker that was registered is not there any more, and is to be.
@@ -199,9 +216,13 @@ impl Followed {
     /// Takes out a worker, or the ranks that stand in its place, unless somebody else has registered it since. What is in
     /// flight there goes on.
     fn take_out(&self, core: &Core, address: &WorkerAddress) {
-        for worker in at(core, address).iter().filter(|worker| worker.link.origin == self.origin) {
-            core.registry.remove(worker.id.as_str());
-        }
+        self.own(core, address).for_each(|worker| drop(core.registry.remove(worker.id.as_str())));
+    }
+
+    /// The workers at an address that nobody else has registered.
+    fn own(&self, core: &Core, address: &WorkerAddress) -> impl Iterator<Item = Arc<PooledWorker>> {
+        let origin = self.origin;
+        at(core, address).into_iter().filter(move |worker| worker.link.origin == origin)
     }
 }
 

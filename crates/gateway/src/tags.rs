@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 pub(crate) type Labels = BTreeMap<String, String>;
 
-/// What SGLang's router takes beside. Nothing goes by it; it is kept and shown.
+/// What SGLang's router takes beside. No choice goes by it; it is kept and shown.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(crate) struct Tags {
     pub(crate) priority: Option<u32>,
@@ -36,6 +36,20 @@ impl Tags {
             (known, anew) => anew.clone().or_else(|| known.clone()),
         };
         Self { priority: anew.priority.or(self.priority), cost: anew.cost.or(self.cost), labels }
+    }
+
+    /// With what has changed where it comes from; what else has been noted stays.
+    pub(crate) fn edited(&self, before: &Self, now: &Self) -> Self {
+        let labels = |tags: &Self| tags.labels.clone().unwrap_or_default();
+        let (before_labels, now_labels) = (labels(before), labels(now));
+        let mut edited = labels(self);
+        edited.retain(|name, _| !before_labels.contains_key(name) || now_labels.contains_key(name));
+        edited.extend(now_labels.into_iter().filter(|(name, value)| before_labels.get(name) != Some(value)));
+        Self {
+            priority: if before.priority == now.priority { self.priority } else { now.priority },
+            cost: if before.cost == now.cost { self.cost } else { now.cost },
+            labels: (!edited.is_empty()).then_some(edited),
+        }
     }
 
     pub(crate) fn amend(&mut self, anew: &Self) {

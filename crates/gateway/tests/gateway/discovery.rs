@@ -72,6 +72,36 @@ async fn workers_come_and_go_with_a_file() {
 }
 
 #[tokio::test]
+async fn what_a_file_notes_of_a_worker_changes_in_place() {
+    let worker = FakeWorker::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("workers.json");
+    let entry =
+        |priority: u32, labels: Value| json!({ "url": worker.url(), "priority": priority, "labels": labels });
+    put(&path, &json!([entry(1, json!({ "rack": "r1", "row": "1" }))]).to_string());
+    let gateway = TestGateway::start(&format!("--workers-file {}", path.display())).await;
+    let noted = async |expected: (u32, f64, Value)| {
+        crate::checks::shown(&gateway, "what is noted", |worker| {
+            let (priority, cost, labels) = &expected;
+            worker["priority"] == *priority && worker["cost"] == *cost && worker["metadata"] == *labels
+        })
+        .await
+    };
+    let id = noted((1, 1.0, json!({ "rack": "r1", "row": "1" }))).await;
+    let call = format!("/workers/{id}");
+    let body = r#"{"cost":2.5,"labels":{"zone":"z"}}"#;
+    assert_eq!(Client::call(gateway.address, Method::PUT, &call, &[], body).await.status, 200);
+    // What a call has noted stays, and so does the worker.
+    put(&path, &json!([entry(2, json!({ "rack": "r2" }))]).to_string());
+    assert_eq!(noted((2, 2.5, json!({ "rack": "r2", "zone": "z" }))).await, id);
+    // With another key it is another worker, of which the same is noted.
+    let mut keyed = entry(2, json!({ "rack": "r3" }));
+    keyed["api_key"] = json!("k");
+    put(&path, &json!([keyed]).to_string());
+    assert_ne!(noted((2, 2.5, json!({ "rack": "r3", "zone": "z" }))).await, id);
+}
+
+#[tokio::test]
 async fn what_a_file_names_comes_back_unless_a_call_has_taken_it_out() {
     let (worker, other) = (FakeWorker::start().await, FakeWorker::start().await);
     let dir = tempfile::tempdir().unwrap();
