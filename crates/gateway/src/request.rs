@@ -197,11 +197,14 @@ impl Asked<'_> {
         if flight.is_called_off() {
             return Err(Refusal::CalledOff);
         }
-        if let Some(field) = self.request.as_ref().and_then(|request| request.odd_rank)
-            && core.registry.fleet().all().any(|worker| worker.rank.is_some())
+        if let Some(request) = &self.request
+            && let Some(field) = request.odd_rank
         {
-            // A rank would be written over it.
-            return Err(Refusal::OddRank { field });
+            // A rank would be written over it: that of a worker, or in a pair the one that the other field asks for.
+            let is_asked = core.mode == Mode::Pair && request.routed_dp_rank.is_some();
+            if is_asked || core.registry.fleet().all().any(|worker| worker.rank.is_some()) {
+                return Err(Refusal::OddRank { field });
+            }
         }
         let wish = Wish {
             join: &flight.facts.join,

@@ -75,6 +75,36 @@ async fn each_rank_has_its_load_and_is_named_to_the_worker() {
 }
 
 #[tokio::test]
+async fn a_rank_that_is_none_is_not_replaced_by_the_one_beside_it() {
+    let (prefill, decode) = (server(4).await, server(4).await);
+    let gateway = TestGateway::pair(prefill.address(), decode.address(), "").await;
+    // What the servers say of their ranks is known.
+    let known = r#"{"text":"a","data_parallel_rank":3}"#;
+    patient("a rank that is written", async {
+        loop {
+            let is_written = |body: Value| body["disagg_prefill_dp_rank"] == 3;
+            if gateway.generate(known).await.status == 200 && bodies(&decode).pop().is_some_and(is_written) {
+                return;
+            }
+        }
+    })
+    .await;
+    let served = bodies(&prefill).len();
+    for (odd, body) in [
+        ("routed_dp_rank", r#"{"text":"a","routed_dp_rank":"x","data_parallel_rank":3}"#),
+        ("data_parallel_rank", r#"{"text":"a","routed_dp_rank":3,"data_parallel_rank":-1}"#),
+    ] {
+        let refused = gateway.generate(body).await;
+        assert_eq!(refused.status, 400, "{body}");
+        assert!(refused.text().await.contains(odd), "{body}");
+    }
+    assert_eq!(bodies(&prefill).len(), served);
+    // Where no rank is written the workers are to judge.
+    assert_eq!(gateway.generate(r#"{"text":"a","routed_dp_rank":"x"}"#).await.status, 200);
+    assert_eq!(bodies(&prefill).pop().unwrap()["routed_dp_rank"], "x");
+}
+
+#[tokio::test]
 async fn a_server_stands_for_its_ranks_when_they_are_asked_for() {
     let worker = server(3).await;
     for more in ["", "--health-check-interval-secs 1"] {
