@@ -15,8 +15,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::clock::tick;
-use crate::control::call;
+use crate::control::call_by;
 use crate::core::Core;
+use crate::exchange::UpstreamBody;
 use crate::fault::UpstreamFault;
 use crate::options::{GatewayOptions, LogLevel};
 use crate::outbound::Outbound;
@@ -273,12 +274,13 @@ fn note_misfit(core: &Core, worker: &PooledWorker, info: &ServerInfo) -> bool {
     true
 }
 
+/// Keeps no connection: that the worker closes it would be a reason to ask again.
 async fn ask(
     core: &Core,
     worker: &Arc<PooledWorker>,
     path: PathAndQuery,
 ) -> Result<WorkerReply, UpstreamFault> {
-    call(core, worker, &Outbound::get(path), core.check_limit()).await
+    call_by(core, worker, &Outbound::get(path), core.check_limit(), UpstreamBody::close_at_end).await
 }
 
 // === impl FailedCheck ===

@@ -18,7 +18,7 @@ use crate::access::Caller;
 use crate::body::{ReplyBody, whole};
 use crate::called_off::Whom;
 use crate::core::Core;
-use crate::exchange::exchange;
+use crate::exchange::{UpstreamBody, exchange};
 use crate::fault::{Refusal, UpstreamFault};
 use crate::inbound::read_body;
 use crate::leg::is_plain;
@@ -171,8 +171,20 @@ pub(crate) async fn call(
     outbound: &Outbound,
     limit: Duration,
 ) -> Result<WorkerReply, UpstreamFault> {
+    call_by(core, worker, outbound, limit, |_| ()).await
+}
+
+/// The same, with a say in how the reply is received.
+pub(crate) async fn call_by(
+    core: &Core,
+    worker: &Arc<PooledWorker>,
+    outbound: &Outbound,
+    limit: Duration,
+    prepare: fn(&mut UpstreamBody),
+) -> Result<WorkerReply, UpstreamFault> {
     let called = async {
         let mut exchange = exchange(worker, outbound, core.connect_limit, Instant::now(), || true).await?;
+        prepare(&mut exchange.body);
         let body = exchange.body.collect(MAX_REPLY_BYTES).await?;
         Ok(WorkerReply { head: exchange.head, body })
     };

@@ -85,6 +85,11 @@ impl Exchange {
 // === impl UpstreamBody ===
 
 impl UpstreamBody {
+    /// Has the connection closed at the end.
+    pub(crate) fn close_at_end(&mut self) {
+        self.keeps_alive = false;
+    }
+
     /// The next piece, or that more has been received. What is left of a body is one piece if it is known to be no longer
     /// than the limit. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self, limit_bytes: usize) -> Result<Next, UpstreamFault> {

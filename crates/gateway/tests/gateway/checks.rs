@@ -2,6 +2,8 @@
 
 use rollscope_testkit::{Client, FakeWorker, Script, patient};
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::harness::TestGateway;
 
@@ -114,11 +116,13 @@ async fn a_worker_that_restarts_in_a_quiet_moment_is_asked_who_it_is() {
     for (checks, is_kept) in
         [("--health-check-interval-secs 3600", true), ("", true), ("--worker-idle-timeout-secs 0.001", false)]
     {
+        // As long as the test takes.
+        let kept = if is_kept { "--worker-idle-timeout-secs 600" } else { "" };
         let worker = FakeWorker::start().await;
         worker.on("/health", Script::json(200, ""));
         worker.on("/server_info", started_at(1.25));
         worker.on("/generate", Script::json(200, "{}"));
-        let gateway = TestGateway::start(&format!("--worker-urls {} {checks}", worker.url())).await;
+        let gateway = TestGateway::start(&format!("--worker-urls {} {checks} {kept}", worker.url())).await;
         worker.ended("/server_info", 1).await;
         assert_eq!(gateway.generate("{}").await.status, 200);
         if !is_kept {
@@ -138,6 +142,26 @@ async fn a_worker_that_restarts_in_a_quiet_moment_is_asked_who_it_is() {
         }
         shown(&gateway, "another instance", |worker| worker["id"] != *old).await;
     }
+}
+
+#[tokio::test]
+async fn a_check_closes_its_connection() {
+    // A kept one that the worker closes would be a reason for the next check.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let args = format!("--worker-urls {url} --disable-health-check --worker-idle-timeout-secs 600");
+    let _gateway = TestGateway::start(&args).await;
+    patient("the end of a check's connection", async {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut asked = Vec::new();
+        while connection.read_buf(&mut asked).await.unwrap() > 0 {
+            if asked.ends_with(b"\r\n\r\n") {
+                connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+                asked.clear();
+            }
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

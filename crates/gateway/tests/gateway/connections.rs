@@ -351,21 +351,25 @@ async fn who_leaves_the_queue_leaves_its_place() {
 async fn what_is_asked_beside_the_requests_keeps_no_connection_that_its_worker_has_closed() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let options =
-        GatewayOptions::from_args(["--worker-urls", &url, "--health-check-interval-secs", "3600"]).unwrap();
+    let policy = ["--policy", "power_of_two", "--load-poll-interval-secs", "3600"];
+    let args = [&["--worker-urls", &url, "--disable-health-check"], &policy[..]].concat();
+    let options = GatewayOptions::from_args(args).unwrap();
     let gateway = Gateway::new(Published::publish(options), None, None).unwrap();
     let clients = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(gateway.serve_on_threads(1, clients, async { drop(stopped.await) }));
-    let (mut stream, _) = listener.accept().await.unwrap();
-    // A check, and the question who it is.
-    for _ in 0..2 {
+    // Beside its load a worker is asked who it is, by another connection.
+    let mut stream = loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
         let mut asked = Vec::new();
         while !asked.ends_with(b"\r\n\r\n") {
             assert!(patient("a question", stream.read_buf(&mut asked)).await.unwrap() > 0);
         }
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
-    }
+        if asked.starts_with(b"GET /v1/loads") {
+            break stream;
+        }
+    };
     stream.shutdown().await.unwrap();
     assert_eq!(patient("the other half", stream.read(&mut [0])).await.unwrap(), 0);
     stop.send(()).unwrap();
