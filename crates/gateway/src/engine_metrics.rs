@@ -15,6 +15,9 @@ use crate::exposition::{Merged, WORKER};
 use crate::metrics::{Page, respond};
 use crate::outbound::Outbound;
 
+const UP: &str = "rollscope_engine_up";
+const LINES_DROPPED: &str = "rollscope_engine_lines_dropped";
+
 /// GET `/engine_metrics`: each sample gets the label `worker_addr`. A server is asked once, however many of its ranks are
 /// registered. One that does not answer, or not with a page, costs only its own figures, and is told of by
 /// `rollscope_engine_up`.
@@ -30,17 +33,17 @@ pub(crate) async fn page(core: &Core, caller: Caller) -> Response<ReplyBody> {
     });
     let answers = join_all(asked).await;
 
-    let mut merged = Merged::default();
+    let mut merged = Merged::beside(&[UP, LINES_DROPPED]);
     let mut own = Page::default();
-    own.family("rollscope_engine_up", "gauge", "Whether a worker has told its figures.");
+    own.family(UP, "gauge", "Whether a worker has told its figures.");
     for (worker, role, page) in &answers {
         let labels = [(WORKER, *worker), ("role", *role)];
-        own.sample("rollscope_engine_up", &labels, u64::from(page.is_some()));
+        own.sample(UP, &labels, u64::from(page.is_some()));
     }
-    own.family("rollscope_engine_lines_dropped", "gauge", "Lines of a worker's page that can not be shown.");
+    own.family(LINES_DROPPED, "gauge", "Lines of a worker's page that can not be shown.");
     for (worker, role, page) in &answers {
         let dropped = page.as_deref().map_or(0, |page| merged.add(worker, page));
-        own.sample("rollscope_engine_lines_dropped", &[(WORKER, *worker), ("role", *role)], dropped);
+        own.sample(LINES_DROPPED, &[(WORKER, *worker), ("role", *role)], dropped);
     }
     respond(merged.into_text() + &own.into_text())
 }

@@ -6,7 +6,8 @@
 //!
 //! A line is taken or dropped by itself, so that no page can spoil another or the rest of its own. Dropped are lines
 //! that are no sample, values that are not a number (`NaN`, `-nan`: readers make nothing of them, and some give up), a
-//! sample that was there already, and samples of a family that an earlier page describes as something else.
+//! sample that was there already, and samples of a family that an earlier page describes as something else, or that stands
+//! beside the pages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,8 +16,10 @@ pub(crate) const WORKER: &str = "worker_addr";
 const EXPORTED_WORKER: &str = "exported_worker_addr";
 
 /// Pages put together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Merged {
+    /// Names of families that stand beside them on the page, and that no page may have.
+    taken: &'static [&'static str],
     /// In order of appearance.
     families: Vec<Family>,
     by_name: HashMap<String, usize>,
@@ -53,6 +56,10 @@ struct Described<'a> {
 // === impl Merged ===
 
 impl Merged {
+    pub(crate) fn beside(taken: &'static [&'static str]) -> Self {
+        Self { taken, families: Vec::new(), by_name: HashMap::new() }
+    }
+
     /// Takes a worker's page; gives the number of lines that were dropped.
     pub(crate) fn add(&mut self, worker: &str, page: &str) -> u64 {
         let described = Described::of(page);
@@ -77,7 +84,11 @@ impl Merged {
 
     fn take(&mut self, worker: &str, sample: &Sample<'_>, described: &Described<'_>) -> bool {
         let (name, kind) = described.family_of(sample.name);
-        let family = self.family(&without_colons(name));
+        let name_shown = without_colons(name);
+        if self.taken.contains(&&*name_shown) {
+            return false;
+        }
+        let family = self.family(&name_shown);
         match (&family.kind, kind) {
             (Some(known), Some(kind)) if known != kind => return false,
             (Some(known), None) if matches!(known.as_str(), "histogram" | "summary") => return false,
@@ -251,7 +262,7 @@ mod tests {
 
     #[test]
     fn pages_are_put_together_family_by_family() {
-        let mut merged = Merged::default();
+        let mut merged = Merged::beside(&[]);
         let first = "# HELP sglang:run Running.\n# TYPE sglang:run gauge\nsglang:run{tp=\"0\",} 1\n\
              # TYPE lat histogram\nlat_bucket{le=\"+Inf\"} 2\nlat_sum 0.5\nlat_count 2\n";
         let second = "# TYPE lat histogram\nlat_bucket{le=\"+Inf\"} 1 1700000000\nlat_sum 0\nlat_count 1\n\
@@ -298,7 +309,7 @@ mod tests {
             ("{a=\"1\"} 1", false),
             ("<html>", false),
         ] {
-            let mut merged = Merged::default();
+            let mut merged = Merged::beside(&[]);
             let dropped = merged.add("w", &format!("before 1\n{line}\nafter 2\n"));
             assert_eq!(dropped, u64::from(!taken), "{line}");
             let text = merged.into_text();
@@ -309,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_contradicts_an_earlier_page_is_left_out() {
-        let mut merged = Merged::default();
+        let mut merged = Merged::beside(&[]);
         assert_eq!(merged.add("a", "# TYPE t gauge\nt 1\nt 1\n"), 1, "it is there already");
         let other = "# TYPE t histogram\nt_bucket{le=\"+Inf\"} 1\nt_sum 1\nt_count 1\n";
         assert_eq!(merged.add("b", other), 3, "it is a gauge");

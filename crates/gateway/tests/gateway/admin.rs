@@ -579,7 +579,8 @@ async fn the_workers_figures_are_one_page_whatever_they_have_in_common() {
     prefill.on(
         "/metrics",
         page(
-            "# HELP sglang:run Running.\n# TYPE sglang:run gauge\nsglang:run{model_name=\"m\"} 1\nidle NaN\n",
+            "# HELP sglang:run Running.\n# TYPE sglang:run gauge\nsglang:run{model_name=\"m\"} 1\nidle NaN\n\
+             # TYPE rollscope_engine_up counter\nrollscope_engine_up 7\nrollscope:engine:lines_dropped 7\n",
         ),
     );
     decode.on("/metrics", page("# TYPE sglang:run gauge\nsglang:run{model_name=\"m\",dp_rank=\"0\"} 2\n"));
@@ -601,7 +602,7 @@ async fn the_workers_figures_are_one_page_whatever_they_have_in_common() {
              rollscope_engine_up{{worker_addr=\"http://{dead}\",role=\"decode\"}} 0\n\
              # HELP rollscope_engine_lines_dropped Lines of a worker's page that can not be shown.\n\
              # TYPE rollscope_engine_lines_dropped gauge\n\
-             rollscope_engine_lines_dropped{{worker_addr=\"{p}\",role=\"prefill\"}} 1\n\
+             rollscope_engine_lines_dropped{{worker_addr=\"{p}\",role=\"prefill\"}} 3\n\
              rollscope_engine_lines_dropped{{worker_addr=\"{d}\",role=\"decode\"}} 0\n\
              rollscope_engine_lines_dropped{{worker_addr=\"http://{dead}\",role=\"decode\"}} 0\n"
         )
