@@ -1,5 +1,6 @@
 //! Workers that come and go: `/workers`, and the older `/add_worker`, `/remove_worker`, `/list_workers`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -15,7 +16,7 @@ use crate::options::LogLevel;
 use crate::pool::{Origin, Pool, PooledWorker};
 use crate::reply::json;
 use crate::shown::show;
-use crate::tags::{Labels, Tags};
+use crate::tags::{MAX_LABELS_BYTES, Tags};
 
 /// What is asked about the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +63,8 @@ struct Change {
     api_key: Option<String>,
     priority: Option<u32>,
     cost: Option<f64>,
-    labels: Option<Labels>,
+    /// `null` takes a label off.
+    labels: Option<BTreeMap<String, Option<String>>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -88,6 +90,8 @@ pub(crate) enum Unfit {
     Port,
     #[error("bootstrap_port can not be 0")]
     NoPort,
+    #[error("labels of more than {MAX_LABELS_BYTES} bytes, names and values of all together")]
+    Labels,
     #[error("api_key has a byte that no header may have")]
     Key,
     #[error(
@@ -180,11 +184,14 @@ fn add(core: &Core, registration: &Registration) -> Result<Response<ReplyBody>, 
 fn change(core: &Core, id: &str, change: &Change) -> Result<Response<ReplyBody>, Refusal> {
     let fleet = core.registry.fleet();
     let worker = fleet.get(id).ok_or_else(|| unknown(id))?;
-    let tags = Tags { priority: change.priority, cost: change.cost, labels: change.labels.clone() };
+    let mut noted = worker.link.tags.lock();
+    let tags = change.over(&noted)?;
     if change.worker_type.is_none() && change.bootstrap_port.is_none() && change.api_key.is_none() {
-        worker.link.tags.lock().amend(&tags);
+        *noted = tags;
+        drop(noted);
         return Ok(written(StatusCode::OK, &show(core, worker)));
     }
+    drop(noted);
     let (kind, port) = changed(worker.role, change.worker_type, change.bootstrap_port);
     let role = role(core.mode, Some(kind), port)?;
     let origin = worker.link.origin;
@@ -192,7 +199,7 @@ fn change(core: &Core, id: &str, change: &Change) -> Result<Response<ReplyBody>,
         Some(key) => core.links.to(Some(key), origin).map_err(|_| Unfit::Key)?,
         None => worker.link.again(origin),
     };
-    *link.tags.lock() = worker.link.tags.lock().amended(&tags);
+    *link.tags.lock() = tags;
     let again = core.registry.add(worker.address(), role, link, &mut rand::rng());
     Ok(written(StatusCode::OK, &show(core, &again)))
 }
@@ -334,12 +341,33 @@ impl Registration {
 
     /// What is registered, if it can be.
     pub(crate) fn fit(&self, mode: Mode) -> Result<Fit, Unfit> {
+        if !self.tags.fits() {
+            return Err(Unfit::Labels);
+        }
         Ok(Fit {
             address: WorkerAddress::parse(&self.url)?,
             role: role(mode, self.worker_type, self.bootstrap_port)?,
             key: self.api_key.clone(),
             tags: self.tags.clone(),
         })
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// What is noted of a worker, with what is to change.
+    fn over(&self, noted: &Tags) -> Result<Tags, Unfit> {
+        let mut labels = noted.labels.clone().unwrap_or_default();
+        for (name, value) in self.labels.iter().flatten() {
+            match value {
+                Some(value) => drop(labels.insert(name.clone(), value.clone())),
+                None => drop(labels.remove(name)),
+            }
+        }
+        let (priority, cost) = (self.priority.or(noted.priority), self.cost.or(noted.cost));
+        let tags = Tags { priority, cost, labels: Some(labels) };
+        if tags.fits() { Ok(tags) } else { Err(Unfit::Labels) }
     }
 }
 

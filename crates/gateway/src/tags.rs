@@ -17,6 +17,8 @@ pub(crate) struct Tags {
 /// As SGLang's router has them of a worker of which nothing else is said.
 const DEFAULT_PRIORITY: u32 = 50;
 const DEFAULT_COST: f64 = 1.0;
+/// Names and values of a worker's labels: they are shown with each list of the workers.
+pub(crate) const MAX_LABELS_BYTES: usize = 64 << 10;
 
 // === impl Tags ===
 
@@ -52,7 +54,9 @@ impl Tags {
         }
     }
 
-    pub(crate) fn amend(&mut self, anew: &Self) {
-        *self = self.amended(anew);
+    /// Whether there are no more labels than may be kept.
+    pub(crate) fn fits(&self) -> bool {
+        let bytes: usize = self.labels.iter().flatten().map(|(name, value)| name.len() + value.len()).sum();
+        bytes <= MAX_LABELS_BYTES
     }
 }

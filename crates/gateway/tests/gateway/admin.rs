@@ -498,6 +498,14 @@ async fn what_is_noted_of_a_worker_is_kept_and_shown() {
     assert_eq!((status, &told["cost"], &told["priority"]), (200, &json!(2.5), &json!(7)), "{told}");
     let again = check("noted by PUT", 7, 2.5, json!({"rack": "r1", "zone": "z"})).await;
     assert_eq!(again, id, "what is only noted makes no other worker of it");
+    put(&id, r#"{"labels":{"row":"1"}}"#).await;
+    assert_eq!(put(&id, r#"{"labels":{"row":null,"none":null}}"#).await.0, 200);
+    check("taken off by PUT", 7, 2.5, json!({"rack": "r1", "zone": "z"})).await;
+    let large = |name: &str| json!({ "labels": { name: "x".repeat(40 << 10) } }).to_string();
+    assert_eq!(put(&id, &large("a")).await.0, 200);
+    let (status, told) = put(&id, &large("b")).await;
+    assert!(status == 400 && told.to_string().contains("labels of more than 65536 bytes"), "{told}");
+    assert_eq!(put(&id, r#"{"labels":{"a":null}}"#).await.0, 200);
     let (_, told) = put(&id, r#"{"api_key":"k","priority":1}"#).await;
     let again = check("with another key", 1, 2.5, json!({"rack": "r1", "zone": "z"})).await;
     assert_eq!((&told["id"], again == id), (&json!(again), false));
