@@ -39,22 +39,20 @@ impl Cors {
         self.origins.iter().any(is_allowed).then(|| origin.clone())
     }
 
-    /// The answer to a browser that asks whether a page may call.
+    /// The answer to a browser that asks whether a page may call, to be marked as any reply.
     pub(crate) fn preflight<B>(&self, request: &Request<B>) -> Option<Response<ReplyBody>> {
         let headers = request.headers();
         if request.method() != Method::OPTIONS || !headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
             return None;
         }
-        let origin = self.allowed(headers)?;
+        self.allowed(headers)?;
         let mut answer = HeaderMap::new();
         answer.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
         answer.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
         if let Some(asked) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
             answer.insert(ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
         }
-        let mut reply = response(StatusCode::NO_CONTENT, answer, whole(Chunks::new()));
-        mark(&mut reply, origin);
-        Some(reply)
+        Some(response(StatusCode::NO_CONTENT, answer, whole(Chunks::new())))
     }
 }
 

@@ -8,7 +8,6 @@ use serde_json::json;
 use crate::fault::Refusal;
 use crate::leg::{is_event_stream, is_plain};
 use crate::reply::{error_body, told};
-use crate::routes::as_read;
 
 /// Where a stream stands.
 #[derive(Debug)]
@@ -41,7 +40,7 @@ impl Farewell {
         if !is_event_stream(headers) || !is_plain(headers) || headers.contains_key(CONTENT_LENGTH) {
             return None;
         }
-        let api = match &*as_read(path) {
+        let api = match path {
             "/v1/responses" => Api::Responses,
             "/v1/messages" => Api::Messages,
             _ => Api::Plain,

@@ -21,7 +21,7 @@ use crate::outbound::Outbound;
 use crate::pair::Pair;
 use crate::relay::relay;
 use crate::reply::refuse;
-use crate::routes::is_unread_generation;
+use crate::routes::{as_read, is_unread_generation};
 use crate::stream::EventRelay;
 use crate::texts::{Share, Texts};
 use crate::watch::Watch;
@@ -69,10 +69,10 @@ pub(crate) async fn serve(
 ) -> Response<ReplyBody> {
     let arrival = core.clock.now();
     let (head, incoming) = request.into_parts();
-    let mut flight = Flight::begin(&core, arrival, head.uri.path(), &head.headers);
+    let mut flight = Flight::begin(&core, arrival, &as_read(head.uri.path()), &head.headers);
     if let Some(flight) = Arc::get_mut(&mut flight) {
         flight.facts.dialect = endpoint.dialect();
-        flight.facts.is_generation = endpoint != Endpoint::Other || is_unread_generation(head.uri.path());
+        flight.facts.is_generation = endpoint != Endpoint::Other || is_unread_generation(flight.path());
     }
     let mut inbound = Inbound::new(incoming);
     let connection = head.extensions.get::<Arc<Watch>>().map(|watch| &**watch);
@@ -150,7 +150,7 @@ async fn attend(
             Texts { prompts: request.prompts(dialect, share.limit_bytes()), share }
         });
     }
-    flight.core.durations.count(head.uri.path(), flight.facts.stream);
+    flight.core.durations.count(flight.path(), flight.facts.stream);
     let prompt =
         request.as_ref().filter(|_| flight.core.choosers.reads_prompt).and_then(GenerateRequest::prompt);
     let asked = Asked { head, body, endpoint, request, prompt };

@@ -136,9 +136,9 @@ impl<'a> Route<'a> {
     }
 }
 
-/// Whether what is forwarded unread generates.
+/// Whether what is forwarded unread generates, by its path as it is read.
 pub(crate) fn is_unread_generation(path: &str) -> bool {
-    GENERATIONS.contains(&&*as_read(path))
+    GENERATIONS.contains(&path)
 }
 
 /// A path as workers read it: by that a call's way and rights are decided.

@@ -114,15 +114,15 @@ impl Gateway {
     }
 
     pub(crate) async fn handle(&self, request: Request<Incoming>) -> Response<ReplyBody> {
-        let cors = &self.core.cors;
-        if let Some(reply) = cors.preflight(&request) {
-            return reply;
-        }
-        let origin = cors.allowed(request.headers());
         let began = Instant::now();
-        let call = self.core.calls.of(request.method(), request.uri().path());
+        let call = self.core.calls.of(request.method(), &as_read(request.uri().path()));
         call.begun.fetch_add(1, Ordering::Relaxed);
-        let mut reply = self.answer(request).await.unwrap_or_else(|refusal| refuse_plainly(&refusal));
+        let cors = &self.core.cors;
+        let origin = cors.allowed(request.headers());
+        let mut reply = match cors.preflight(&request) {
+            Some(reply) => reply,
+            None => self.answer(request).await.unwrap_or_else(|refusal| refuse_plainly(&refusal)),
+        };
         if let Some(origin) = origin {
             cors::mark(&mut reply, origin);
         }

@@ -11,6 +11,21 @@ fn of<'a>(figures: &'a Figures, name: &str) -> Vec<(&'a str, u64)> {
 }
 
 #[tokio::test]
+async fn a_call_is_counted_by_its_path_as_it_is_read() {
+    let worker = FakeWorker::start().await;
+    worker.on("/%67enerate", Script::json(200, "{}"));
+    let gateway = TestGateway::regular(&[&worker]).await;
+    assert_eq!(Client::post(gateway.address, "/%67enerate", "{}").await.status, 200);
+    let figures = gateway.settled(&[("completed", 1)]).await;
+    assert_eq!(figures["smg_http_requests_total{method=\"POST\",path=\"/generate\"}"], 1);
+    for name in ["smg_router_requests_total", "smg_router_request_duration_seconds_count"] {
+        let [(labels, 1)] = of(&figures, name)[..] else { panic!("{name}") };
+        assert!(labels.contains("endpoint=\"generate\""), "{labels}");
+    }
+    assert_eq!(&*gateway.profiles(1).await[0].endpoint, "/generate");
+}
+
+#[tokio::test]
 async fn what_sglangs_router_counts_has_its_names() {
     let (prefill, decode) = (FakeWorker::start().await, FakeWorker::start().await);
     let reply = r#"{"meta_info":{"finish_reason":{"type":"stop"}}}"#;

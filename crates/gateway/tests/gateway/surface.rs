@@ -201,6 +201,9 @@ async fn pages_of_the_named_origins_may_call() {
     assert_eq!(preflight.header("access-control-allow-headers"), Some("content-type"));
     let reply = asked(&gateway, Method::POST, "http://page").await;
     assert_eq!((reply.status.as_u16(), allowed(&reply).as_deref()), (200, Some("http://page")));
+    let counted = gateway.figures().await;
+    assert_eq!(counted["smg_http_requests_total{method=\"OPTIONS\",path=\"/generate\"}"], 1);
+    assert_eq!(counted["smg_http_responses_total{status_code=\"204\"}"], 1);
     let preflight = asked(&gateway, Method::OPTIONS, "http://evil").await;
     assert_eq!((preflight.status.as_u16(), allowed(&preflight)), (405, None));
     assert_eq!(allowed(&asked(&gateway, Method::POST, "http://evil").await), None);
