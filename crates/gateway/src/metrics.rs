@@ -173,12 +173,10 @@ fn durations(page: &mut Page, core: &Core) {
             "From a request's arrival to the last byte of its reply.",
             |of| &of.request,
         ),
-        ("smg_router_ttft_seconds", "From a request's arrival to the first byte of its stream.", |of| {
+        ("smg_router_ttft_seconds", "From a request's arrival to the first event of its stream.", |of| {
             &of.first_token
         }),
-        ("smg_router_tpot_seconds", "Of a stream that is recorded, for each token but the first.", |of| {
-            &of.per_token
-        }),
+        ("smg_router_tpot_seconds", "Of a stream, for each token but the first.", |of| &of.per_token),
     ];
     for (name, help, histogram) in families {
         page.family(name, "histogram", help);
