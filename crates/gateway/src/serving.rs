@@ -37,7 +37,7 @@ struct Handshake<'a>(&'a AtomicU64);
 
 /// Pause after a connection could not be accepted, for want of descriptors most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// More of a request's head is refused with 431. This is hyper's own default, and so are 100 headers, which have room on the
+/// More of a request's head is refused with 431. This is hyper's own default, set so that it stays so; and so are 100 headers, which have room on the
 /// stack only if they are not asked for.
 const MAX_HEAD_BYTES: usize = 408 << 10;
 /// Between two looks at a thread's connections while the gateway ends.
