@@ -26,13 +26,14 @@ fn urls(workers: &[FakeWorker]) -> Vec<String> {
     workers.iter().map(FakeWorker::url).collect()
 }
 
-/// Who serves each of some keys.
+/// Who serves each of some keys, which are prompts as well.
 async fn choices(gateway: &TestGateway) -> Vec<String> {
     let mut choices = Vec::new();
     for key in 0..32 {
         let key = format!("session-{key}");
         let headers = [("x-smg-routing-key", &*key)];
-        choices.push(Client::post_with(gateway.address, "/generate", &headers, "{}").await.text().await);
+        let body = json!({ "text": key }).to_string();
+        choices.push(Client::post_with(gateway.address, "/generate", &headers, &body).await.text().await);
         // One that is still in flight may have its worker passed over.
         gateway.settled(&[]).await;
     }
@@ -49,6 +50,12 @@ async fn agree(gateways: [&TestGateway; 2], workers: usize) -> Vec<String> {
 
 #[tokio::test]
 async fn gateways_that_watch_a_file_choose_alike_as_workers_come_and_go() {
+    for policy in ["consistent_hashing", "prefix_hash"] {
+        choose_alike(policy).await;
+    }
+}
+
+async fn choose_alike(policy: &str) {
     let mut workers = workers(4).await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("workers.json");
@@ -57,7 +64,7 @@ async fn gateways_that_watch_a_file_choose_alike_as_workers_come_and_go() {
         put(&path, &json!(list).to_string());
     };
     write(&urls(&workers[..3]));
-    let args = format!("--policy consistent_hashing --workers-file {}", path.display());
+    let args = format!("--policy {policy} --workers-file {}", path.display());
     let (first, second) = (TestGateway::start(&args).await, TestGateway::start(&args).await);
     for gateway in [&first, &second] {
         registered(gateway, urls(&workers[..3])).await;

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType, date_time_ymd};
 use rollscope_config::{Options as _, Published};
 use rollscope_gateway::{Gateway, GatewayOptions};
-use rollscope_testkit::{FakeWorker, Script, patient, refusing_address};
+use rollscope_testkit::{CallEnd, FakeWorker, Script, patient, refusing_address};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -73,11 +74,16 @@ impl Authority {
         TlsConnector::from(Arc::new(config))
     }
 
-    /// What a server at 127.0.0.1 answers by TLS until it closes the connection.
-    async fn ask(&self, address: SocketAddr, request: &str) -> String {
+    /// A connection to a server at 127.0.0.1.
+    async fn connect(&self, address: SocketAddr) -> TlsStream<TcpStream> {
         let stream = TcpStream::connect(address).await.unwrap();
         let name = ServerName::from(std::net::IpAddr::from([127, 0, 0, 1]));
-        let mut stream = self.connector().connect(name, stream).await.unwrap();
+        self.connector().connect(name, stream).await.unwrap()
+    }
+
+    /// What a server at 127.0.0.1 answers by TLS until it closes the connection.
+    async fn ask(&self, address: SocketAddr, request: &str) -> String {
+        let mut stream = self.connect(address).await;
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut reply = String::new();
         patient("the reply", stream.read_to_string(&mut reply)).await.unwrap();
@@ -141,6 +147,28 @@ async fn clients_are_served_by_tls_and_not_without() {
     patient("both failures", async { while !authority.ask(gateway.address, page).await.contains(failed) {} })
         .await;
     gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_by_tls_is_noticed() {
+    let authority = Authority::new();
+    let own = authority.sign("tls");
+    let request = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}";
+    // One that has sent more than its request is not listened to.
+    for (more, is_half_closed) in [("", false), ("\r\n", false), ("", true), ("\r\n", true)] {
+        let worker = FakeWorker::start().await;
+        worker.on("/generate", Script::sse().event("{}").hang());
+        let gateway = TestGateway::start(&format!("--worker-urls {} {own}", worker.url())).await;
+        let mut client = authority.connect(gateway.address).await;
+        client.write_all(format!("{request}{more}").as_bytes()).await.unwrap();
+        worker.arrived("/generate", 1).await;
+        if is_half_closed {
+            client.shutdown().await.unwrap();
+        }
+        drop(client);
+        let end = worker.ended("/generate", 1).await[0].end;
+        assert_eq!(end, Some(CallEnd::PeerLeft), "{more:?}, half closed: {is_half_closed}");
+    }
 }
 
 #[tokio::test]
