@@ -1,4 +1,4 @@
-//! Every way in which one half of a pair can fail before the first token, unary and streamed: what the client gets,
+//! Every way in which a worker, or one half of a pair, can fail before the first token, unary and streamed: what the client gets,
 //! what the other half sees, and that the books balance.
 
 use rollscope_testkit::{CallEnd, Client, End, FakeWorker, Gate, Script, refusing_address};
@@ -35,6 +35,20 @@ const CHAT_ABORT: &str =
 /// What follows the end of a choice if it is asked for.
 const CHAT_USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":3}}"#;
 const ERROR: &str = r#"{"error":{"message":"out of memory"}}"#;
+
+// === impl Fault ===
+
+impl Fault {
+    /// Options by which one that hangs is given up.
+    fn limits(&self) -> &'static str {
+        match self.name {
+            "hang" => "--request-timeout-secs 1",
+            // The head must come, however late.
+            "hang after head" => "--stream-idle-timeout-secs 1",
+            _ => "",
+        }
+    }
+}
 
 // === impl Shape ===
 
@@ -188,13 +202,7 @@ async fn check(fault: &Fault, failing_role: LegRole, shape: Shape) {
     other.on("/health", Script::json(200, ""));
     let (prefill, decode) =
         if prefill_fails { (failing, other.address()) } else { (other.address(), failing) };
-    let more = match fault.name {
-        "hang" => "--request-timeout-secs 1",
-        // The head must come, however late.
-        "hang after head" => "--stream-idle-timeout-secs 1",
-        _ => "",
-    };
-    let gateway = TestGateway::pair(prefill, decode, more).await;
+    let gateway = TestGateway::pair(prefill, decode, fault.limits()).await;
     let reply = Client::post(gateway.address, route, shape.request()).await;
     assert_eq!(reply.status, fault.status, "{what}");
     // Who is given up is so before the client has its answer.
@@ -284,6 +292,32 @@ async fn a_reply_of_one_worker_that_is_none_is_a_failure() {
             assert_eq!(legs(&figures, address, fault.leg), 1, "{what}: {figures:#?}");
         }
     }
+}
+
+/// Of one worker its client may have the beginning of what fails.
+async fn check_one(fault: &Fault, shape: Shape) {
+    let what = format!("{}, {shape:?}", fault.name);
+    let (_failing, address) = failing(fault, shape.route()).await;
+    let gateway = TestGateway::start(&format!("--worker-urls http://{address} {}", fault.limits())).await;
+    let reply = Client::post(gateway.address, shape.route(), shape.request()).await;
+    let status = reply.status.as_u16();
+    let (body, end) = reply.rest().await;
+    let is_begun = status == 200 && fault.status != 200;
+    assert!(is_begun || status == fault.status, "{what}: {status}");
+    assert_eq!(end, if is_begun { End::Cut } else { End::Clean }, "{what}: {body}");
+    assert!(body.contains(fault.body) || (is_begun && !shape.is_stream()), "{what}: {body}");
+    let figures = gateway.settled(&[("completed", 0), ("aborted", 0)]).await;
+    assert_eq!(legs(&figures, address, fault.leg), 1, "{what}: {figures:#?}");
+}
+
+#[tokio::test]
+async fn one_worker_fails() {
+    let check_all = |shape: Shape| async move {
+        for fault in faults(shape) {
+            check_one(&fault, shape).await;
+        }
+    };
+    futures_util::future::join_all(SHAPES.map(check_all)).await;
 }
 
 #[tokio::test]
