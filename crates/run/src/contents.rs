@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollscope_trace::{DropCount, Record, StepNumber};
+use rollscope_trace::{DropCount, Record, StepNumber, UnixNs};
 
 use crate::error::RunError;
 use crate::log::LogPosition;
@@ -113,9 +113,22 @@ impl Contents {
             rows.late |= rows.has_records();
         }
     }
-    /// Leaves out what is not to be kept: records and ends of steps that were forgotten.
+
+    /// Leaves out what is not to be kept: ends of steps that were forgotten, and their records, which are lost thereby.
     pub(crate) fn leave_out(&mut self, forgotten: &StepSet) {
-        self.steps.retain(|step, _| !forgotten.contains(step));
+        for (_, rows) in self.steps.extract_if(.., |step, _| forgotten.contains(step)) {
+            let records = &rows.records;
+            let (profiles, user_records) =
+                (records.profiles.len(), records.spans.len() + records.marks.len());
+            if profiles + user_records > 0 {
+                // No clock is at hand: the loss is dated by what is lost.
+                let last = records.profiles.iter().map(|profile| profile.ended_at()).max();
+                let none = DropCount { at: last.unwrap_or(UnixNs(0)), profiles: 0, user_records: 0 };
+                let sum = self.dropped.get_or_insert(none);
+                sum.profiles += profiles as u64;
+                sum.user_records += user_records as u64;
+            }
+        }
         self.closes.retain(|close| !forgotten.contains(&close.step()));
     }
 }

@@ -94,13 +94,16 @@ fn what_comes_of_a_step_that_is_no_longer_kept_is_left_out() {
             assert!(run.step(StepNumber(2)).is_err());
             assert!(run.closed_steps().unwrap().contains(&StepNumber(1)), "it has been");
             let followed = run.follow().poll().unwrap();
-            assert!(followed.iter().all(|record| record.step() == Some(StepNumber(4))), "{followed:?}");
+            let is_kept = |record: &Record| record.step() == Some(StepNumber(4));
+            let is_loss = |record: &Record| matches!(record, Record::Dropped(_));
+            assert!(followed.iter().all(|record| is_kept(record) || is_loss(record)), "{followed:?}");
         }
     };
     is_left_out();
     let sealed = run.sealer("late").seal(late.position()).unwrap();
     assert_eq!((sealed.steps.len(), sealed.late.len()), (1, 1), "of step 4 alone");
     is_left_out();
+    assert_eq!(run.dropped().unwrap().profiles, 2, "one that was there before its step went, and one after");
     assert!(!run.dir().join("steps/step=000001").join("requests").exists());
     assert_eq!(run.sealer("late").seal(late.position()).unwrap(), Sealed::default(), "once");
     assert_eq!(run.retain(limits, &none).unwrap(), none);
