@@ -193,13 +193,12 @@ impl Archive {
         self.shared.change(|due| due.coming.extend(steps))
     }
 
-    /// Has steps copied, be it once more. Unless something is to be done again all that was announced is among them.
+    /// Has steps copied, be it once more. Unless something is to be done again no other step is still to come of those that were
+    /// announced.
     pub(crate) fn bring(&self, steps: BTreeSet<StepNumber>, is_to_go_on: bool) -> Result<(), RunError> {
         let is_new = !steps.is_empty();
         let kept = self.shared.change(|due| {
-            if !is_to_go_on {
-                due.coming.clear();
-            }
+            due.coming.retain(|step| is_to_go_on && !steps.contains(step));
             due.waiting.extend(steps);
         });
         if let Some(bell) = self.bell.as_ref().filter(|_| is_new) {

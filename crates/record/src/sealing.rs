@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rollscope_run::{
     DamageKind, GlanceBlocks, LogPosition, LogStretch, MetricsLog, Retention, Run, RunError, Sealed,
@@ -92,8 +92,9 @@ struct Sealing {
     on_trouble: OnTrouble,
 }
 
-/// What could not be written, as on a full disk, is tried again so much later.
+/// What could not be done, as on a full disk, is tried again so much later, and twice as much later each time.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
+const AGAIN_AFTER_AT_MOST: Duration = Duration::from_mins(1);
 
 /// Jobs that wait at most; the writing thread then waits with them, and the inbox fills and drops.
 const QUEUE_JOBS: usize = 64;
@@ -206,16 +207,23 @@ impl Computed {
 impl Sealing {
     fn work_through(mut self, queue: &Receiver<Job>) {
         self.work_on_leftovers();
+        let mut again_at = None;
+        let mut again_after = AGAIN_AFTER;
         loop {
             let job = if self.is_to_go_on() {
-                queue.recv_timeout(AGAIN_AFTER)
+                let at = *again_at.get_or_insert_with(|| Instant::now() + again_after);
+                queue.recv_timeout(at.saturating_duration_since(Instant::now()))
             } else {
+                (again_at, again_after) = (None, AGAIN_AFTER);
                 queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
             };
             match job {
                 Ok(Job::Seal(closing)) => self.work(*closing),
                 Ok(Job::Leftovers) => self.work_on_leftovers(),
-                Err(RecvTimeoutError::Timeout) => self.work_again(),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.work_again();
+                    (again_at, again_after) = (None, (again_after * 2).min(AGAIN_AFTER_AT_MOST));
+                }
                 Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
         }
@@ -260,18 +268,19 @@ impl Sealing {
     /// What killed recorders have left, and nobody else will seal, with the numbers that they did not come to.
     fn seal_leftovers(&mut self) -> Result<(), RecordError> {
         self.has_leftovers = true;
-        if self.archive.is_some() {
-            let ended = self.ends_left()?;
-            self.announce(&ended);
-        }
+        let announced = match &self.archive {
+            Some(_) => self.ends_left().map(|ended| self.announce(&ended)),
+            None => Ok(()),
+        };
         let mut sealed = Sealed::default();
         let interrupted = self.run.seal_interrupted(&mut sealed);
         self.changed.extend(sealed.steps);
         self.unwritten.extend(sealed.late);
         let completed = self.complete_numbers();
-        self.has_leftovers = interrupted.is_err() || completed.is_err();
+        let outcome = announced.and(interrupted).and(completed);
+        self.has_leftovers = outcome.is_err();
         self.write_unwritten();
-        Ok(interrupted.and(completed)?)
+        Ok(outcome?)
     }
 
     /// Steps whose end was not sealed.
@@ -291,12 +300,13 @@ impl Sealing {
     /// Numbers that killed recorders have not come to compute, or to send.
     fn complete_numbers(&mut self) -> Result<(), RunError> {
         self.unwritten.extend(self.run.steps_without_numbers()?);
-        let made_up = self.metrics.make_up()?;
+        let mut made_up = BTreeSet::new();
+        let outcome = self.metrics.make_up(&mut made_up);
         if let Some(tracking) = self.tracking.as_ref().filter(|_| !made_up.is_empty()) {
             tracking.tell();
         }
         self.changed.extend(made_up);
-        Ok(())
+        Ok(outcome?)
     }
 
     /// Has copied what is new, and removes what need not be kept any more.

@@ -395,6 +395,28 @@ async fn what_is_copied_is_not_copied_again_when_another_step_cannot_be() {
     recorder.shutdown().await.unwrap();
 }
 
+/// A folder where a step's numbers are to be: that one's cannot be written.
+#[tokio::test]
+async fn a_step_whose_numbers_cannot_be_written_keeps_no_other_waiting_for_the_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = run_in(&dir.path().join("run"));
+    fs::create_dir_all(run.dir().join("steps/step=000001/stats.json/in-the-way")).unwrap();
+    let archive = Some(format!("file://{}", dir.path().join("copy").display()).parse().unwrap());
+    let retention = Retention { steps: Some(1), log_bytes: None };
+    let options = RecordOptions { archive, retention, ..RecordOptions::default() };
+    let (recorder, _) = start(&run, options);
+    recorder.handle().offer(profile(1, 1)).unwrap();
+    let ended = recorder.handle().end_step(StepNumber(1), StepEnd::default()).unwrap();
+    assert!(ended.await.unwrap().is_err());
+    for step in 2..=4 {
+        end_step(&recorder, step).await;
+    }
+    until("all others are copied", || run.archive_due().unwrap().iter().all(|step| step.0 == 1));
+    end_step(&recorder, 5).await;
+    until("they need not be kept", || [2, 3].iter().all(|step| run.step(StepNumber(*step)).is_err()));
+    recorder.shutdown().await.unwrap();
+}
+
 /// The bucket takes a call and never answers it. The environment is a process's own, as below.
 #[test]
 fn a_bucket_that_hangs_holds_neither_a_step_s_end_nor_the_recorder_s() {

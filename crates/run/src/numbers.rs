@@ -2,10 +2,11 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::hash::{Hash as _, Hasher as _};
 use std::io::{self, BufRead as _, BufReader, Read, Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rollscope_trace::StepNumber;
 use serde::de::IgnoredAny;
@@ -175,27 +176,49 @@ impl MetricsLog {
         Ok(true)
     }
 
-    /// Appends the numbers of steps that were computed and are not what trackers were sent last: whoever computed them was killed
-    /// before they were in the file. Gives the steps.
-    pub fn make_up(&mut self) -> Result<BTreeSet<StepNumber>, RunError> {
+    /// Appends the numbers of steps that were computed and not sent, since whoever computed them was killed before they were in
+    /// the file, and gives the steps: those without a line, and those whose numbers are younger than the file and other than
+    /// their last line. A line that somebody has amended in the file stays. What cannot be read or written is passed over,
+    /// and the first such error comes back.
+    pub fn make_up(&mut self, made_up: &mut BTreeSet<StepNumber>) -> Result<(), RunError> {
         let mut sent = BTreeMap::new();
+        // Asked before it is read: what is added meanwhile is not taken for older than it is.
+        let sent_at = modified(&self.path)?;
         // By what is read of both, since a number may be read as another than was written.
         let seen = |data: &Map<String, Value>| hash(Value::from(data.clone()).to_string().as_bytes());
         self.run.follow_metrics().each_new(|metrics| {
             sent.insert(metrics.step, seen(&metrics.data));
             Ok::<_, RunError>(())
         })?;
-        let mut made_up = BTreeSet::new();
+        let mut outcome = Ok(());
         for step in self.run.steps_with_folders()? {
-            let stats = self.run.stats(step)?;
-            let Some(Value::Object(data)) = stats.and_then(|mut stats| stats.remove(SENT_MEMBER)) else {
-                continue;
-            };
-            if sent.get(&step) != Some(&seen(&data)) && self.append(step, &data)? {
-                made_up.insert(step);
+            let computed = self.computed_since(step, sent_at.filter(|_| sent.contains_key(&step)));
+            let appended = computed.and_then(|data| match data {
+                Some(data) if sent.get(&step) != Some(&seen(&data)) => self.append(step, &data),
+                _ => Ok(false),
+            });
+            match appended {
+                Ok(is_new) => made_up.extend(is_new.then_some(step)),
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        Ok(made_up)
+        outcome
+    }
+
+    /// What trackers are to be sent of a step, unless it was computed before then.
+    fn computed_since(
+        &self,
+        step: StepNumber,
+        time: Option<SystemTime>,
+    ) -> Result<Option<Map<String, Value>>, RunError> {
+        if time.is_some() && modified(&self.run.stats_path(step))? < time {
+            return Ok(None);
+        }
+        let stats = self.run.stats(step)?;
+        Ok(stats.and_then(|mut stats| stats.remove(SENT_MEMBER)).and_then(|data| match data {
+            Value::Object(data) => Some(data),
+            _ => None,
+        }))
     }
 
     /// Takes note of the lines that were added since, by whomever; says whether the last of them has no end.
@@ -215,6 +238,15 @@ impl MetricsLog {
         }
         self.read_bytes += whole as u64;
         Ok(whole < added.len())
+    }
+}
+
+/// When a file was last written; nothing of one that is not there.
+fn modified(path: &Path) -> Result<Option<SystemTime>, RunError> {
+    match fs::metadata(path).and_then(|metadata| metadata.modified()) {
+        Ok(time) => Ok(Some(time)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(RunError::io("read", path)(source)),
     }
 }
 

@@ -8,10 +8,11 @@ mod peers;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -246,6 +247,14 @@ async fn numbers_that_were_computed_and_not_sent_are_sent_by_the_next_recorder()
         assert_eq!(json!(run.metrics().unwrap()[2].data), again["metrics"]);
         assert_eq!(sent_to(&lines), sent_to(&metrics));
     }
+    // A line that somebody has amended by hand.
+    let amended = "{\"step\":2,\"data\":{\"perf/rollout_time\":1.5}}\n";
+    let mut file = fs::OpenOptions::new().append(true).open(&metrics).unwrap();
+    file.write_all(amended.as_bytes()).unwrap();
+    file.set_modified(SystemTime::now() + Duration::from_secs(1)).unwrap();
+    Recorder::start(run.clone(), &options).unwrap().shutdown().await.unwrap();
+    assert!(fs::read_to_string(&metrics).unwrap().ends_with(amended), "it holds");
+    assert!(fs::read_to_string(&lines).unwrap().contains("{\"perf/rollout_time\":1.5}"), "and is sent");
 }
 
 #[test]

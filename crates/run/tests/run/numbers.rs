@@ -1,5 +1,6 @@
 //! stats.json and metrics.jsonl.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use rollscope_trace::StepNumber;
@@ -67,4 +68,20 @@ fn of_two_that_append_the_same_one_does() {
     }
     let of: Vec<_> = run.metrics().unwrap().iter().map(|sent| sent.data["of"].clone()).collect();
     assert_eq!(of, (0..10).collect::<Vec<_>>());
+}
+
+/// A folder where the first step's numbers are to be.
+#[test]
+fn numbers_that_cannot_be_read_keep_no_others_from_being_made_up() {
+    let (_dir, run) = run();
+    for step in 1..=3 {
+        run.put_stats(StepNumber(step), &map(json!({"metrics": {"a": step}}))).unwrap();
+    }
+    let unreadable = run.dir().join("steps/step=000001/stats.json");
+    fs::remove_file(&unreadable).unwrap();
+    fs::create_dir(&unreadable).unwrap();
+    let mut made_up = BTreeSet::new();
+    assert!(run.metrics_log().make_up(&mut made_up).unwrap_err().to_string().contains("step=000001"));
+    assert_eq!(made_up, [2, 3].map(StepNumber).into());
+    assert_eq!(run.metrics().unwrap().len(), 2);
 }
