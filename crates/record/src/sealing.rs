@@ -306,7 +306,7 @@ impl Sealing {
             tracking.tell();
         }
         self.changed.extend(made_up);
-        Ok(outcome?)
+        outcome
     }
 
     /// Has copied what is new, and removes what need not be kept any more.
