@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
@@ -62,6 +62,9 @@ const STEP_REQUESTS: u64 = 16_384;
 const DESCRIPTORS_PER_STREAM: usize = 3;
 /// Descriptors left for everything else.
 const DESCRIPTORS_SPARED: usize = 256;
+/// Threads that have done nothing for so long are at rest.
+const REST: Duration = Duration::from_millis(100);
+const REST_LIMIT: Duration = Duration::from_secs(30);
 /// Threads that make, write and seal what is recorded carry this in their names, which the system cuts to 15 bytes.
 const RECORDER_THREADS: [&str; 3] = ["rollscope-profi", "rollscope-writi", "rollscope-seali"];
 
@@ -219,6 +222,7 @@ impl<'a> Generator<'a> {
                 for before in over.filter(|_| *system == System::Recording) {
                     end_step(running, 1 + before)?;
                 }
+                rest(process)?;
             }
         }
         Ok(served)
@@ -313,6 +317,24 @@ fn end_step(running: &Running, step: u64) -> Result<()> {
     let reply = call(running.address, "POST", &format!("/rollscope/steps/{step}/end"), "{}")?;
     ensure!(reply.status == 200, "step {step} cannot be ended: {}", reply.body);
     Ok(())
+}
+
+/// Waits until the threads behind those that serve do nothing any more: what a viewer shows of a step is made when its end has been
+/// answered, and is not to fall into the second of another gateway.
+fn rest(process: &Process) -> Result<()> {
+    let behind = || -> Result<Duration> {
+        let threads = process.cpu_by_thread()?.into_iter();
+        Ok(threads.filter(|(name, _)| RECORDER_THREADS.contains(&&**name)).map(|(_, cpu)| cpu).sum())
+    };
+    let begun = Instant::now();
+    loop {
+        let before = behind()?;
+        std::thread::sleep(REST);
+        if behind()? == before {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < REST_LIMIT, "the recorder does not come to rest");
+    }
 }
 
 fn counter(running: &Running, name: &str) -> Result<f64> {
